@@ -138,7 +138,18 @@ def test_a_recording_tells_nothing_of_whose_host_it_is(tmp_path: Path) -> None:
     """No name, address, serial number, process, rule or key of hashing is left in it."""
     tree = record_tree(SecretHost(tmp_path), "left", "corp-lan0", {"bpf": False})
     text = json.dumps(asdict(tree))
-    secrets = ("corp", "db7", "secret", "192.0.2", MAC, "deadbeef", "1E00090A", "6ab1c5d0", "4242", "77700")
+    secrets = (
+        "corp",
+        "db7",
+        "secret",
+        "192.0.2",
+        MAC,
+        "deadbeef",
+        "1E00090A",
+        "6ab1c5d0",
+        "4242",
+        "77700",
+    )
     assert [] == [secret for secret in secrets if secret in text]
     assert ("net0", "02:00:00:00:00:01") == (
         tree.interface,
@@ -198,7 +209,7 @@ def test_this_host_can_be_recorded() -> None:
     assert [v for k, v in asdict(expected).items() if k not in moved] == [
         v for k, v in asdict(again).items() if k not in moved
     ]
-    taken = snapshot(played, "left", "lo", ("namespace",), (), lambda _: {})
+    taken = snapshot(played, "left", "lo", ("namespace",), (), dict)
     assert {"snmp.Udp.NoPorts", "link.lo.rx_packets"} <= set(taken.counters)
     assert socket.gethostname() not in [known for known in tree.files.values() if len(known) < 99]
 

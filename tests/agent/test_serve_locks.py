@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Optional
 import pytest
 
 from udpbench.agent.host.system import Host
-from udpbench.agent.locks import Held, Locks, Note
+from udpbench.agent.locks import Held, Locks
+from udpbench.agent.notes import Note
 from udpbench.agent.settings.journal import FOLDER
 from udpbench.file_lock import lock_file
 from udpbench.model import Scope
@@ -303,7 +304,7 @@ os.close(ready[1])
 for _ in range(0, {CROWD}, each):
     assert os.read(ready[0], 1) == b"."
 if not listed:
-    import udpbench.agent.locks as module
+    import udpbench.agent.notes as module
     def missing(_prefix):
         raise OSError(2, "no unix_diag")
     module.unix_listeners = missing

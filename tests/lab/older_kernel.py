@@ -7,11 +7,11 @@ import errno
 import os
 
 from udpbench.agent.counters.parse import IFLA_STATS_LINK_64, LINK_STATISTICS
-from udpbench.agent.host import genetlink, rtstats, system
+from udpbench.agent.host import genetlink, reading, rtstats
 from udpbench.agent.host.bpf import bpf
 
 OTHERHOST_BYTES = 8 * LINK_STATISTICS.index("rx_otherhost_dropped")
-ask, request, read_text = genetlink.ask, rtstats.request, system.Host.read_text
+ask, request, read_text = genetlink.ask, rtstats.request, reading.ReadingHost.read_text
 
 
 def ask_older(family, *words, **how):
@@ -48,4 +48,4 @@ def refuse(*_words, **_how):
 
 
 genetlink.ask, rtstats.request, bpf.load = ask_older, request_older, refuse
-system.Host.read_text = read_text_older
+reading.ReadingHost.read_text = read_text_older

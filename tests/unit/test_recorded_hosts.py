@@ -82,7 +82,7 @@ def facts_of(tree: RecordedTree) -> Facts:
 def snapshot_of(tree: RecordedTree) -> Snapshot:
     """Return its counters."""
     host = RecordedHost(tree)
-    return snapshot(host, "right", tree.interface, ("namespace", "machine"), (), lambda _: {})
+    return snapshot(host, "right", tree.interface, ("namespace", "machine"), (), dict)
 
 
 def lab_of(tree: RecordedTree) -> Lab:

@@ -38,6 +38,10 @@ SYSTEM = "/var/lib/udpbench/agent"
 """Root's builds, for agents started by sudo."""
 LAUNCHER = "launch"
 """In SYSTEM: starts one of its builds and does nothing else."""
+OBSERVER_LAUNCHER = "observe"
+"""In SYSTEM: starts the observer of one of its builds, which only looks."""
+LAUNCHERS = {LAUNCHER: "launch()", OBSERVER_LAUNCHER: "launch_observer()"}
+OBSERVER = "udpbench.agent.observe"
 FALLBACKS = ("/var/tmp", "/dev/shm", "/tmp")  # noqa: S108 - only new folders in them are used
 FALLBACK_PREFIX = "udpbench-agent-"
 FRESH_S = 3600
@@ -55,7 +59,7 @@ MANIFEST = "files.sha256"
 """In the format of sha256sum(1), with the number of files in the last line."""
 KEY = re.compile(r"[0-9a-f]{8,64}")
 MODULE = re.compile(r"udpbench\.agent\.\w+")
-WORD = re.compile(r"[\w.:+-]+", re.ASCII)
+WORD = re.compile(r"[\w.:+@-]+", re.ASCII)
 NETWORK = re.compile(r"nfs|cifs|smb|9p|afs|ceph|lustre|gpfs|beegfs|sshfs|glusterfs")
 """Network file systems: several hosts would share one folder and its locks."""
 RUN = (
@@ -282,7 +286,8 @@ def install(place: str, key: str, archive: bytes) -> str:
     with exclusive(place):
         clean(place, key)
         if place == SYSTEM:  # before the build, which needs it
-            write_launcher(place)
+            for name in LAUNCHERS:
+                write_launcher(place, name)
         if not is_whole(folder, os.getuid()):
             fresh = tempfile.mkdtemp(prefix=UNFINISHED, dir=place)
             try:
@@ -422,7 +427,8 @@ def _builds(place: str) -> list[str]:
 
 def strange(place: str) -> Optional[str]:
     """Return a name in a place that is not from udpbench; None if all of it may be removed."""
-    files = {LOCK, MADE, *((LAUNCHER, LAUNCHER + UNFINISHED) if place == SYSTEM else ())}
+    launchers = [*LAUNCHERS, *(name + UNFINISHED for name in LAUNCHERS)]
+    files = {LOCK, MADE, *(launchers if place == SYSTEM else ())}
     for name in sorted(os.listdir(place)):
         path = os.path.join(place, name)
         build = KEY.fullmatch(name) and os.path.isdir(path) and not os.path.islink(path)
@@ -500,13 +506,13 @@ def start(folder: str, run: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", RUN, folder, *agent_words(run)])
 
 
-def write_launcher(place: str) -> None:
-    """Write root's launcher: this program's own source, which only calls ``launch``."""
-    path = os.path.join(place, LAUNCHER)
+def write_launcher(place: str, name: str) -> None:
+    """Write one of root's launchers: this program's own source, which makes a single call."""
+    path = os.path.join(place, name)
     fresh = path + UNFINISHED
     with suppress(FileNotFoundError):
         os.unlink(fresh)
-    _write(place, LAUNCHER + UNFINISHED, launcher_text(), 0o755)
+    _write(place, name + UNFINISHED, launcher_text(name), 0o755)
     fd = os.open(fresh, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -515,10 +521,16 @@ def write_launcher(place: str) -> None:
     os.rename(fresh, path)
 
 
-def launcher_text() -> bytes:
-    """Return the source of root's launcher; it runs under this program's Python."""
+def launcher_text(name: str) -> bytes:
+    """Return the source of one of root's launchers; it runs under this program's Python."""
     source: str = globals()["SOURCE"]
-    return f"#!{os.path.realpath(sys.executable)} -IS\n{source}\nlaunch()\n".encode()
+    return f"#!{os.path.realpath(sys.executable)} -IS\n{source}\n{LAUNCHERS[name]}\n".encode()
+
+
+def launch_observer() -> None:
+    """Start the observer of one of root's builds: ``observe KEY [WORD]...``."""
+    sys.argv[2:2] = [OBSERVER]
+    launch()
 
 
 def launch() -> None:
@@ -552,7 +564,7 @@ def find(request: dict[str, Any]) -> Optional[str]:
 
 def _launches() -> bool:
     with suppress(OSError):
-        return _read(SYSTEM, LAUNCHER) == launcher_text()
+        return all(_read(SYSTEM, name) == launcher_text(name) for name in LAUNCHERS)
     return False
 
 
@@ -607,10 +619,22 @@ def answer(request: dict[str, Any]) -> None:
         return
     say(state="ready", folder=folder, notes=notes)
     if request["do"] == "start" and system and os.getuid() != 0:
-        launcher = os.path.join(SYSTEM, LAUNCHER)
-        become(["sudo", "-n", "--", launcher, request["key"], *run])
+        become(["sudo", "-n", "--", *_launcher(request["key"], run)])
     if request["do"] == "start":
         start(folder, run)
+
+
+def _launcher(key: str, run: list[str]) -> list[str]:
+    """Return the launcher to run by sudo: the observer's own, unless it is not allowed."""
+    launcher = os.path.join(SYSTEM, LAUNCHER)
+    if run[0] != OBSERVER:
+        return [launcher, key, *run]
+    own = [os.path.join(SYSTEM, OBSERVER_LAUNCHER), key, *run[1:]]
+    asked = subprocess.run(
+        ["sudo", "-n", "-l", "--", launcher, key, *run], capture_output=True, check=False
+    )
+    allowed = subprocess.run(["sudo", "-n", "-l", "--", *own], capture_output=True, check=False)
+    return [launcher, key, *run] if asked.returncode == 0 != allowed.returncode else own
 
 
 def serve() -> None:

@@ -16,15 +16,21 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
 from udpbench.agent.host.system import Host
-from udpbench.agent.host.unix_listeners import unix_listeners
-from udpbench.agent.reconnect import CREDENTIALS
+from udpbench.agent.notes import (
+    PREFIX,
+    Names,
+    Note,
+    is_trusted,
+    note_names,
+    proven_notes,
+    read_note,
+)
 from udpbench.agent.settings.journal import FOLDER, in_use, run_of
 from udpbench.file_lock import lock_file
 from udpbench.model import Scope
@@ -32,9 +38,7 @@ from udpbench.protocol import Lock, Use
 
 RESTORES_S = 10.0
 """Half of the controller's limit for hello; most settings take milliseconds, a link seconds."""
-PREFIX = "udpbench/"
 SUFFIX = ".lock"
-UNIX_SOCKETS = "/proc/thread-self/net/unix"
 LOOK_NS = 5_000_000
 """Longest look at other users' notes: any user can bind ten thousands of names, and the agent has
 one thread. What is left is looked at next."""
@@ -46,32 +50,6 @@ RUN_NAME_BYTES = 40
 """Longer run names are truncated: an abstract name has at most 107 bytes."""
 QUEUE = 4096
 """Backlog until ``watch`` accepts connections; capped by somaxconn."""
-
-
-@dataclass(frozen=True)
-class Note:
-    """One note, parsed from its name; for a socket the pid comes from the kernel."""
-
-    lock: str
-    netns: int
-    pid: int
-    run: str
-
-    def __str__(self) -> str:
-        return f"run {self.run} (pid {self.pid})"
-
-    @property
-    def name(self) -> str:
-        """Name of its file, and suffix of its socket's name."""
-        return f"{self.lock}-{self.netns}-{self.pid}-{self.run}"
-
-
-def _read(name: str) -> Optional[Note]:
-    """Return the note with a name; None if the name is not from udpbench."""
-    parts = name.split("-", 3)
-    if len(parts) != 4 or not (parts[1].isdecimal() and parts[2].isdecimal()):
-        return None
-    return Note(parts[0], int(parts[1]), int(parts[2]), parts[3])
 
 
 class Held(Exception):
@@ -98,7 +76,7 @@ class Locks:
         self._sockets: dict[Note, socket.socket] = {}
         self._seen: dict[tuple[int, str], str] = {}
         """(user, run) → description; reported once, however many agents the run has here."""
-        self._looking: Optional[Iterator[list[tuple[str, Optional[int]]]]] = None
+        self._looking: Optional[Iterator[Names]] = None
         """The rest of a look at other users' notes."""
         self._due_ns = 0
 
@@ -162,7 +140,7 @@ class Locks:
         begun_ns = self._host.clock_ns()
         if begun_ns < self._due_ns:
             return
-        self._looking = self._looking or self._names()
+        self._looking = self._looking or note_names(self._host, self._prefix)
         for names in self._looking:
             for note, user in self._proven(names, self._is_news):
                 if note.lock == "machine" and self._is_news(user) and len(self._seen) < USERS_MAX:
@@ -176,7 +154,7 @@ class Locks:
 
     def _is_news(self, user: int) -> bool:
         """Return whether a user is another one, and none of its runs is recorded yet."""
-        return not _trusts(user) and (user, "") not in self._seen
+        return not is_trusted(user) and (user, "") not in self._seen
 
     def others(self) -> tuple[str, ...]:
         """Return the other runs that used the machine since the last call."""
@@ -277,13 +255,18 @@ class Locks:
             yield from self._in_files()
             return
         yield from self._sockets
-        for names in self._names():
-            yield from (note for note, user in self._proven(names, _trusts) if _trusts(user))
+        for names in note_names(self._host, self._prefix):
+            yield from (note for note, user in self._proven(names, is_trusted) if is_trusted(user))
+
+    def _proven(self, names: Names, is_asked: Callable[[int], bool]) -> Iterator[tuple[Note, int]]:
+        """Yield each note of these users but our own."""
+        notes = proven_notes(names, is_asked, self._prefix)
+        return ((note, user) for note, user in notes if note not in self._sockets)
 
     def _in_files(self) -> Iterator[Note]:
         """Yield the notes of living processes and remove those of dead ones."""
         for path in sorted(self._host.path(FOLDER).glob(f"*{SUFFIX}")):
-            note = _read(path.name[: -len(SUFFIX)])
+            note = read_note(path.name[: -len(SUFFIX)])
             if note is None:
                 continue
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -294,52 +277,3 @@ class Locks:
                     yield note
             finally:
                 os.close(file)
-
-    def _names(self) -> Iterator[list[tuple[str, Optional[int]]]]:
-        """Yield the names of all notes of this namespace with their users; None if unknown.
-
-        The users are the kernel's word, so names that others have bound cost a comparison each. A
-        kernel without unix_diag prints the NUL of an abstract name as ``@``, and lists clients.
-        """
-        try:
-            for piece in unix_listeners(self._prefix.encode()):
-                yield [(name.decode(errors="replace"), user) for name, user in piece]
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            mark = f"@{self._prefix}"
-            lines = self._host.read_text(UNIX_SOCKETS).splitlines()
-            for name in sorted({line.partition(mark)[2] for line in lines if mark in line}):
-                yield [(name, None)]
-
-    def _proven(
-        self, names: Iterable[tuple[str, Optional[int]]], wanted: Callable[[int], bool]
-    ) -> Iterator[tuple[Note, int]]:
-        """Yield each other note of the wanted users, with process and user from the kernel."""
-        for name, user in names:
-            if user is not None and not wanted(user):
-                continue
-            note = _read(name.partition("/")[2])
-            if note is None or note in self._sockets:
-                continue
-            owner = _owner(f"\0{self._prefix}{name}")
-            if owner is not None:
-                yield Note(note.lock, note.netns, owner[0], note.run), owner[1]
-
-
-def _trusts(user: int) -> bool:
-    """Return whether a user's notes are believed: root's and this user's own."""
-    return user in (0, os.geteuid())
-
-
-def _owner(name: str) -> Optional[tuple[int, int]]:
-    """Return (pid, uid) of the process that listens on an abstract name; None if there is none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.setblocking(False)
-        try:
-            asking.connect(name)
-            peer = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        except OSError:
-            return None
-    pid, user, _ = CREDENTIALS.unpack(peer)
-    return pid, user

@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Optional
+from typing import Optional, Union
 
 from udpbench.agent.counters import parse
 from udpbench.agent.counters.snapshot import (
@@ -23,13 +23,13 @@ from udpbench.agent.counters.snapshot import (
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.namespace import enter
+from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.socket_owners import (
     SocketOwners,
     held_sockets,
     no_process_of,
     why_unseen,
 )
-from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_diag import SocketList
 from udpbench.errors import NothingToWatch
 from udpbench.model import HostLook, Snapshot, SocketCount, UdpSocket
@@ -44,7 +44,11 @@ RARELY = 10
 class Looks:
     """Successive looks at one host."""
 
-    def __init__(self, host: Host, name: str) -> None:
+    def __init__(
+        self, host: Host, name: str, counting: Union[SocketCounts, OSError, None] = None
+    ) -> None:
+        self._opened = counting
+        """Opened, or why not, while that was permitted."""
         self._host = host
         self._name = name
         self._owners = SocketOwners(host)
@@ -123,7 +127,7 @@ class Looks:
             self._enter(pid)
         if exact:
             try:
-                self._counting = SocketCounts(self._host)
+                self._counting = self._count_exactly()
             except OSError as error:
                 raise NothingToWatch(_why_inexact(error), self._name) from error
         if (pid, unit) != (None, None) and not self._watched(pid, unit, self._list.read().values()):
@@ -131,6 +135,11 @@ class Looks:
             text = f"{whose} has no UDP socket; ss -uap lists the processes that do"
             raise NothingToWatch(text, self._name)
         self._begun = True
+
+    def _count_exactly(self) -> SocketCounts:
+        if isinstance(self._opened, OSError):
+            raise self._opened
+        return self._opened if self._opened is not None else SocketCounts(self._host)
 
     def _enter(self, pid: int) -> None:
         try:

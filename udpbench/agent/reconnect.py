@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
 from udpbench.agent.host.system import Host
+from udpbench.agent.notes import CREDENTIALS
 from udpbench.agent.settings.journal import DOOR_SUFFIX, FOLDER
 from udpbench.errors import HostError
 from udpbench.protocol import write_line
 
 HAND_OVER_S = 1.0
 """From connecting to passing the pipes."""
-CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 FOUND = write_line({"id": 0})
 """Has request number 0, because it answers no request."""
 

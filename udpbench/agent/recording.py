@@ -22,28 +22,16 @@ from udpbench.agent.host.facts import facts
 from udpbench.agent.host.files import names as _names
 from udpbench.agent.host.inspection import inspect_host
 from udpbench.agent.host.interrupts import IRQBALANCE
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.protocol import RecordedTree
 
 FILES = ("exists", "listdir", "read_text", "link_target")
 """Methods for files, which have their own fields in a tree."""
 UNTAKEN: tuple[str, ...] = (
-    *("boot_id", "cached_dumps", "clock_ns", "close", "environ", "held_cpu_latency"),
-    *("hold_cpu_latency", "kernel_threads", "lending", "netlink", "netns", "netns_cookie"),
-    *(
-        "packet_socket",
-        "parent",
-        "path",
-        "remove_from_firewall",
-        "set_affinity",
-        "set_feature",
-        "signal",
-        "wait_for",
-        "wall_ns",
-    ),
-    "write_text",
+    *("boot_id", "cached_dumps", "clock_ns", "close", "environ", "kernel_threads", "netlink"),
+    *("netns", "netns_cookie", "parent", "path", "wait_for", "wall_ns"),
 )
-"""Methods that change something, hold only for the moment, or reveal users."""
+"""Methods that hold only for the moment, or reveal users."""
 TAKEN = tuple(
     name
     for name, method in vars(Host).items()
@@ -207,7 +195,7 @@ def record_tree(
         facts(seen, name, interface, {})
     inspect_host(seen, interface)
     with suppress(OSError):
-        snapshot(seen, name, interface, ("namespace", "machine"), (), lambda _: {})
+        snapshot(seen, name, interface, ("namespace", "machine"), (), dict)
     with suppress(OSError):
         seen.link(interface)  # Settings read it; facts only if /sys has no driver.
     for option, *words in SHOWN:

@@ -6,7 +6,6 @@ another run has.
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -17,31 +16,28 @@ from udpbench.agent.host.capabilities import try_capabilities
 from udpbench.agent.host.namespace import enter_own
 from udpbench.agent.host.system import Host
 from udpbench.agent.locks import Held, Locks
+from udpbench.agent.loop import Service, prove_same
 from udpbench.agent.reconnect import Door
 from udpbench.agent.settings.journal import FOLDER, abandoned, remove_stale, run_of
 from udpbench.agent.verbs import Verbs
-from udpbench.errors import AgentError, HelloRefused
-from udpbench.model import SECOND_NS, Scope
-from udpbench.protocol import PROTOCOL, VERBS, Hello, Taken, Use, build_id
+from udpbench.errors import HelloRefused
+from udpbench.model import Scope
+from udpbench.protocol import Hello, Taken, Use, build_id
 
-UNGREETED_NS = 60 * SECOND_NS
-"""From start to hello; a controller that hangs keeps its pipe open."""
 GREETING = ("hello", "take", "release", "leave")
 UNTAKEN = (*GREETING, "ping", "look", "facts")
 """Verbs served before the host is taken: a look disturbs a run no more than ``top`` does, so it
 waits for no run."""
 
 
-class Session:
+class Session(Service):
     """An agent from its first request to its last."""
 
+    verbs: Optional[Verbs]
+    door: Optional[Door]
+
     def __init__(self, host: Host) -> None:
-        self.verbs: Optional[Verbs] = None
-        self.lease_ns = UNGREETED_NS
-        self.door: Optional[Door] = None
-        """Where the controller may reconnect."""
-        self.leaving = False
-        """The controller has announced that it will not reconnect."""
+        super().__init__()
         self._host = host
         self._returns = False
         self._taken = False
@@ -51,22 +47,14 @@ class Session:
         """The host's name in the lab; empty before hello."""
         return self.verbs.name if self.verbs is not None else ""
 
-    def serve(self, verb: object, args: object) -> Any:
-        """Return the result of one request, or raise its error."""
-        if not isinstance(verb, str) or verb not in VERBS:
-            raise AgentError(f"verb {verb!r} is unknown; this agent knows {', '.join(VERBS)}")
+    def method_of(self, verb: str) -> Callable[..., Any]:
+        """Return what serves a verb now; raises HelloRefused."""
         if verb != "hello":
             self._greeted(verb)
         if not self._taken and verb not in UNTAKEN:
             raise HelloRefused(f"{verb} before take: another run may use this host", self.name)
-        if not isinstance(args, dict):
-            raise AgentError(f"{verb}: args must be an object, not {type(args).__name__}")
         method: Callable[..., Any] = getattr(self if verb in GREETING else self.verbs, verb)
-        try:
-            inspect.signature(method).bind(**args)
-        except TypeError as error:
-            raise AgentError(f"{verb}: {error}") from error
-        return method(**args)
+        return method
 
     def hello(
         self,
@@ -86,7 +74,7 @@ class Session:
         if self.verbs is not None:
             raise HelloRefused(f"this agent already serves run {self.verbs.run}", host)
         own = build_id()
-        _prove_same(host, build, protocol, own)
+        prove_same(host, build, protocol, own)
         if private:
             self._enter_private(host)
         capabilities, locks = try_capabilities(self._host), Locks(self._host, run)
@@ -158,19 +146,3 @@ class Session:
         if self.verbs is None:
             raise HelloRefused(f"{verb} before hello: the first request must be hello")
         return self.verbs
-
-    def leave(self) -> None:
-        """From now on let the end of stdin end the run."""
-        self.leaving = True
-
-
-def _prove_same(host: str, build: str, protocol: int, own: str) -> None:
-    """Raise HelloRefused that lists every difference between controller and agent."""
-    differences = []
-    if protocol != PROTOCOL:
-        differences.append(f"the controller speaks protocol {protocol}, the agent {PROTOCOL}")
-    if build != own:
-        differences.append(f"the controller's build is {build}, the agent's {own}")
-    if differences:
-        what = "; ".join(differences)
-        raise HelloRefused(f"{what}; install the same udpbench on both", host)

@@ -202,10 +202,10 @@ class Verbs:
         """Return the host's state and what changed since the previous look."""
         return self._looks.look(pid, unit, exact)
 
-    def _rule_packets(self, host: Host) -> dict[str, int]:
+    def _rule_packets(self) -> dict[str, int]:
         """Return the packets counted by our firewall rules; runs one or two programs."""
         in_force = any(change.setting.kind == "firewall" for change in self._engine.in_force)
-        return rule_packets(host) if in_force else {}
+        return rule_packets(self._host) if in_force else {}
 
     def _known(self, interface: str, controller: Optional[int]) -> dict[int, Whose]:
         """Return the run's processes on this host and the kernel threads of its interfaces."""

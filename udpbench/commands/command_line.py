@@ -239,7 +239,7 @@ def doctor(
     from udpbench.report.shortcomings import is_ready, print_readiness, readiness_json
 
     chosen_lab = load_lab(lab)
-    around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
+    around = Surroundings(_observers(chosen_lab, no_deploy, wheels, "firewall"))
     results = assess(examine(chosen_lab, around), chosen_lab)
     with _reader_may_leave():
         if as_json:
@@ -262,7 +262,7 @@ def facts(
     from udpbench.definition.load import load_lab
 
     chosen_lab = load_lab(lab)
-    around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
+    around = Surroundings(_observers(chosen_lab, no_deploy, wheels, "firewall"))
     path = write_recorded(chosen_lab, out, around, _version())
     _say(f"recorded: {path}; names and addresses are replaced; read it before you send it")
 
@@ -915,7 +915,8 @@ def watch(
 
     duration_ns = _watch_time(pid, unit, duration)
     chosen_lab = lab_to_watch(host, load_lab(lab) if lab is not None else None)
-    around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
+    words = _watch_words(pid, unit, exact)
+    around = Surroundings(_observers(chosen_lab, no_deploy, wheels, *words))
     watched = Watched(pid, port, unit, exact)
     seen: list[LiveHost] = []
     kept = KeptLooks.create(out, chosen_lab, _command()) if out is not None else None
@@ -1102,6 +1103,19 @@ def _reach(
     from udpbench.control.agents import real
 
     return real(_deployer(lab, no_deploy, wheels, say))
+
+
+def _watch_words(pid: int | None, unit: str | None, exact: bool) -> tuple[str, ...]:
+    """Return what an observer is started with; it gives up the right to it before it answers."""
+    named = [f"pid:{pid}"] * (pid is not None) + [f"unit:{unit}"] * (unit is not None)
+    return (*named, *(["exact"] if exact else []))
+
+
+def _observers(lab: Lab, no_deploy: bool, wheels: Path | None, *words: str) -> Reach:
+    """Return the ways to a lab's hosts for who only looks."""
+    from udpbench.control.agents import observing
+
+    return observing(words, _deployer(lab, no_deploy, wheels))
 
 
 def _deployer(

@@ -7,7 +7,7 @@ of waiting for a lab (``lab_lock``).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +15,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from udpbench.control.agent_client import AgentClient, Requests
-from udpbench.control.connections.channel import Channel
-from udpbench.control.connections.local_agent import open_machine
+from udpbench.control.connections.channel import AGENT, OBSERVER, Channel
+from udpbench.control.connections.local_agent import open_machine, open_observer
 from udpbench.control.connections.namespaces import Namespaces
 from udpbench.control.lease import keep_leases
 from udpbench.definition.binding.bind import (
@@ -50,11 +50,13 @@ MACHINE = "machine"
 Open = Callable[[str, Connect], Requests]
 
 
-def _open_ssh(deployer: Deployer | None, host: str, connect: Connect) -> Channel:
+def _open_ssh(
+    deployer: Deployer | None, host: str, connect: Connect, module: Sequence[str] = (AGENT,)
+) -> Channel:
     """Import paramiko, which takes 0.2 s, only for a host that is reached by it."""
     from udpbench.control.connections.ssh import open_ssh
 
-    return open_ssh(host, connect, deployer=deployer)
+    return open_ssh(host, connect, deployer=deployer, module=module)
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,19 @@ def real(deployer: Deployer | None = None) -> Reach:
         "ssh": partial(_open_ssh, deployer),
     }
     return Reach(ways, open_machine)
+
+
+def observing(words: Sequence[str], deployer: Deployer | None = None) -> Reach:
+    """Return how observers are reached, which only look; ``words``: agent/observe."""
+
+    def machine(host: str) -> Requests:
+        return open_observer(host, words)
+
+    ways: dict[str, Open] = {
+        "local": lambda host, _: machine(host),
+        "ssh": partial(_open_ssh, deployer, module=(OBSERVER, *words)),
+    }
+    return Reach(ways, machine)
 
 
 def elsewhere(connect: Connect, deployer: Deployer | None = None) -> Reach:
@@ -188,12 +203,14 @@ class LabAgents:
             self._left_behind[client.name] = answer.left_behind
         return None
 
-    def complete(self, use: Use) -> Agents:
+    def complete(self, use: Use, looks: bool = False) -> Agents:
         """Start the other agents of the lab that was taken, and return all.
+
+        Who only looks at a built-in lab needs its machine alone.
 
         All are started before the first is greeted, so that their start-ups overlap.
         """
-        if self.lab.built_in:
+        if self.lab.built_in and not looks:
             _open_hosts(self.lab, self._reach, self._opened)
             if self.lab.bridged:
                 channel = self._reach.ways["namespace"](BRIDGE, Connect("namespace"))

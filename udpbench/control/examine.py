@@ -23,7 +23,7 @@ def examine(lab: Lab, surroundings: Surroundings | None = None) -> tuple[Examine
     Raises ConnectError or HelloRefused where a host does not answer or a run uses it.
     """
     around = surroundings or Surroundings()
-    terms = Terms("none")
+    terms = Terms("none", looks=True)
     with take_lab([lab], run_name(), RunOptions.lease_ns, around, terms) as (_, agents):
         machine = () if agents.machine is None else (agents.machine,)
         clients = machine if lab.built_in else agents.hosts
@@ -43,7 +43,10 @@ def record_hosts(lab: Lab, surroundings: Surroundings | None = None) -> dict[str
     Names of hosts are left out, as all that a tree would tell of a user.
     """
     around = surroundings or Surroundings()
-    with take_lab([lab], run_name(), RunOptions.lease_ns, around, Terms("none")) as (_, agents):
+    with take_lab([lab], run_name(), RunOptions.lease_ns, around, Terms("none", looks=True)) as (
+        _,
+        agents,
+    ):
         clients = [agents.machine] if lab.built_in and agents.machine else agents.hosts
         return {f"{client.role}{place}": client.record() for place, client in enumerate(clients)}
 

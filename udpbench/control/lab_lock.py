@@ -38,6 +38,8 @@ class Terms:
     """Limit of the wait for other runs; None: no limit."""
     next_step: str = "let that run end first"
     """What a user may do after the limit."""
+    looks: bool = False
+    """By observers, which change nothing."""
 
 
 @contextmanager
@@ -69,7 +71,7 @@ def take_lab(
                     for other in parties:
                         if other is not parties[number]:
                             other.close()
-                    yield lab, parties[number].complete(terms.use)
+                    yield lab, parties[number].complete(terms.use, terms.looks)
                     return
                 where = "this machine" if lab.built_in else held[0].name
                 if held[1].lock == "namespace" and terms.use == "shared":

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 from udpbench.agent.counters import parse
 from udpbench.agent.host.files import read
 from udpbench.agent.host.interrupts import queue_interrupts
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.udp_sockets import udp_sockets
 from udpbench.cpu_lists import parse_cpu_list
 from udpbench.model import Scope, Snapshot
@@ -32,7 +32,7 @@ def snapshot(
     interface: str,
     scopes: Iterable[Scope],
     inodes: Iterable[int],
-    rule_packets: Callable[[Host], dict[str, int]],
+    rule_packets: Callable[[], dict[str, int]],
 ) -> Snapshot:
     """Return the counters of the agent's scopes.
 
@@ -52,7 +52,7 @@ def snapshot(
         counters.update(socket_drops(host, inodes))
         if host.drops is not None:
             counters.update(host.drops.counts())
-        counters.update({f"firewall.{k}": value for k, value in rule_packets(host).items()})
+        counters.update({f"firewall.{k}": value for k, value in rule_packets().items()})
     return Snapshot(name, clock_ns, counters)
 
 

@@ -14,6 +14,8 @@ from typing import Callable
 
 from udpbench.agent.host import native
 from udpbench.agent.host.bpf import bpf, instructions, port_taker
+from udpbench.agent.host.reading import KTHREADD
+from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.socket_options import (
     AF_XDP,
     BPF_LOAD_CPU,
@@ -27,7 +29,6 @@ from udpbench.agent.host.socket_options import (
     UDP_SEGMENT,
     attach_filter,
 )
-from udpbench.agent.host.system import KTHREADD, Host
 
 SIOCGIFFLAGS = 0x8913
 SIOCSIFFLAGS = 0x8914

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Optional
 
 from udpbench.agent.host.processes import lineage
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 
 
 def control_interface(host: Host) -> Optional[str]:

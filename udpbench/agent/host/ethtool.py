@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from udpbench.agent.host import programs
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 
 RING_KEYS = ("rx", "rx-mini", "rx-jumbo", "tx")
 CHANNEL_KEYS = ("rx", "tx", "other", "combined")

@@ -17,7 +17,8 @@ from udpbench.agent.host import ethtool, native
 from udpbench.agent.host.environment import environment
 from udpbench.agent.host.files import cpuinfo_value, names, read
 from udpbench.agent.host.interrupts import queue_count, queue_interrupts, rx_interrupts
-from udpbench.agent.host.system import Host, link_kind, own_address
+from udpbench.agent.host.reading import ReadingHost as Host
+from udpbench.agent.host.reading import link_kind, own_address
 from udpbench.cpu_lists import parse_cpu_list, parse_cpu_mask
 from udpbench.errors import HostError
 from udpbench.model import GSO_SEGMENTS, Facts

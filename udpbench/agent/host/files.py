@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 
 
 def read(host: Host, path: str) -> Optional[str]:

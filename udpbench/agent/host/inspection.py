@@ -13,7 +13,8 @@ from typing import Any, Optional
 
 from udpbench.agent.host import ethtool, programs
 from udpbench.agent.host.files import names, read
-from udpbench.agent.host.system import Host, own_address
+from udpbench.agent.host.reading import ReadingHost as Host
+from udpbench.agent.host.reading import own_address
 from udpbench.model import Inspection
 
 CPU = "/sys/devices/system/cpu"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Optional
 
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.drivers import DRIVERS
 
 IRQBALANCE = "irqbalance"

@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from typing import Optional
 
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 
 RUN_FOLDER = "/run/udpbench"
 KINDS = ("net", "mnt")

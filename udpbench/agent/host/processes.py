@@ -15,7 +15,7 @@ from typing import Optional
 from udpbench.agent.host.cpu_clocks import SOFTWARE, TASK_CLOCK, cpu_ns, open_counter
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.interrupts import rx_interrupts
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.cpu_lists import parse_cpu_list
 from udpbench.model import SECOND_NS, Process, Whose
 

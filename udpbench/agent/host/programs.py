@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 
 _BY_TEXT = {os.strerror(code): code for code in errno.errorcode}
 

@@ -10,7 +10,7 @@ import errno
 from collections.abc import Collection, Iterable, Iterator
 
 from udpbench.agent.host.files import names, read
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.udp_sockets import parse_udp_sockets, udp_sockets
 from udpbench.errors import next_step
 from udpbench.model import SECOND_NS, OtherNamespace

@@ -1,125 +1,67 @@
-"""The only interface between the agent and its host: files, programs, netlink, ethtool, affinity.
+"""The only interface between the agent and its host: what can be read, and what can be changed.
 
-Makes no decisions. Every failure is an OSError with the kernel's text. The process must never
-change its network namespace, and netlink is used only from the main thread: pyroute2 keeps one
-socket per thread, opened in that thread's namespace (docs/kernel.md, Netlink sockets and
-namespaces).
+Makes no decisions. Every failure is an OSError with the kernel's text.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import re
 import signal
 import socket
 import struct
-import subprocess
-import sys
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Optional
 
-from udpbench.agent.host import genetlink, nf_tables, rtstats
-from udpbench.agent.host.bpf import bpf
-
-SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
-# include/uapi/linux/netdev.h, Linux 6.3
-_NETDEV_CMD_DEV_GET, _DEV_IFINDEX, DEV_XDP_FEATURES = 1, 1, 3
-XDP_FEATURES = (
-    *("basic", "redirect", "ndo-xmit", "xsk-zerocopy", "hw-offload", "rx-sg"),
-    "ndo-xmit-sg",
+from udpbench.agent.host import nf_removal
+from udpbench.agent.host.reading import (
+    KTHREADD,
+    PROGRAM_FOLDERS,
+    PROGRAM_TIMEOUT_S,
+    TCM_BYTES,
+    Done,
+    NapiInstance,
+    ReadingHost,
+    device_features,
+    link_kind,
+    own_address,
 )
-"""enum netdev_xdp_act, bit by bit (Documentation/netlink/specs/netdev.yaml)"""
-# the same, Linux 6.8
-_NETDEV_CMD_QUEUE_GET, _NETDEV_CMD_NAPI_GET = 10, 11
-_NAPI_IFINDEX, _NAPI_ID, _NAPI_IRQ, _NAPI_PID = 1, 2, 3, 4
-_QUEUE_ID, _QUEUE_IFINDEX, _QUEUE_TYPE, _QUEUE_NAPI_ID = 1, 2, 3, 4
-_NETDEV_CMD_QSTATS_GET = 12  # Linux 6.9
-_QSTATS_IFINDEX, _QSTATS_SCOPE, _SCOPE_QUEUE = 1, 4, 1
-QUEUE_TYPES = ("rx", "tx")
-"""enum netdev_queue_type"""
-# include/uapi/linux/ethtool_netlink.h, Linux 5.13
-_ETHTOOL_MSG_STATS_GET = 32
-_STATS_HEADER, _STATS_GROUPS = 2, 3
-_HEADER_DEV_INDEX = 1
-_BITSET_NOMASK, _BITSET_SIZE, _BITSET_VALUE = 1, 2, 4
-_ETH_MAC, _RMON = 1, 3
-RTM_GETQDISC = 38  # include/uapi/linux/rtnetlink.h
-TCM_BYTES = 20
-"""Of struct tcmsg: family and padding, index, handle, parent, info; 4 bytes each."""
-PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
-"""Searched after PATH, which lacks sbin for users over SSH."""
-PROGRAM_TIMEOUT_S = 20.0
+
+__all__ = [
+    "KTHREADD",
+    "PROGRAM_FOLDERS",
+    "TCM_BYTES",
+    "Done",
+    "Host",
+    "NapiInstance",
+    "link_kind",
+    "own_address",
+]
+
 CPU_LATENCY = "/dev/cpu_dma_latency"
-POLL_S = 0.01
-KTHREADD = 2
-"""The parent of all kernel threads."""
-TIMEX_BYTES = 256
-"""At least the size of struct timex on any architecture."""
-TIME_ERROR = 5  # include/uapi/linux/timex.h
 
 
-@dataclass(frozen=True)
-class Done:
-    """A program's output and exit status."""
+class AnyVerb:
+    """Contains every request of rtnetlink."""
 
-    status: int
-    out: str
-    err: str
-
-
-@dataclass(frozen=True)
-class NapiInstance:
-    """One NAPI instance of an interface; ``pid`` is its kernel thread if threaded."""
-
-    id: int
-    irq: Optional[int]
-    pid: Optional[int]
+    def __contains__(self, verb: object) -> bool:
+        """Return whether a request may be made: it may."""
+        return True
 
 
-class Host:
+class Host(ReadingHost):
     """The host as seen by its agent; ``root`` is another folder in tests of file settings."""
 
+    verbs = AnyVerb()
+
     def __init__(self, root: Path = Path("/")) -> None:
-        self.root = root
-        self._netlink: Any = None
+        super().__init__(root)
         self._latency: Optional[int] = None
-        self.drops: Any = None
-        """Counts drop reasons while the setting ``explain`` is in force."""
-        self._dumps: Optional[dict[str, list[Any]]] = None
         self._lent: tuple[int, ...] = ()
 
-    # --- files ---------------------------------------------------------------------------------
-
-    def path(self, path: str) -> Path:
-        """Return an absolute path of the host below the root."""
-        return self.root / path.lstrip("/")
-
-    def exists(self, path: str) -> bool:
-        """Return whether a path exists."""
-        return self.path(path).exists()
-
-    def listdir(self, path: str) -> list[str]:
-        """Return the sorted names in a folder; OSError if it is not one."""
-        return sorted(os.listdir(self.path(path)))  # noqa: PTH208 - names, in /sys by the hundred
-
-    def link_target(self, path: str) -> Optional[str]:
-        """Return the last component of a symbolic link's target; None if it is not a link."""
-        try:
-            return os.path.basename(os.readlink(self.path(path)))  # noqa: PTH115, PTH119
-        except OSError:
-            return None
-
-    def read_text(self, path: str) -> str:
-        """Return a file's text, stripped; OSError if it cannot be read."""
-        # Unbuffered, and no Path: takes half the time, and a look reads thirty files.
-        with open(f"{self.root}/{path}", "rb", buffering=0) as file:  # noqa: PTH123
-            return file.read().decode("utf-8", "replace").strip()
+    # --- files and processes -------------------------------------------------------------------
 
     def write_text(self, path: str, text: str) -> None:
         """Write an existing file in one write(2), as /proc and /sys require."""
@@ -129,130 +71,15 @@ class Host:
         finally:
             os.close(file)
 
-    # --- identity and time ---------------------------------------------------------------------
-
-    def boot_id(self) -> str:
-        """Return the boot id."""
-        return self.read_text("/proc/sys/kernel/random/boot_id")
-
-    def hostname(self) -> str:
-        """Return the hostname."""
-        return socket.gethostname()
-
-    def kernel(self) -> tuple[str, str]:
-        """Return the kernel's release, and its build: version and machine (uname(2))."""
-        named = os.uname()
-        return named.release, f"{named.version} {named.machine}"
-
-    def netns(self) -> int:
-        """Return the inode number of the network namespace, which the kernel may reuse."""
-        return self.path("/proc/self/ns/net").stat().st_ino
-
-    def netns_cookie(self) -> Optional[int]:
-        """Return the namespace's cookie, unique per boot; None before Linux 5.14."""
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                raw = probe.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8)
-            except OSError:
-                return None
-        return int.from_bytes(raw, sys.byteorder)
-
-    def clock_ns(self) -> int:
-        """Return CLOCK_MONOTONIC in nanoseconds, the agent's only clock."""
-        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-
-    def wall_ns(self) -> int:
-        """Return CLOCK_REALTIME in nanoseconds."""
-        return time.clock_gettime_ns(time.CLOCK_REALTIME)
-
-    def is_wall_synchronised(self) -> bool:
-        """Return whether CLOCK_REALTIME is synchronised; adjtimex(2) with modes 0 only reads."""
-        state = int(
-            ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
-        )
-        if state < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "adjtimex")
-        return state != TIME_ERROR
-
-    def affinity(self, pid: int) -> list[int]:
-        """Return the CPUs that a thread may run on."""
-        return sorted(os.sched_getaffinity(pid))
-
     def set_affinity(self, pid: int, cpus: Iterable[int]) -> None:
         """Restrict a thread to these CPUs."""
         os.sched_setaffinity(pid, cpus)
-
-    # --- processes -----------------------------------------------------------------------------
-
-    def process_names(self) -> dict[int, str]:
-        """Return pid → name of every visible process."""
-        names = {}
-        for text in self.listdir("/proc"):
-            if text.isdigit():
-                with suppress(OSError), self._process(int(text)) as process:  # it may have ended
-                    names[process.pid] = process.name()
-        return names
-
-    def kernel_threads(self) -> dict[int, str]:
-        """Return pid → whole name of each kernel thread; before Linux 5.17 only 15 bytes of it.
-
-        OSError in a PID namespace of its own, or without CONFIG_PROC_CHILDREN.
-        """
-        names = {}
-        for pid in self.read_text(f"/proc/{KTHREADD}/task/{KTHREADD}/children").split():
-            with suppress(OSError):  # it may have ended
-                names[int(pid)] = self.read_text(f"/proc/{pid}/comm")
-        return names
-
-    def parent(self, pid: int) -> int:
-        """Return the parent of a process; 0 if it has no visible parent."""
-        with self._process(pid) as process:
-            return int(process.ppid())
-
-    def is_stopped(self, pid: int) -> bool:
-        """Return whether a process is stopped by a signal or a debugger."""
-        with self._process(pid) as process:
-            return process.status() in ("stopped", "tracing-stop")
-
-    def environ(self, pid: int) -> dict[str, str]:
-        """Return the environment with which a process was started."""
-        with self._process(pid) as process:
-            return dict(process.environ())
-
-    @contextmanager
-    def _process(self, pid: int) -> Iterator[Any]:
-        """Yield psutil's view of a process; OSError ESRCH or EACCES if it is not visible."""
-        import psutil  # late: it takes 20 ms
-
-        psutil.PROCFS_PATH = str(self.path("/proc"))
-        try:
-            yield psutil.Process(pid)
-        except psutil.Error as error:
-            code = errno.EACCES if isinstance(error, psutil.AccessDenied) else errno.ESRCH
-            raise OSError(code, os.strerror(code), f"process {pid}") from error
 
     def signal(self, pid: int, number: int) -> None:
         """Send a signal to a process; OSError ESRCH if there is none."""
         os.kill(pid, number)
 
-    def wait_for(self, what: str, condition: Callable[[], bool], deadline_s: float) -> None:
-        """Return once ``condition`` is true; OSError ETIMEDOUT with ``what`` is still the case."""
-        end_ns = self.clock_ns() + int(deadline_s * 10**9)
-        while not condition():
-            if self.clock_ns() >= end_ns:
-                raise OSError(errno.ETIMEDOUT, f"timed out after {deadline_s:g} s: {what}")
-            time.sleep(POLL_S)
-
     # --- programs ------------------------------------------------------------------------------
-
-    def program(self, name: str) -> Optional[Path]:
-        """Return the path of a program under the root; None if it is not installed."""
-        folders = [*os.environ.get("PATH", "").split(os.pathsep), *PROGRAM_FOLDERS]
-        for folder in folders:
-            path = self.path(f"{folder}/{name}")
-            if folder.startswith("/") and os.access(path, os.X_OK) and path.is_file():
-                return path
-        return None
 
     def run(self, *command: str, stdin: str = "") -> Done:
         """Run an installed program to its end, in the C locale, and return its output.
@@ -261,27 +88,8 @@ class Host:
         lent file also gets a kernel timer, in case this process is killed while another one waits
         for the file; other programs start faster without one.
         """
-        path = self.program(command[0])
-        if path is None:
-            # Not ENOENT, which means that a setting's target is gone, and so restored.
-            raise OSError(errno.ENOPKG, f"{command[0]} is not installed")
-        try:
-            done = subprocess.run(
-                [str(path), *command[1:]],
-                input=stdin,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env={**os.environ, "LC_ALL": "C"},
-                timeout=PROGRAM_TIMEOUT_S,
-                check=False,
-                pass_fds=self._lent,
-                preexec_fn=_end_in_time if self._lent else None,
-            )
-        except subprocess.TimeoutExpired as error:
-            what = f"timed out after {PROGRAM_TIMEOUT_S:g} s: {command[0]} still running"
-            raise OSError(errno.ETIMEDOUT, what) from error
-        return Done(done.returncode, done.stdout, done.stderr)
+        timer = _end_in_time if self._lent else None
+        return self._run(command, stdin, pass_fds=self._lent, preexec_fn=timer)
 
     @contextmanager
     def lending(self, file: Optional[int]) -> Iterator[None]:
@@ -324,308 +132,23 @@ class Host:
         link.bind((interface, protocol))
         return link
 
-    # --- rtnetlink -----------------------------------------------------------------------------
-
-    @property
-    def netlink(self) -> Any:
-        """The pyroute2 IPRoute of this namespace, opened on first use (its import takes 0.2 s).
-
-        It raises NetlinkError, which is not an OSError; ``rtnl`` translates.
-        """
-        if self._netlink is None:
-            from pyroute2 import IPRoute
-
-            # Without groups: nothing would read multicast messages.
-            self._netlink = IPRoute(ext_ack=True, strict_check=True, groups=0)
-        return self._netlink
-
-    def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:
-        """Make a request such as ``rtnl("link", "set", index=2, mtu=9000)``; return the messages.
-
-        OSError with the kernel's extended ack message if there is one.
-        """
-        asked = f"{noun} {fields}" if verb == "dump" else ""
-        if self._dumps is not None and asked in self._dumps:
-            return self._dumps[asked]
-        with _kernel_errors():
-            messages = list(getattr(self.netlink, noun)(verb, **fields) or ())
-        if self._dumps is not None and asked:
-            self._dumps[asked] = messages
-        return messages
-
-    @contextmanager
-    def cached_dumps(self) -> Iterator[None]:
-        """Dump each kernel table only once while nothing changes.
-
-        Reduces the CPU time for reading 20 addresses and 20 neighbours from 57 to 20 ms.
-        """
-        self._dumps = {}
-        try:
-            yield
-        finally:
-            self._dumps = None
-
-    def link(self, interface: str) -> Any:
-        """Return the RTM_NEWLINK message of an interface; OSError ENODEV if there is none."""
-        return self.rtnl("link", "get", ifname=interface)[0]
-
-    def link_statistics(self, interface: str) -> bytes:
-        """Return the raw attributes of an interface's RTM_NEWSTATS message."""
-        return rtstats.request(self.index(interface))
-
-    def qdiscs(self, interface: str) -> list[bytes]:
-        """Return each qdisc of an interface: its RTM_NEWQDISC message from tcm_handle on.
-
-        OSError if the kernel has no traffic control.
-        """
-        index = struct.pack("=i", self.index(interface))
-        listed = genetlink.dump(RTM_GETQDISC, socket.NETLINK_ROUTE, bytes(TCM_BYTES - 4))
-        return [message[4:] for message in listed if message[:4] == index]
-
-    def xdp_program(self, interface: str) -> Optional[int]:
-        """Return the id of the XDP program on an interface; None if there is none."""
-        names = ("IFLA_XDP_PROG_ID", "IFLA_XDP_DRV_PROG_ID", "IFLA_XDP_SKB_PROG_ID")
-        return next(filter(None, (self._xdp(interface, name) for name in names)), None)
-
-    def is_xdp_generic(self, interface: str) -> bool:
-        """Return whether an XDP program runs in the stack (xdpgeneric) instead of the driver."""
-        return bool(self._xdp(interface, "IFLA_XDP_SKB_PROG_ID"))
-
-    def _xdp(self, interface: str, attribute: str) -> Optional[int]:
-        attached = self.link(interface).get_attr("IFLA_XDP")
-        number: Optional[int] = attached.get_attr(attribute) if attached is not None else None
-        return number
-
-    def tcx_programs(self, interface: str) -> Optional[int]:
-        """Return the number of tcx ingress programs; None without permission."""
-        return bpf.tcx_programs(self.index(interface))
-
-    def index(self, interface: str) -> int:
-        """Return an interface's index; OSError ENODEV if there is none."""
-        try:
-            return socket.if_nametoindex(interface)
-        except OSError as error:
-            # glibc reports the ioctl's ENODEV without a text.
-            code = error.errno or errno.ENODEV
-            raise OSError(code, os.strerror(code), interface) from error
-
-    def name_of(self, index: int) -> Optional[str]:
-        """Return an interface's current name; None if it no longer exists."""
-        try:
-            return socket.if_indextoname(index)
-        except OSError:
-            return None
-
-    # --- ethtool -------------------------------------------------------------------------------
-
-    def features(self, interface: str) -> dict[str, bool]:
-        """Return an interface's offload features by kernel name."""
-        with _ethtool(interface) as device:
-            listed = device.get_features()
-            return {name: bool(listed[name]) for name in listed.keys() if name}  # noqa: SIM118
+    # --- interfaces and firewall -----------------------------------------------------------------
 
     def set_feature(self, interface: str, name: str, enabled: bool) -> None:
         """Request one feature; the kernel may silently ignore it, so read it back."""
-        with _ethtool(interface) as device:
-            listed = device.get_features()
+        with device_features(interface) as (device, listed):
             if name not in listed:
                 raise OSError(errno.EINVAL, f"{interface} has no feature {name}")
             listed[name] = enabled
             device.set_features(listed)
 
-    def statistics(self, interface: str) -> dict[str, int]:
-        """Return the driver's own counters (ethtool -S); empty if it has none.
-
-        Counters with the same name are added: vmxnet3 repeats names for each queue.
-        """
-        counters: dict[str, int] = {}
-        with _ethtool(interface) as device:
-            if device.get_stringset_length(_ETH_SS_STATS) > 0:
-                for name, value in device.get_statistics():
-                    counters[name] = counters.get(name, 0) + int(value)
-        return counters
-
-    def mac_statistics(self, interface: str) -> bytes:
-        """Return the raw attributes of the kernel's standard MAC statistics.
-
-        Groups eth-mac and rmon; OSError before Linux 5.13, or without ethtool netlink.
-        """
-        groups = genetlink.nest(
-            _STATS_GROUPS,
-            genetlink.attribute(_BITSET_NOMASK, b""),
-            genetlink.number(_BITSET_SIZE, _RMON + 1),
-            genetlink.number(_BITSET_VALUE, 1 << _ETH_MAC | 1 << _RMON),
-        )
-        device = genetlink.number(_HEADER_DEV_INDEX, self.index(interface))
-        header = genetlink.nest(_STATS_HEADER, device)
-        return genetlink.ask("ethtool", _ETHTOOL_MSG_STATS_GET, header, groups)[0]
-
-    # --- firewall (nfnetlink) ---------------------------------------------------------------------
-
-    def firewall_rules(self) -> int:
-        """Return the number of nf_tables rules in this namespace; OSError without nf_tables."""
-        return genetlink.count_rules()
-
-    def firewall_tables(self, family: str) -> list[nf_tables.Table]:
-        """Return the tables of a family: ip, ip6 or inet; OSError without nf_tables."""
-        return nf_tables.tables(family)
-
     def remove_from_firewall(
         self, family: str, table: str, chains: Iterable[str], with_table: bool
     ) -> None:
         """Remove empty chains of a table, and the table; OSError if one is not empty."""
-        nf_tables.remove(family, table, tuple(chains), with_table)
-
-    # --- generic netlink family netdev: XDP since Linux 6.3, NAPI since 6.8 -----------------------
-
-    def xdp_features(self, interface: str) -> tuple[str, ...]:
-        """Return what a driver does for XDP natively, by the kernel's names; empty: nothing.
-
-        OSError before Linux 6.3.
-        """
-        index = genetlink.number(_DEV_IFINDEX, self.index(interface))
-        (device,) = genetlink.ask("netdev", _NETDEV_CMD_DEV_GET, index)
-        return xdp_feature_names(device)
-
-    def knows_napis(self) -> bool:
-        """Return whether the kernel lists NAPI instances by netlink (Linux 6.8)."""
-        return self._listed_napis("lo") is not None
-
-    def napis(self, interface: str) -> tuple[NapiInstance, ...]:
-        """Return the NAPI instances of an interface that is up, by id, i.e. in queue order.
-
-        Before Linux 6.8 those that have threads, by the threads' names, if it has one per RX queue;
-        OSError if not.
-        """
-        listed = self._listed_napis(interface)
-        napis = self._named_napis(interface) if listed is None else listed
-        return tuple(sorted(napis, key=lambda napi: napi.id))
-
-    def _listed_napis(self, interface: str) -> Optional[list[NapiInstance]]:
-        """Return the NAPI instances that netlink lists; None before Linux 6.8."""
-        napis = _netdev_list(_NETDEV_CMD_NAPI_GET, _NAPI_IFINDEX, self.index(interface))
-        if napis is None:
-            return None
-        return [NapiInstance(n[_NAPI_ID], n.get(_NAPI_IRQ), n.get(_NAPI_PID)) for n in napis]
-
-    def _named_napis(self, interface: str) -> list[NapiInstance]:
-        """Return NAPI instances by their threads' names, ``napi/INTERFACE-ID``.
-
-        The names do not contain the network namespace, so an interface of the same name elsewhere
-        on the machine makes them ambiguous (net/core/dev.c: napi_kthread_create).
-        """
-        pattern = re.compile(rf"napi/{re.escape(interface)}-(\d+)")
-        names = ((pid, pattern.fullmatch(name)) for pid, name in self.kernel_threads().items())
-        napis = [NapiInstance(int(match[1]), None, pid) for pid, match in names if match]
-        queues = sum(
-            q.startswith("rx-") for q in self.listdir(f"/sys/class/net/{interface}/queues")
-        )
-        if not len(napis) == queues == len({napi.id for napi in napis}):
-            what = f"{len(napis)} NAPI threads of this machine are named after {interface}"
-            need = "before Linux 6.8 they are known by name alone, one for each RX queue"
-            raise OSError(errno.ENOTUNIQ, f"{what}, which has {queues} RX queues; {need}")
-        return napis
-
-    def queue_napis(self, interface: str, way: str = "rx") -> dict[int, NapiInstance]:
-        """Return RX or TX queue → the NAPI instance that serves it.
-
-        A driver that does not link them (veth) has one instance per RX queue, in queue order.
-        """
-        index = self.index(interface)
-        napis = self.napis(interface)
-        by_id = {napi.id: napi for napi in napis}
-        linked = {
-            queue[_QUEUE_ID]: by_id[queue[_QUEUE_NAPI_ID]]
-            for queue in _netdev_list(_NETDEV_CMD_QUEUE_GET, _QUEUE_IFINDEX, index) or ()
-            if queue.get(_QUEUE_TYPE) == QUEUE_TYPES.index(way)
-            and queue.get(_QUEUE_NAPI_ID) in by_id
-        }
-        return linked if linked or way == "tx" else dict(enumerate(napis))
-
-    def queue_statistics(self, interface: str) -> list[dict[int, int]]:
-        """Return the kernel's per-queue statistics: NETDEV_A_QSTATS_* → value.
-
-        Empty if the driver has none; OSError before Linux 6.9.
-        """
-        scope = genetlink.number(_QSTATS_SCOPE, _SCOPE_QUEUE)
-        index = self.index(interface)
-        return _netdev_dump(_NETDEV_CMD_QSTATS_GET, _QSTATS_IFINDEX, index, scope)
-
-    def close(self) -> None:
-        """Close the netlink socket; the next use opens a new one."""
-        if self._netlink is not None:
-            self._netlink.close()
-            self._netlink = None
-
-
-def link_kind(message: Any) -> Optional[str]:
-    """Return veth, vlan, bridge ... from an RTM_NEWLINK message; None for a physical device."""
-    info = message.get_attr("IFLA_LINKINFO")
-    return info.get_attr("IFLA_INFO_KIND") if info is not None else None
-
-
-def xdp_feature_names(device: bytes) -> tuple[str, ...]:
-    """Return the names in the attributes of a NETDEV_CMD_DEV_GET answer; OSError without any."""
-    flags = genetlink.numbers(device).get(DEV_XDP_FEATURES)
-    if flags is None:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), "xdp-features")
-    return tuple(name for bit, name in enumerate(XDP_FEATURES) if flags >> bit & 1)
-
-
-def own_address(message: Any) -> str:
-    """Return the local address of an RTM_NEWADDR message; IFA_ADDRESS may be the peer's."""
-    return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"))
+        nf_removal.remove(family, table, tuple(chains), with_table)
 
 
 def _end_in_time() -> None:
     """Set a timer that sends SIGALRM after the timeout; execve(2) keeps it."""
     signal.setitimer(signal.ITIMER_REAL, PROGRAM_TIMEOUT_S + 1)
-
-
-_ETH_SS_STATS = 1  # include/uapi/linux/ethtool.h
-
-
-@contextmanager
-def _kernel_errors() -> Iterator[None]:
-    """Translate pyroute2's exceptions into OSError."""
-    from pyroute2.netlink.exceptions import NetlinkError
-
-    try:
-        yield
-    except NetlinkError as error:
-        text = error.args[1] if len(error.args) > 1 else ""
-        raise OSError(error.code, text or os.strerror(error.code)) from error
-
-
-@contextmanager
-def _ethtool(interface: str) -> Iterator[Any]:
-    """Open an interface for ethtool ioctls; a new object each time, because it caches names."""
-    from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
-
-    device = IoctlEthtool(interface)
-    try:
-        yield device
-    except NoSuchDevice as error:
-        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), interface) from error
-    except NotSupportedError as error:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), interface) from error
-    finally:
-        device.close()
-
-
-def _netdev_dump(command: int, index_at: int, index: int, *asked: bytes) -> list[dict[int, int]]:
-    """Return the numbers of each object of an interface: attribute → value."""
-    interface = genetlink.number(index_at, index)
-    answers = genetlink.ask("netdev", command, interface, *asked, dump=True)
-    objects = [genetlink.numbers(answer) for answer in answers]
-    return [numbers for numbers in objects if numbers.get(index_at) == index]
-
-
-def _netdev_list(command: int, index_at: int, index: int) -> Optional[list[dict[int, int]]]:
-    """Return a dump; None if the kernel has no such command, or no netdev family."""
-    try:
-        return _netdev_dump(command, index_at, index)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.ENOENT):
-            raise
-        return None

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from udpbench.agent.host.files import read
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from udpbench.protocol import MAX_LINE_BYTES, decode, encode, read_line, write_l
 from udpbench.units import format_duration
 
 AGENT = "udpbench.agent.serve"
+OBSERVER = "udpbench.agent.observe"
+"""Serves what only looks, with no right to change anything."""
 ENDED = "it ended"
 STDERR_LINES = 8
 STDERR_LINE_BYTES = 2000

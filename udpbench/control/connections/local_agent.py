@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import IO, cast
 
 import udpbench
-from udpbench.control.connections.channel import AGENT, Channel, Pipes
+from udpbench.control.connections.channel import AGENT, OBSERVER, Channel, Pipes
 from udpbench.errors import ConnectError
 from udpbench.model import SECOND_NS
 
 # -P: files in the current folder must not shadow the agent's imports.
 AGENT_COMMAND = (sys.executable, "-P", "-m", AGENT)
+OBSERVER_COMMAND = (sys.executable, "-P", "-m", OBSERVER)
 
 
 def open_local(host: str, command: Sequence[str]) -> Channel:
@@ -67,3 +68,8 @@ def _python_path() -> str:
 def open_machine(host: str) -> Channel:
     """Return a channel to an agent in the namespace the controller is in."""
     return open_local(host, AGENT_COMMAND)
+
+
+def open_observer(host: str, words: Sequence[str]) -> Channel:
+    """Return a channel to an observer there; ``words``: agent/observe."""
+    return open_local(host, (*OBSERVER_COMMAND, *words))

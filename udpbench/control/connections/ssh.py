@@ -21,7 +21,14 @@ from typing import IO, Any, TypeVar, cast
 
 import paramiko
 
-from udpbench.control.connections.channel import AGENT, LOSS_NS, STDERR_LINES, Channel, Pipes
+from udpbench.control.connections.channel import (
+    AGENT,
+    LOSS_NS,
+    OBSERVER,
+    STDERR_LINES,
+    Channel,
+    Pipes,
+)
 from udpbench.control.connections.ssh_config import (
     Destination,
     load_known_hosts,
@@ -29,7 +36,13 @@ from udpbench.control.connections.ssh_config import (
     target_of,
 )
 from udpbench.control.connections.ssh_proxy import Proxy
-from udpbench.control.deployment.deployer import BOOT, LAUNCHER, Conversation, Deployer
+from udpbench.control.deployment.deployer import (
+    BOOT,
+    LAUNCHER,
+    OBSERVER_LAUNCHER,
+    Conversation,
+    Deployer,
+)
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS, Connect
 from udpbench.units import format_duration
@@ -81,12 +94,14 @@ def open_ssh(
     connect: Connect,
     limits: SshLimits = SshLimits(),
     deployer: Deployer | None = None,
+    module: Sequence[str] = (AGENT,),
 ) -> Channel:
     """Return a channel to an agent on another host; raises ConnectError with what to do.
 
-    Without a ``python`` in ``connect`` the agent is brought there if it is missing.
+    Without a ``python`` in ``connect`` the agent is brought there if it is missing. ``module`` may
+    also be an observer with its words.
     """
-    return Channel(host, _open(host, connect, limits, deployer or Deployer()))
+    return Channel(host, _open(host, connect, limits, deployer or Deployer(), tuple(module)))
 
 
 def talk(
@@ -106,14 +121,14 @@ class _Login:
         connect: Connect,
         limits: SshLimits,
         stack: ExitStack,
-        run: str | None = None,
+        module: tuple[str, ...] = (AGENT,),
     ) -> None:
         self.client = _Dialer(host, stack, limits).dial(connect.ssh or host, 0)
-        self.agent = _run(self.client, command(connect, run), host, limits)
+        self.agent = _run(self.client, command(connect, module), host, limits)
         self.requests = cast("IO[bytes]", RequestPipe(self.agent))
         self.replies = io.BufferedReader(ReplyPipe(self.agent.recv))
         self.errors = io.BufferedReader(ReplyPipe(self.agent.recv_stderr))
-        self._host, self._connect, self._limits = host, connect, limits
+        self._host, self._connect, self._limits, self._module = host, connect, limits, module[0]
         self.python = _skip_noise(self.agent, self.replies, host, limits)
 
     def talk(self, act: Callable[[Conversation], T]) -> T:
@@ -140,7 +155,7 @@ class _Login:
             output = self.errors.read(STDERR_BYTES)
         words = output.decode(errors="replace").strip()
         lines = " | ".join(words.splitlines()[-STDERR_LINES:])
-        step = next_step(self._connect, status, words, self.python)
+        step = next_step(self._connect, status, words, self.python, self._module)
         return f"the agent did not start: its last output: {lines or 'none'}; {step}"
 
 
@@ -149,22 +164,20 @@ def _open(
     connect: Connect,
     limits: SshLimits,
     deployer: Deployer,
-    run: str | None = None,
+    module: tuple[str, ...],
     folder: str | None = None,
 ) -> Pipes:
-    """Return the pipes of a new agent, or of a run's agent that waits for a connection.
+    """Return the pipes of a new agent or observer, or of an agent that waits for a connection.
 
     ``folder`` has the build of that agent.
     """
     with ExitStack() as stack:
-        login = _Login(host, connect, limits, stack, run)
+        login = _Login(host, connect, limits, stack, module)
         agent = login.agent
         if connect.python is None:
             become = connect.become is not None
-            folder = login.talk(
-                lambda line: deployer.bring(line, become, "start", _module(run), folder)
-            )
-        if run is not None:
+            folder = login.talk(lambda line: deployer.bring(line, become, "start", module, folder))
+        if module[0] == RETURNING:
             _await_announcement(agent, login.replies, host, limits)
         kept = stack.pop_all()
 
@@ -175,7 +188,9 @@ def _open(
 
     def again(run: str, limit_ns: int) -> Pipes:
         connect_ns, start_ns = (min(limit_ns, n) for n in (limits.connect_ns, limits.start_ns))
-        return _open(host, connect, SshLimits(connect_ns, start_ns), deployer, run, folder)
+        return _open(
+            host, connect, SshLimits(connect_ns, start_ns), deployer, (RETURNING, run), folder
+        )
 
     return Pipes(
         requests=login.requests,
@@ -186,20 +201,15 @@ def _open(
         # At the latest, the agent's lease expires.
         kill=login.client.close,
         release=kept.close,
-        next_step=lambda status, words: next_step(connect, status, words, login.python),
+        next_step=lambda status, words: next_step(connect, status, words, login.python, module[0]),
         # If the agent ends but not the connection, its end is reported.
         broken=lambda: not agent.eof_received and agent.exit_status < 0,
-        again=again,
+        again=again if module[0] != OBSERVER else None,
     )
 
 
-def _module(run: str | None) -> tuple[str, ...]:
-    """Return the module of a new agent, or the one that reconnects to the agent of a run."""
-    return (AGENT,) if run is None else (RETURNING, run)
-
-
-def command(connect: Connect, run: str | None = None) -> str:
-    """Return the command that starts an agent, or reconnects to the agent of a run.
+def command(connect: Connect, module: Sequence[str] = (AGENT,)) -> str:
+    """Return the command that starts an agent or observer, or reconnects to the agent of a run.
 
     Without a ``python`` it is the program that brings and starts one. No other command is ever run
     on a host.
@@ -208,14 +218,16 @@ def command(connect: Connect, run: str | None = None) -> str:
         words: tuple[str, ...] = (PYTHON, PYTHON, "-I", "-S", "-c", BOOT)
     else:
         become = ("sudo", "-n", "--") if connect.become == "sudo" else ()
-        words = (connect.python, *become, connect.python, "-m", *_module(run))
+        words = (connect.python, *become, connect.python, "-m", *module)
     return f"exec {shlex.join(('sh', '-c', SCRIPT, MARKER, *words))}"
 
 
-def next_step(connect: Connect, status: int | None, words: str, path: str = "") -> str:
+def next_step(
+    connect: Connect, status: int | None, words: str, path: str = "", module: str = AGENT
+) -> str:
     """Return the next step for an agent that did not start, by its exit status and last words.
 
-    ``path`` is the path of python there, if known.
+    ``path`` is the path of python there, if known; ``module`` is what did not start.
     """
     python = connect.python or PYTHON
     text = words.lower()
@@ -226,6 +238,9 @@ def next_step(connect: Connect, status: int | None, words: str, path: str = "") 
         if connect.python is None:
             rule = f"in sudoers, NOPASSWD: {LAUNCHER} ({LAUNCHER_NOTE})"
             rule += ", once root has deployed it (udpbench deploy with ssh: root@…, become: sudo)"
+        if module == OBSERVER:
+            only = f"{path or python} -m {OBSERVER} *" if connect.python else OBSERVER_LAUNCHER
+            rule = f"in sudoers, NOPASSWD: {only} (which only looks), once root has deployed it"
         return f"allow it{' without a password' * asks}: {rule}; or log in as root"
     if any(f"sudo: {what}" in text for what in ("not found", "command not found")):
         return "install sudo there, or log in as root and leave become out"

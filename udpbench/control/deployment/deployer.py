@@ -37,6 +37,7 @@ BOOT = (
 PROGRESS_NS = 2 * SECOND_NS
 """Interval between progress lines."""
 LAUNCHER = f"{install.SYSTEM}/{install.LAUNCHER}"
+OBSERVER_LAUNCHER = f"{install.SYSTEM}/{install.OBSERVER_LAUNCHER}"
 FORMS: dict[str, dict[str, Any]] = {
     "report": {
         "python": (int, int),

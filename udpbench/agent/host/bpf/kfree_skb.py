@@ -47,7 +47,7 @@ from udpbench.agent.host.bpf.instructions import (
     read_kernel,
     signed,
 )
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.cpu_lists import parse_cpu_list
 
 TYPES = "/sys/kernel/btf/vmlinux"

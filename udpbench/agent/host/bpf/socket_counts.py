@@ -24,7 +24,7 @@ from udpbench.agent.host.bpf.socket_programs import (
     drops,
     reads,
 )
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.model import SocketCount
 
 ENTRIES = 2**16

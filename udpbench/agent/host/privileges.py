@@ -1,0 +1,95 @@
+"""Gives up what a process may do, for good, down to the capabilities that it names.
+
+Capabilities: include/uapi/linux/capability.h and capabilities(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Collection
+
+from udpbench.agent.host.reading import ReadingHost
+
+NOBODY = 65534
+"""The kernel's overflow user: it owns no file, so root's sysctls are not writable."""
+NET_ADMIN, SYS_PTRACE, DAC_READ_SEARCH, PERFMON, BPF = 12, 19, 2, 38, 39
+VERSION_3 = 0x20080522
+"""_LINUX_CAPABILITY_VERSION_3: 64 bits in two structs."""
+PR_SET_KEEPCAPS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 8, 24, 38, 47
+PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
+LAST = "/proc/sys/kernel/cap_last_cap"
+STATUS = "/proc/thread-self/status"
+
+
+def keep_only(host: ReadingHost, kept: Collection[int], inherited: Collection[int] = ()) -> None:
+    """Become nobody with no more than these capabilities, and never get another one.
+
+    ``inherited`` go to programs that are run, too. A user who is not root, or is root in a user
+    namespace alone, stays who it is. OSError if something could not be given up.
+    """
+    permitted = held(host)["CapPrm"]
+    wanted = permitted & mask(kept)
+    _call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    if os.geteuid() == 0:
+        _bound(host, wanted)
+        _become_nobody(host)
+    passed = wanted & mask(inherited)
+    header = struct.pack("=Ii", VERSION_3, 0)
+    low, high = ((value & 0xFFFFFFFF, value >> 32) for value in (wanted, passed))
+    sets = struct.pack("=6I", low[0], low[0], high[0], low[1], low[1], high[1])
+    _call("capset", header, sets)
+    for number in inherited:
+        if passed & 1 << number:
+            _call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number, 0, 0)
+    _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _prove(host, wanted)
+
+
+def mask(numbers: Collection[int]) -> int:
+    """Return capabilities as bits."""
+    return sum(1 << number for number in set(numbers))
+
+
+def held(host: ReadingHost) -> dict[str, int]:
+    """Return this thread's sets, and NoNewPrivs, as in proc_pid_status(5)."""
+    lines = (line.split(":") for line in host.read_text(STATUS).splitlines())
+    return {
+        key: int(value, 16) for key, value in lines if key.startswith("Cap") or key == "NoNewPrivs"
+    }
+
+
+def _bound(host: ReadingHost, wanted: int) -> None:
+    """Take all others out of the bounding set; it needs CAP_SETPCAP, and is given up with it."""
+    for number in range(int(host.read_text(LAST)) + 1):
+        if not wanted & 1 << number:
+            _call("prctl", PR_CAPBSET_DROP, number, 0, 0, 0)
+
+
+def _become_nobody(host: ReadingHost) -> None:
+    """Leave uid 0, which may write root's files whatever its capabilities are."""
+    if host.read_text("/proc/self/uid_map").split() != ["0", "0", "4294967295"]:
+        return  # in a user namespace, whose root is an ordinary user outside
+    _call("prctl", PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def _prove(host: ReadingHost, wanted: int) -> None:
+    now = held(host)
+    excess = [name for name in ("CapPrm", "CapEff", "CapInh", "CapAmb") if now[name] & ~wanted]
+    if excess or not now["NoNewPrivs"]:
+        raise OSError(errno.EPERM, f"capabilities could not be given up: {now}")
+
+
+def _call(name: str, *arguments: object) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    passed = [ctypes.c_ulong(each) if isinstance(each, int) else each for each in arguments]
+    if name == "prctl":
+        passed[0] = arguments[0]
+    if getattr(libc, name)(*passed) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")

@@ -1,0 +1,104 @@
+"""The notes of who uses a namespace or a machine, as abstract sockets that any process can read.
+
+Trusted only if SO_PEERCRED shows that the process belongs to root or to the same user. Read-only;
+``locks`` writes them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+from udpbench.agent.host.reading import ReadingHost
+from udpbench.agent.host.unix_listeners import unix_listeners
+
+PREFIX = "udpbench/"
+UNIX_SOCKETS = "/proc/thread-self/net/unix"
+CREDENTIALS = struct.Struct("3i")
+"""struct ucred: pid, uid, gid"""
+Names = list[tuple[str, Optional[int]]]
+"""Of sockets after the prefix, with their users; None if unknown."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """One note, parsed from its name; for a socket the pid comes from the kernel."""
+
+    lock: str
+    netns: int
+    pid: int
+    run: str
+
+    def __str__(self) -> str:
+        return f"run {self.run} (pid {self.pid})"
+
+    @property
+    def name(self) -> str:
+        """Name of its file, and suffix of its socket's name."""
+        return f"{self.lock}-{self.netns}-{self.pid}-{self.run}"
+
+
+def read_note(name: str) -> Optional[Note]:
+    """Return the note with a name; None if the name is not from udpbench."""
+    parts = name.split("-", 3)
+    if len(parts) != 4 or not (parts[1].isdecimal() and parts[2].isdecimal()):
+        return None
+    return Note(parts[0], int(parts[1]), int(parts[2]), parts[3])
+
+
+def note_names(host: ReadingHost, prefix: str = PREFIX) -> Iterator[Names]:
+    """Yield the names of all notes of this namespace with their users; None if unknown.
+
+    The users are the kernel's word, so names that others have bound cost a comparison each. A
+    kernel without unix_diag prints the NUL of an abstract name as ``@``, and lists clients.
+    """
+    try:
+        for piece in unix_listeners(prefix.encode()):
+            yield [(name.decode(errors="replace"), user) for name, user in piece]
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        mark = f"@{prefix}"
+        lines = host.read_text(UNIX_SOCKETS).splitlines()
+        for name in sorted({line.partition(mark)[2] for line in lines if mark in line}):
+            yield [(name, None)]
+
+
+def proven_notes(
+    names: Iterable[tuple[str, Optional[int]]],
+    is_asked: Callable[[int], bool],
+    prefix: str = PREFIX,
+) -> Iterator[tuple[Note, int]]:
+    """Yield each note of the users asked for, with process and user from the kernel."""
+    for name, user in names:
+        if user is not None and not is_asked(user):
+            continue
+        note = read_note(name.partition("/")[2])
+        if note is None:
+            continue
+        owner = _owner(f"\0{prefix}{name}")
+        if owner is not None:
+            yield Note(note.lock, note.netns, owner[0], note.run), owner[1]
+
+
+def is_trusted(user: int) -> bool:
+    """Return whether a user's notes are believed: root's and this user's own."""
+    return user in (0, os.geteuid())
+
+
+def _owner(name: str) -> Optional[tuple[int, int]]:
+    """Return (pid, uid) of the process that listens on an abstract name; None if there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(name)
+            peer = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        except OSError:
+            return None
+    pid, user, _ = CREDENTIALS.unpack(peer)
+    return pid, user

@@ -1,0 +1,234 @@
+"""The observer: ``python -m udpbench.agent.observe [WORD]...`` serves what only looks.
+
+It imports nothing that changes a host, enters the namespace that it is to watch, gives up what it
+may do but for the capabilities that its words need, and only then answers. Words:
+
+    pid:123, unit:dns   the process, or systemd unit, whose network namespace is watched
+    exact               counts each socket's packets by BPF
+    firewall            lists firewall rules
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Callable, Optional, Union
+
+from udpbench.agent.counters.snapshot import snapshot
+from udpbench.agent.host.bpf.socket_counts import SocketCounts
+from udpbench.agent.host.capabilities import try_capabilities
+from udpbench.agent.host.facts import facts
+from udpbench.agent.host.inspection import inspect_host
+from udpbench.agent.host.namespace import enter, settle
+from udpbench.agent.host.privileges import (
+    BPF,
+    DAC_READ_SEARCH,
+    NET_ADMIN,
+    SYS_PTRACE,
+    keep_only,
+)
+from udpbench.agent.host.reading import ReadingHost
+from udpbench.agent.host.socket_owners import SocketOwners
+from udpbench.agent.looks import Looks
+from udpbench.agent.loop import Loop, Service, open_pipes, prove_same
+from udpbench.agent.notes import Note, is_trusted, note_names, proven_notes
+from udpbench.agent.recording import record_tree
+from udpbench.errors import AgentError, HelloRefused, HostError, in_words
+from udpbench.model import Edge, Facts, HostLook, Inspection, Scope, Snapshot
+from udpbench.protocol import Hello, RecordedTree, Taken, Use, build_id
+
+ORDERS = (
+    *("hello", "take", "release", "leave", "ping"),
+    *("look", "facts", "inspect", "snapshot", "record"),
+)
+"""Every verb that an observer serves; none changes anything."""
+ALWAYS = (SYS_PTRACE, DAC_READ_SEARCH)
+"""To list the descriptors of others' processes (/proc/PID/fd), and to see their namespaces."""
+KEPT = {"exact": (BPF,), "firewall": (NET_ADMIN,)}
+"""Word → what it needs besides. Programs that count are attached before, which takes more."""
+INHERITED = {"firewall": (NET_ADMIN,)}
+"""Word → what the programs that are run need: nft and iptables-save show nothing without."""
+EARLY = (
+    *("psutil", "pyroute2", "pyroute2.ethtool.ioctl", "pyroute2.netlink.exceptions"),
+    *("udpbench._native", "subprocess"),
+)
+"""Imported while their files may be read: nobody may not read a folder of root's alone."""
+
+
+class Observer(Service):
+    """One controller's session, from its first request to its last."""
+
+    def __init__(
+        self,
+        host: ReadingHost,
+        capabilities: dict[str, bool],
+        counting: Union[SocketCounts, OSError, None] = None,
+    ) -> None:
+        super().__init__()
+        self._host = host
+        self._counting = counting
+        self._capabilities = capabilities
+        """As tried before they were given up: what an agent would have here."""
+        self._looks: Optional[Looks] = None
+        self._name = self._run = ""
+        self._scopes: tuple[Scope, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The host's name in the lab; empty before hello."""
+        return self._name
+
+    def method_of(self, verb: str) -> Callable[..., Any]:
+        """Return what serves a verb; raises HelloRefused, AgentError."""
+        if verb not in ORDERS:
+            raise AgentError(f"an observer does not serve {verb}: it only looks", self._name)
+        if verb != "hello" and self._looks is None:
+            raise HelloRefused(f"{verb} before hello: the first request must be hello")
+        method: Callable[..., Any] = getattr(self, verb)
+        return method
+
+    def hello(
+        self,
+        host: str,
+        run: str,
+        build: str,
+        protocol: int,
+        lease_ns: int,
+        scopes: list[Scope],
+        returns: bool = False,  # noqa: ARG002 - an observer that is lost leaves nothing
+        private: bool = False,
+    ) -> Hello:
+        """Check that both sides are the same build and begin the session."""
+        if self._looks is not None:
+            raise HelloRefused(f"this observer already serves {self._run}", host)
+        prove_same(host, build, protocol, build_id())
+        if private:
+            raise HelloRefused("an observer creates no namespace", host)
+        self._name, self._run, self._scopes = host, run, tuple(scopes)
+        self._looks = Looks(self._host, host, self._counting)
+        self.lease_ns = lease_ns
+        return Hello(
+            pid=os.getpid(),
+            netns=self._host.netns(),
+            boot_id=self._host.boot_id(),
+            build=build_id(),
+            python=".".join(str(part) for part in sys.version_info[:3]),
+            capabilities=self._capabilities,
+        )
+
+    def take(self, use: Use) -> Taken:  # noqa: ARG002 - it uses no machine
+        """Return which run has this namespace; nothing is taken."""
+        for names in note_names(self._host):
+            for note, _ in proven_notes(names, is_trusted_here):
+                if self._is_in_the_way(note):
+                    return Taken(str(note), "namespace")
+        return Taken()
+
+    def _is_in_the_way(self, note: Note) -> bool:
+        here = note.lock == "namespace" and note.netns == self._host.netns()
+        return here and "namespace" in self._scopes
+
+    def release(self) -> None:
+        """Do nothing: nothing was taken."""
+
+    def ping(self) -> None:
+        """Do nothing: every request renews the lease."""
+
+    def look(self, pid: Optional[int], unit: Optional[str], exact: bool) -> HostLook:
+        """Return the host's state and what changed since the previous look."""
+        looks: Any = self._looks
+        result: HostLook = looks.look(pid, unit, exact)
+        return result
+
+    def facts(self, interface: str) -> Facts:
+        """Return the host's facts, but for those that take a datagram or load a module."""
+        own = self._interface(interface)
+        return facts(self._host, self._name, own, self._capabilities, taken=False)
+
+    def inspect(self, interface: str) -> Inspection:
+        """Return what ``udpbench doctor`` reads in addition to the facts."""
+        return inspect_host(self._host, self._interface(interface))
+
+    def snapshot(
+        self,
+        interface: str,
+        edge: Optional[Edge] = None,
+        controller: Optional[int] = None,  # noqa: ARG002 - of a phase
+    ) -> Snapshot:
+        """Return every counter in the session's scopes; no phase begins or ends here."""
+        if edge is not None:
+            raise AgentError("an observer sees no phase", self._name)
+        own = self._interface(interface)
+        return snapshot(self._host, self._name, own, self._scopes, (), dict)
+
+    def record(self, interface: str) -> RecordedTree:
+        """Return the anonymised answers of this host about itself."""
+        own = self._interface(interface)
+        return record_tree(self._host, self._name, own, self._capabilities)
+
+    def _interface(self, name: str) -> str:
+        """Refuse a name that would lead to another file: this process may read any."""
+        if "/" in name or name in (".", ".."):
+            raise AgentError(f"{name!r} is not the name of an interface", self._name)
+        return name
+
+
+def is_trusted_here(user: int) -> bool:
+    """Return whether a user's notes are believed: root's, or those of who called sudo."""
+    caller = os.environ.get("SUDO_UID", "")
+    return is_trusted(user) or (caller.isdecimal() and user == int(caller))
+
+
+def prepare(host: ReadingHost, words: Sequence[str]) -> Observer:
+    """Do what takes rights, then give them up, and return what may answer."""
+    capabilities = try_capabilities(host)
+    build_id()
+    for module in EARLY:
+        import_module(module)
+    _enter(host, words)
+    counting = _count(host) if "exact" in words else None
+    kept = [number for word in words for number in KEPT.get(word, ())]
+    inherited = [number for word in words for number in INHERITED.get(word, ())]
+    keep_only(host, (*ALWAYS, *kept), inherited)
+    return Observer(host, capabilities, counting)
+
+
+def _count(host: ReadingHost) -> Union[SocketCounts, OSError]:
+    """Return programs that count each socket's packets, or why there are none."""
+    try:
+        return SocketCounts(host)
+    except OSError as error:
+        return error
+
+
+def _enter(host: ReadingHost, words: Sequence[str]) -> None:
+    """Move into the namespace to watch; why that failed is reported by the first look."""
+    kinds = dict(word.partition(":")[::2] for word in words)
+    pids = [int(kinds["pid"])] if kinds.get("pid", "").isdecimal() else []
+    if kinds.get("unit"):
+        owners = SocketOwners(host)
+        owners.learn((), kinds["unit"])
+        pids += owners.in_unit(kinds["unit"])
+    for pid in pids[:1]:
+        with suppress(OSError):
+            enter(host, pid)
+
+
+def main() -> int:
+    """Observe until something ends it; nothing has to be restored."""
+    replies, host = open_pipes(), ReadingHost()
+    try:
+        settle(host)
+        observer = prepare(host, sys.argv[1:])
+    except OSError as error:
+        print(f"udpbench observer: not started: {in_words(error)}", file=sys.stderr)
+        return HostError.exit_code
+    Loop(observer, 0, replies).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
