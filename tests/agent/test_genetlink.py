@@ -11,7 +11,8 @@ import pytest
 from udpbench.agent.counters.parse import parse_mac_statistics, queue_statistics
 from udpbench.agent.counters.snapshot import mac_counters, queue_counters
 from udpbench.agent.host import genetlink
-from udpbench.agent.host.system import Host, xdp_feature_names
+from udpbench.agent.host.reading import xdp_feature_names
+from udpbench.agent.host.system import Host
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/netlink"
 

@@ -13,7 +13,7 @@ from golden import Golden
 from proc_files import stat
 
 from udpbench.agent.host import programs
-from udpbench.agent.host import system as host_module
+from udpbench.agent.host import reading as host_module
 from udpbench.agent.host.system import Done, Host
 from udpbench.agent.settings import queue_polling
 from udpbench.agent.settings.addresses import arp_claim, arp_probe, nd_claim, nd_probe

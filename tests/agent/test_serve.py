@@ -26,7 +26,8 @@ from settings_world import fake_host
 from udpbench.agent.host.namespace import INIT_USER_NS, is_own
 from udpbench.agent.host.system import Host
 from udpbench.agent.locks import Locks
-from udpbench.agent.serve import STDIN_ENDED, Lines, end, parse, unexpected
+from udpbench.agent.loop import STDIN_ENDED, Lines, parse, unexpected
+from udpbench.agent.serve import end
 from udpbench.agent.session import GREETING, Session
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import AgentError, RestoreError

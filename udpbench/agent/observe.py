@@ -5,7 +5,7 @@ may do but for the capabilities that its words need, and only then answers. Word
 
     pid:123, unit:dns   the process, or systemd unit, whose network namespace is watched
     exact               counts each socket's packets by BPF
-    firewall            lists firewall rules
+    firewall            lists firewall rules, as they are when it starts
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
 from udpbench.agent.counters.snapshot import snapshot
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.capabilities import try_capabilities
 from udpbench.agent.host.facts import facts
+from udpbench.agent.host.files import names
 from udpbench.agent.host.inspection import inspect_host
 from udpbench.agent.host.namespace import enter, settle
 from udpbench.agent.host.privileges import (
     BPF,
     DAC_READ_SEARCH,
-    NET_ADMIN,
     SYS_PTRACE,
     keep_only,
 )
-from udpbench.agent.host.reading import ReadingHost
+from udpbench.agent.host.reading import Done, ReadingHost
 from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.looks import Looks
 from udpbench.agent.loop import Loop, Service, open_pipes, prove_same
@@ -47,15 +48,61 @@ ORDERS = (
 """Every verb that an observer serves; none changes anything."""
 ALWAYS = (SYS_PTRACE, DAC_READ_SEARCH)
 """To list the descriptors of others' processes (/proc/PID/fd), and to see their namespaces."""
-KEPT = {"exact": (BPF,), "firewall": (NET_ADMIN,)}
+KEPT = {"exact": (BPF,)}
 """Word → what it needs besides. Programs that count are attached before, which takes more."""
-INHERITED = {"firewall": (NET_ADMIN,)}
-"""Word → what the programs that are run need: nft and iptables-save show nothing without."""
+RULES = (("nft", "-j", "list", "ruleset"), ("iptables-save",))
+"""They show nothing without CAP_NET_ADMIN, with which a process may write the sysctls of net."""
 EARLY = (
     *("psutil", "pyroute2", "pyroute2.ethtool.ioctl", "pyroute2.netlink.exceptions"),
     *("udpbench._native", "subprocess"),
 )
 """Imported while their files may be read: nobody may not read a folder of root's alone."""
+
+
+class EarlyHost(ReadingHost):
+    """A host that answers what takes CAP_NET_ADMIN as it did while that was held."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        super().__init__(root)
+        self._answers: dict[tuple[str, ...], Any] = {}
+
+    def learn(self, with_rules: bool) -> None:
+        """Ask now: for each interface's tcx programs, and for the rules of the firewall."""
+        asked: list[tuple[str, ...]] = [
+            ("tcx_programs", name) for name in names(self, "/sys/class/net")
+        ]
+        if with_rules:
+            asked += [("firewall_rules",), *(("run", *command) for command in RULES)]
+        for key in asked:
+            try:
+                self._answers[key] = getattr(super(), key[0])(*key[1:])
+            except OSError as error:
+                self._answers[key] = error
+
+    def _answer(self, *key: str) -> Any:
+        if isinstance(self._answers[key], OSError):
+            raise self._answers[key]
+        return self._answers[key]
+
+    def run(self, *command: str, stdin: str = "") -> Done:
+        """Return the output of a program that only reads."""
+        key = ("run", *command)
+        done: Done = (
+            self._answer(*key) if key in self._answers else super().run(*command, stdin=stdin)
+        )
+        return done
+
+    def firewall_rules(self) -> int:
+        """Return the number of nf_tables rules in this namespace."""
+        key = ("firewall_rules",)
+        return int(self._answer(*key) if key in self._answers else super().firewall_rules())
+
+    def tcx_programs(self, interface: str) -> Optional[int]:
+        """Return the number of tcx ingress programs; None without permission."""
+        key = ("tcx_programs", interface)
+        known = key in self._answers
+        count: Optional[int] = self._answer(*key) if known else super().tcx_programs(interface)
+        return count
 
 
 class Observer(Service):
@@ -121,8 +168,8 @@ class Observer(Service):
 
     def take(self, use: Use) -> Taken:  # noqa: ARG002 - it uses no machine
         """Return which run has this namespace; nothing is taken."""
-        for names in note_names(self._host):
-            for note, _ in proven_notes(names, is_trusted_here):
+        for listed in note_names(self._host):
+            for note, _ in proven_notes(listed, is_trusted_here):
                 if self._is_in_the_way(note):
                     return Taken(str(note), "namespace")
         return Taken()
@@ -182,17 +229,17 @@ def is_trusted_here(user: int) -> bool:
     return is_trusted(user) or (caller.isdecimal() and user == int(caller))
 
 
-def prepare(host: ReadingHost, words: Sequence[str]) -> Observer:
+def prepare(host: EarlyHost, words: Sequence[str]) -> Observer:
     """Do what takes rights, then give them up, and return what may answer."""
     capabilities = try_capabilities(host)
     build_id()
     for module in EARLY:
         import_module(module)
     _enter(host, words)
+    host.learn("firewall" in words)
     counting = _count(host) if "exact" in words else None
     kept = [number for word in words for number in KEPT.get(word, ())]
-    inherited = [number for word in words for number in INHERITED.get(word, ())]
-    keep_only(host, (*ALWAYS, *kept), inherited)
+    keep_only(host, (*ALWAYS, *kept))
     return Observer(host, capabilities, counting)
 
 
@@ -219,7 +266,7 @@ def _enter(host: ReadingHost, words: Sequence[str]) -> None:
 
 def main() -> int:
     """Observe until something ends it; nothing has to be restored."""
-    replies, host = open_pipes(), ReadingHost()
+    replies, host = open_pipes(), EarlyHost()
     try:
         settle(host)
         observer = prepare(host, sys.argv[1:])

@@ -14,38 +14,33 @@ from collections.abc import Collection
 from udpbench.agent.host.reading import ReadingHost
 
 NOBODY = 65534
-"""The kernel's overflow user: it owns no file, so root's sysctls are not writable."""
-NET_ADMIN, SYS_PTRACE, DAC_READ_SEARCH, PERFMON, BPF = 12, 19, 2, 38, 39
+"""The kernel's overflow user: it owns no file, and no sysctl (but CAP_NET_ADMIN writes net's)."""
+SYS_PTRACE, DAC_READ_SEARCH, BPF = 19, 2, 39
 VERSION_3 = 0x20080522
 """_LINUX_CAPABILITY_VERSION_3: 64 bits in two structs."""
 PR_SET_KEEPCAPS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 8, 24, 38, 47
-PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
+PR_CAP_AMBIENT_CLEAR_ALL = 4
 LAST = "/proc/sys/kernel/cap_last_cap"
 STATUS = "/proc/thread-self/status"
 
 
-def keep_only(host: ReadingHost, kept: Collection[int], inherited: Collection[int] = ()) -> None:
+def keep_only(host: ReadingHost, kept: Collection[int]) -> None:
     """Become nobody with no more than these capabilities, and never get another one.
 
-    ``inherited`` go to programs that are run, too. A user who is not root, or is root in a user
-    namespace alone, stays who it is. OSError if something could not be given up.
+    Programs that are run have none. A user who is not root, or is root in a user namespace alone,
+    stays who it is. OSError if something could not be given up.
     """
     permitted = held(host)["CapPrm"]
-    wanted = permitted & mask(kept)
+    left = permitted & mask(kept)
     _call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     if os.geteuid() == 0:
-        _bound(host, wanted)
+        _bound(host, left)
         _become_nobody(host)
-    passed = wanted & mask(inherited)
     header = struct.pack("=Ii", VERSION_3, 0)
-    low, high = ((value & 0xFFFFFFFF, value >> 32) for value in (wanted, passed))
-    sets = struct.pack("=6I", low[0], low[0], high[0], low[1], low[1], high[1])
-    _call("capset", header, sets)
-    for number in inherited:
-        if passed & 1 << number:
-            _call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number, 0, 0)
+    low, high = left & 0xFFFFFFFF, left >> 32
+    _call("capset", header, struct.pack("=6I", low, low, 0, high, high, 0))
     _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    _prove(host, wanted)
+    _prove(host, left)
 
 
 def mask(numbers: Collection[int]) -> int:
@@ -61,10 +56,10 @@ def held(host: ReadingHost) -> dict[str, int]:
     }
 
 
-def _bound(host: ReadingHost, wanted: int) -> None:
+def _bound(host: ReadingHost, left: int) -> None:
     """Take all others out of the bounding set; it needs CAP_SETPCAP, and is given up with it."""
     for number in range(int(host.read_text(LAST)) + 1):
-        if not wanted & 1 << number:
+        if not left & 1 << number:
             _call("prctl", PR_CAPBSET_DROP, number, 0, 0, 0)
 
 
@@ -78,9 +73,9 @@ def _become_nobody(host: ReadingHost) -> None:
     os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
-def _prove(host: ReadingHost, wanted: int) -> None:
+def _prove(host: ReadingHost, left: int) -> None:
     now = held(host)
-    excess = [name for name in ("CapPrm", "CapEff", "CapInh", "CapAmb") if now[name] & ~wanted]
+    excess = [name for name in ("CapPrm", "CapEff", "CapInh", "CapAmb") if now[name] & ~left]
     if excess or not now["NoNewPrivs"]:
         raise OSError(errno.EPERM, f"capabilities could not be given up: {now}")
 

@@ -1,0 +1,275 @@
+"""An observer has no code that changes a host, and no power to, whoever starts it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden import Golden
+
+import udpbench
+from udpbench.agent.host.privileges import BPF, DAC_READ_SEARCH, SYS_PTRACE, mask
+from udpbench.agent.host.reading import ReadingHost
+from udpbench.agent.observe import KEPT, ORDERS, Observer, is_trusted_here
+from udpbench.errors import AgentError, HelloRefused
+from udpbench.protocol import PROTOCOL, VERBS, build_id
+
+PACKAGE = Path(udpbench.__file__).parent
+REACHED = {
+    *("counters.parse", "counters.snapshot"),
+    *("anonymity", "looks", "loop", "notes", "observe", "recording"),
+    *(
+        f"host.{name}"
+        for name in (
+            *("bpf.bpf", "bpf.btf", "bpf.instructions", "bpf.kfree_skb", "bpf.port_taker"),
+            *("bpf.socket_counts", "bpf.socket_programs", "capabilities", "control_path"),
+            *("cpu_clocks", "environment", "ethtool", "facts", "files", "genetlink"),
+            *("inspection", "interrupts", "namespace", "native", "nf_tables", "privileges"),
+            *("processes", "programs", "reading", "rtstats", "socket_options", "socket_owners"),
+            *("udp_diag", "udp_sockets", "unix_listeners"),
+        )
+    ),
+}
+"""Every module of the agent that an observer imports, now or later; none changes a host."""
+SETTERS = {
+    *("chmod", "chown", "hold_cpu_latency", "kill", "link", "makedirs", "mkdir", "mknod"),
+    *("remove_from_firewall", "rename", "replace_text", "rmdir", "rmtree", "sched_setscheduler"),
+    *("sched_setaffinity", "set_affinity", "set_feature", "set_features", "setpriority", "signal"),
+    *("symlink", "sysctl_write", "truncate", "unlink", "utime", "write_bytes", "write_text"),
+}
+ALLOWED = {
+    "host.capabilities": {"sched_setaffinity", "sched_setscheduler"},  # tried with what is in force
+    "host.namespace": {"mkdir"},  # /run of an own namespace, which an observer has not
+    "loop": {"signal"},  # its own handlers
+    "recording": {"link"},  # ReadingHost.link reads an interface
+    "host.facts": {"link"},
+    "host.reading": {"link"},
+}
+"""Calls of these names that change nothing of the host."""
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone has a right to give up")
+
+
+def imported(module: str) -> set[str]:
+    """Return the modules of udpbench that a module imports, also within functions."""
+    base = PACKAGE.joinpath(*module.split("."))
+    tree = ast.parse(
+        (base / "__init__.py" if base.is_dir() else base.with_suffix(".py")).read_text()
+    )
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    inside = {name.removeprefix("udpbench.") for name in names if name.startswith("udpbench.")}
+    return {
+        name for name in inside if PACKAGE.joinpath(*name.split(".")).with_suffix(".py").exists()
+    }
+
+
+def closure(module: str) -> set[str]:
+    """Return everything of udpbench that a module leads to."""
+    reached, ahead = {module}, [module]
+    while ahead:
+        fresh = imported(ahead.pop()) - reached
+        reached |= fresh
+        ahead += fresh
+    return reached
+
+
+def calls(module: str) -> set[str]:
+    """Return the names of all functions and methods that a module calls."""
+    tree = ast.parse(PACKAGE.joinpath("agent", *module.split(".")).with_suffix(".py").read_text())
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {
+        each.attr if isinstance(each, ast.Attribute) else each.id
+        for each in called
+        if isinstance(each, (ast.Attribute, ast.Name))
+    }
+
+
+def test_an_observer_reaches_no_module_that_changes_a_host() -> None:
+    """The list is literal: another module is added on purpose, and none calls a setter."""
+    reached = closure("agent.observe")
+    assert REACHED == {name[6:] for name in reached if name.startswith("agent.")}
+    assert {"agent.settings.engine", "agent.locks"} <= closure("agent.serve")
+    setting = {name: (calls(name) & SETTERS) - ALLOWED.get(name, set()) for name in REACHED}
+    assert {} == {name: names for name, names in setting.items() if names}
+
+
+def test_no_verb_of_an_observer_sets_anything(golden: Golden) -> None:
+    """Every other verb of the protocol is refused."""
+    observer = Observer(ReadingHost(), {})
+    for verb in VERBS.keys() - set(ORDERS):
+        with pytest.raises(AgentError, match="it only looks"):
+            observer.serve(verb, {})
+    with golden.raises(AgentError):
+        observer.serve("apply", {"settings": []})
+    with golden.raises(HelloRefused):
+        observer.serve("facts", {"interface": "lo"})
+
+
+def test_an_observers_host_can_be_asked_for_no_change(golden: Golden) -> None:
+    """Neither by netlink nor by a program."""
+    host = ReadingHost()
+    with golden.raises(OSError):
+        host.rtnl("link", "set", index=1, state="down")
+    for command in (
+        *(("ethtool", "-G", "lo", "rx", "1"), ("ethtool", "-s", "lo"), ("ethtool", "--flash")),
+        *(("nft", "flush", "ruleset"), ("nft", "-j", "add", "table", "x"), ("iptables", "-F")),
+        *(("iptables-save", "-M", "/tmp/x"), ("sh", "--version"), ("sysctl", "-w", "x=1")),
+    ):
+        with pytest.raises(OSError, match="an observer may not run"):
+            host.run(*command)
+    with golden.raises(OSError):
+        host.run("ethtool", "-G", "lo", "rx", "1")
+
+
+class Started:
+    """An observer of its own network namespace, that answered hello."""
+
+    def __init__(self, *words: str) -> None:
+        command = ("unshare", "--net", sys.executable, "-m", "udpbench.agent.observe", *words)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process: Any = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
+        greeting = {"host": "left", "run": "r", "build": build_id(), "protocol": PROTOCOL}
+        scopes = ["namespace", "machine"]
+        self.hello = self.ask("hello", **greeting, lease_ns=10**10, scopes=scopes)
+
+    def ask(self, verb: str, **args: Any) -> Any:
+        """Return the result of a request, or its error."""
+        print(
+            json.dumps({"id": 0, "verb": verb, "args": args}), file=self.process.stdin, flush=True
+        )
+        reply = json.loads(self.process.stdout.readline())
+        return reply.get("result", reply.get("error"))
+
+    def status(self) -> dict[str, str]:
+        """Return /proc/PID/status."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+@pytest.fixture
+def started(request: pytest.FixtureRequest) -> Iterator[Started]:
+    """Yield an observer with the words of the test."""
+    observer = Started(*getattr(request, "param", ()))
+    yield observer
+    observer.process.stdin.close()
+    assert 0 == observer.process.wait(10)
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("started", "kept"),
+    [
+        ((), {SYS_PTRACE, DAC_READ_SEARCH}),
+        (("firewall",), {SYS_PTRACE, DAC_READ_SEARCH}),
+        (("exact",), {SYS_PTRACE, DAC_READ_SEARCH, BPF}),
+    ],
+    indirect=["started"],
+)
+def test_an_observer_of_roots_keeps_the_capabilities_that_it_names(
+    started: Started, kept: set[int]
+) -> None:
+    """Nobody, no group, no way back, before its first answer; and the looks still work."""
+    status = started.status()
+    assert ["65534"] * 4 == status["Uid"].split() == status["Gid"].split()
+    assert ("", "1") == (status["Groups"], status["NoNewPrivs"])
+    sets = {name: int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")}
+    assert dict.fromkeys(sets, mask(kept)) == sets
+    assert (0, 0) == (int(status["CapInh"], 16), int(status["CapAmb"], 16))
+    assert started.hello["capabilities"]["net_admin"] is True
+    assert "lo" == started.ask("facts", interface="lo")["interface"]
+    exact = BPF in kept
+    look = started.ask("look", pid=None, unit=None, exact=exact)
+    assert ("snmp.Udp.NoPorts" in look["snapshot"]["counters"]) is True, look
+    assert (look["counts"] is not None) is exact
+    assert "not the name of an interface" in started.ask("inspect", interface="../x")["message"]
+
+
+TRIES = """
+import json, os, socket, sys
+from udpbench.agent import observe
+observe.prepare(observe.EarlyHost(), sys.argv[1:])
+from pyroute2 import IPRoute
+
+def write(path):
+    os.close(os.open(path, os.O_WRONLY))
+
+def reset():
+    with IPRoute() as link:
+        link.link("set", index=1, state="up")
+
+tries = {
+    "sysctl": lambda: write("/proc/sys/net/ipv4/ip_forward"),
+    "machine's sysctl": lambda: write("/proc/sys/kernel/panic"),
+    "file": lambda: write("/etc/passwd"),
+    "new file": lambda: os.mkdir("/var/lib/udpbench-observer"),
+    "root": lambda: os.setuid(0),
+    "signal": lambda: os.kill(1, 0),
+    "affinity": lambda: os.sched_setaffinity(2, os.sched_getaffinity(2)),
+    "raw": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0),
+    "link": reset,
+}
+done = []
+for name, attempt in tries.items():
+    try:
+        attempt()
+        done.append(name)
+    except Exception as error:
+        assert getattr(error, "errno", 1) in (1, 13) or "permitted" in str(error), (name, error)
+loaded = [name for name in sys.modules if name.startswith("udpbench.")]
+print(json.dumps([done, loaded]))
+"""
+
+
+@as_root
+@pytest.mark.parametrize("words", [(), ("exact",), ("firewall",)])
+def test_what_was_given_up_cannot_be_done(words: tuple[str, ...]) -> None:
+    """Not even by code that it does not have."""
+    ran = subprocess.run(
+        ("unshare", "--net", sys.executable, "-c", TRIES, *words),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "" == ran.stderr
+    done, loaded = json.loads(ran.stdout)
+    assert [] == done
+    assert [] == [
+        name
+        for name in loaded
+        if name.startswith("udpbench.agent.")
+        and name[15:] not in REACHED
+        and not (PACKAGE.parent / name.replace(".", "/")).is_dir()
+    ]
+
+
+@as_root
+@pytest.mark.parametrize("started", [("firewall",)], indirect=True)
+def test_rules_are_listed_while_that_is_permitted(started: Started) -> None:
+    """What nft shows to root alone is known to an observer that has lost the right to it."""
+    assert started.ask("inspect", interface="lo")["firewall"] == []
+    assert "firewall_rules" in started.ask("record", interface="lo")["answers"]
+
+
+def test_a_note_of_who_called_sudo_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And root's; no other user can keep an observer away."""
+    monkeypatch.setenv("SUDO_UID", "1234")
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    assert [True, True, False] == [is_trusted_here(user) for user in (0, 1234, 1235)]
+    monkeypatch.delenv("SUDO_UID")
+    assert not is_trusted_here(1234)
+
+
+def test_the_words_that_keep_more_are_known() -> None:
+    """No word keeps the power to mount, to trace by perf or to load modules."""
+    assert {"exact": (BPF,)} == KEPT
