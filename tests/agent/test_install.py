@@ -340,7 +340,7 @@ def test_a_build_without_its_launcher_is_not_there(
 ) -> None:
     """The launcher is written first: after a crash between the two there is none of them."""
 
-    def crash(_: str) -> None:
+    def crash(_place: str, _name: str) -> None:
         raise OSError
 
     monkeypatch.setattr(install, "write_launcher", crash)

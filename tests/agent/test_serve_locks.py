@@ -311,14 +311,14 @@ if not listed:
 host = Later(folder)
 locks = Locks(host, "own", True, prefix)
 locks.take(("machine",), "alone")
-used_ns, longest_ns, told = 0, 0, []
+used_ns, longest_ns, reported = 0, 0, []
 for _ in range(60):
     host.ahead_ns += 10**9
     begun_ns = time.process_time_ns()
-    told += locks.others()
+    reported += locks.others()
     spent_ns = time.process_time_ns() - begun_ns
     used_ns, longest_ns = used_ns + spent_ns, max(longest_ns, spent_ns)
-print(used_ns / 60e9, longest_ns / 1e9, len(told) > 0)
+print(used_ns / 60e9, longest_ns / 1e9, len(reported) > 0)
 locks.release()
 """
 
@@ -347,10 +347,10 @@ def test_a_crowd_of_names_costs_no_more_than_two_hundredths_of_the_agents_time(
         cwd=Path(__file__).parent,
     )
     assert "" == done.stderr
-    share, longest, told = done.stdout.split()
+    share, longest, reported = done.stdout.split()
     assert 0.02 > float(share)
     assert longest_s > float(longest)
-    assert "True" == told
+    assert "True" == reported
 
 
 def test_a_folder_that_others_may_enter_is_refused(

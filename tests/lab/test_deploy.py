@@ -18,11 +18,13 @@ from ssh_hosts import TINY, USER, Pair, SshHost, allow_sudo, configured, greeted
 
 from udpbench.agent import install
 from udpbench.analysis.judge import judge
+from udpbench.control.agent_client import AgentClient
+from udpbench.control.connections.channel import AGENT, OBSERVER
 from udpbench.control.connections.ssh import LAUNCHER_NOTE, open_ssh
 from udpbench.control.deployment import deploy
-from udpbench.control.deployment.deployer import LAUNCHER, Deployer
+from udpbench.control.deployment.deployer import LAUNCHER, OBSERVER_LAUNCHER, Deployer
 from udpbench.definition.load import load_lab
-from udpbench.errors import ConnectError
+from udpbench.errors import AgentError, ConnectError
 from udpbench.model import SECOND_NS, Connect, Lab
 from udpbench.records import read_run
 
@@ -190,6 +192,40 @@ def test_root_may_deploy_for_a_user_who_may_only_launch(pair: Pair) -> None:
     connect = bench_user(pair)
     allow_sudo(pair.left, f"NOPASSWD: {LAUNCHER}")
     used(Dialog("nothing is sent"), connect)
+
+
+def test_who_may_only_observe_watches_with_every_right_and_can_start_nothing_else(
+    pair: Pair,
+) -> None:
+    """By sudoers' line of docs/hosts.md; the process is nobody's, and no agent can be started."""
+    used(Dialog(), Connect("ssh", "left", "sudo"))
+    connect = bench_user(pair)
+    allow_sudo(pair.left, f"NOPASSWD: {OBSERVER_LAUNCHER}")
+    pair.left.run("visudo", "-c", "-f", "/etc/sudoers.d/udpbench")
+    channel = open_ssh(
+        "left", connect, deployer=Dialog("nothing is sent").deployer, module=(OBSERVER, "firewall")
+    )
+    try:
+        client = AgentClient(channel, "receiver", "test0", ("namespace", "machine"))
+        hello = client.hello("test-1", 10 * SECOND_NS)
+        status = Path(f"/proc/{client.pid}/status").read_text().split("\n")
+        assert ["Uid:\t65534\t65534\t65534\t65534"] == [each for each in status if "Uid" in each]
+        assert (True, None) == (hello.capabilities["net_admin"], client.take("none").held_by)
+        assert "snmp.Udp.NoPorts" in client.look(None, None, False).snapshot.counters
+        assert client.inspect().firewall is not None
+        with pytest.raises(AgentError, match="it only looks"):
+            client.apply(())
+    finally:
+        assert 0 == channel.close()
+    channel = open_ssh("left", connect, deployer=Dialog("nothing is sent").deployer)
+    with pytest.raises(ConnectError, match="a password is required"):
+        greeted(channel)
+    assert 1 == channel.close()
+    allow_sudo(pair.left, f"NOPASSWD: {LAUNCHER}")
+    for module in (OBSERVER, AGENT):
+        channel = open_ssh("left", connect, deployer=Dialog("-").deployer, module=(module,))
+        AgentClient(channel, "receiver", "test0", ()).hello("test-1", 10 * SECOND_NS)
+        assert 0 == channel.close()
 
 
 @pytest.mark.long

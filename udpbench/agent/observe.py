@@ -72,7 +72,8 @@ class EarlyHost(ReadingHost):
             ("tcx_programs", name) for name in names(self, "/sys/class/net")
         ]
         if with_rules:
-            asked += [("firewall_rules",), *(("run", *command) for command in RULES)]
+            lists = RULES[0] if self.program("nft") is not None else RULES[1]
+            asked += [("firewall_rules",), ("run", *lists)]
         for key in asked:
             try:
                 self._answers[key] = getattr(super(), key[0])(*key[1:])

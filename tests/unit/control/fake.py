@@ -231,7 +231,8 @@ class FakeAgent:
         self.round_trip_ns = 100_000
 
     def _facts(self, interface: str) -> Facts:
-        there = any(setting["kind"] == "link" for setting in self.world.agents["receiver"].in_force)
+        receiver = self.world.agents.get("receiver")
+        there = receiver and any(setting["kind"] == "link" for setting in receiver.in_force)
         mine = self.world.addresses if self.host == "receiver" else ("192.168.254.30/24",)
         host_facts = facts(self.host, interface, mine if there else ())
         links = self.world.links.get(self.host, []) if there else []

@@ -294,6 +294,16 @@ def test_an_agent_that_did_not_start_has_a_next_step(
     assert next_step(connect, status, words, "/opt/py").startswith(step)
 
 
+def test_an_observer_that_did_not_start_asks_for_a_line_of_its_own() -> None:
+    """With a Python that the lab names there is none that only looks."""
+    words, observer = "sudo: a password is required", "udpbench.agent.observe"
+    step = next_step(Connect("ssh", "left", "sudo"), 1, words, "", observer)
+    assert "NOPASSWD: /var/lib/udpbench/agent/observe (which only looks)" in step
+    step = next_step(Connect("ssh", "left", "sudo", "py"), 1, words, "/opt/py", observer)
+    assert "NOPASSWD: /opt/py -m udpbench.agent.observe * (with" in step
+    assert "this account is root" in step
+
+
 @pytest.mark.parametrize(
     ("words", "step"),
     [
@@ -518,5 +528,11 @@ def test_an_agent_that_is_fetched_is_waited_for_no_longer() -> None:
 def test_an_agent_is_fetched_as_it_was_started() -> None:
     """By the same user and interpreter; the module and the run are the difference."""
     connect = Connect("ssh", "left", "sudo", "/opt/python")
-    start, fetch = (shlex.split(command(connect, run)) for run in (None, "run-1"))
+    start, fetch = (
+        shlex.split(command(connect, module))
+        for module in (
+            ("udpbench.agent.serve",),
+            ("udpbench.agent.reconnect", "run-1"),
+        )
+    )
     assert [*start[:-1], "udpbench.agent.reconnect", "run-1"] == fetch

@@ -233,14 +233,15 @@ def next_step(
     text = words.lower()
     asks = "sudo:" in text and ("password is required" in text or "terminal is required" in text)
     if asks or "is not in the sudoers file" in text or "is not allowed to" in text:
-        both = ", ".join(f"{path or python} -m {module}" for module in (AGENT, f"{RETURNING} *"))
+        needed = (f"{OBSERVER} *",) if module == OBSERVER else (AGENT, f"{RETURNING} *")
+        both = ", ".join(f"{path or python} -m {each}" for each in needed)
         rule = f"in sudoers, NOPASSWD: {both} (with that python root's own; this account is root)"
         if connect.python is None:
             rule = f"in sudoers, NOPASSWD: {LAUNCHER} ({LAUNCHER_NOTE})"
             rule += ", once root has deployed it (udpbench deploy with ssh: root@…, become: sudo)"
-        if module == OBSERVER:
-            only = f"{path or python} -m {OBSERVER} *" if connect.python else OBSERVER_LAUNCHER
-            rule = f"in sudoers, NOPASSWD: {only} (which only looks), once root has deployed it"
+        if module == OBSERVER and connect.python is None:
+            rule = f"in sudoers, NOPASSWD: {OBSERVER_LAUNCHER} (which only looks), once root has"
+            rule += " deployed it (udpbench deploy with ssh: root@…, become: sudo)"
         return f"allow it{' without a password' * asks}: {rule}; or log in as root"
     if any(f"sudo: {what}" in text for what in ("not found", "command not found")):
         return "install sudo there, or log in as root and leave become out"
