@@ -1,7 +1,7 @@
 """The observer: ``python -m udpbench.agent.observe [WORD]...`` serves what only looks.
 
-It imports nothing that changes a host, enters the namespace that it is to watch, gives up what it
-may do but for the capabilities that its words need, and only then answers. Words:
+It imports nothing that changes a host, enters the namespace that it is to watch, opens or asks for
+what takes a right, gives up all rights but two capabilities to read, and only then answers. Words:
 
     pid:123, unit:dns   the process, or systemd unit, whose network namespace is watched
     exact               counts each socket's packets by BPF
@@ -26,7 +26,6 @@ from udpbench.agent.host.files import names
 from udpbench.agent.host.inspection import inspect_host
 from udpbench.agent.host.namespace import enter, settle
 from udpbench.agent.host.privileges import (
-    BPF,
     DAC_READ_SEARCH,
     SYS_PTRACE,
     keep_only,
@@ -46,10 +45,11 @@ ORDERS = (
     *("look", "facts", "inspect", "snapshot", "record"),
 )
 """Every verb that an observer serves; none changes anything."""
-ALWAYS = (SYS_PTRACE, DAC_READ_SEARCH)
-"""To list the descriptors of others' processes (/proc/PID/fd), and to see their namespaces."""
-KEPT = {"exact": (BPF,)}
-"""Word → what it needs besides. Programs that count are attached before, which takes more."""
+KEPT = (SYS_PTRACE, DAC_READ_SEARCH)
+"""To list the descriptors of others' processes (/proc/PID/fd), and to see their namespaces.
+
+Nothing else: what takes more is opened or asked for before (a kernel with ``--exact`` lets anybody
+read a map that it holds, whatever kernel.unprivileged_bpf_disabled says)."""
 RULES = (("nft", "-j", "list", "ruleset"), ("iptables-save",))
 """They show nothing without CAP_NET_ADMIN, with which a process may write the sysctls of net."""
 EARLY = (
@@ -239,8 +239,7 @@ def prepare(host: EarlyHost, words: Sequence[str]) -> Observer:
     _enter(host, words)
     host.learn("firewall" in words)
     counting = _count(host) if "exact" in words else None
-    kept = [number for word in words for number in KEPT.get(word, ())]
-    keep_only(host, (*ALWAYS, *kept))
+    keep_only(host, KEPT)
     return Observer(host, capabilities, counting)
 
 

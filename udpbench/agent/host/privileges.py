@@ -15,7 +15,7 @@ from udpbench.agent.host.reading import ReadingHost
 
 NOBODY = 65534
 """The kernel's overflow user: it owns no file, and no sysctl (but CAP_NET_ADMIN writes net's)."""
-SYS_PTRACE, DAC_READ_SEARCH, BPF = 19, 2, 39
+SYS_PTRACE, DAC_READ_SEARCH = 19, 2
 VERSION_3 = 0x20080522
 """_LINUX_CAPABILITY_VERSION_3: 64 bits in two structs."""
 PR_SET_KEEPCAPS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 8, 24, 38, 47
