@@ -124,6 +124,62 @@ def test_the_key_is_looked_up_under_its_alias(pair: Pair) -> None:
     assert 0 == channel.close()
 
 
+@pytest.mark.parametrize("form", ["known_hosts", "keys", "krl"])
+def test_a_host_whose_key_is_revoked_is_never_talked_to(pair: Pair, form: str) -> None:
+    """Although it is known: ``ssh`` itself refuses it, too."""
+    known, revoked = pair.home / ".ssh" / "known_hosts", pair.home / "revoked"
+    by = f"{revoked} (RevokedHostKeys)"
+    if form == "known_hosts":
+        known.write_text(f"{known.read_text()}@revoked * {pair.left.public_key}\n")
+        by = f"{known}:3 (@revoked)"
+    elif form == "keys":
+        revoked.write_text(f"{pair.left.public_key}\n")
+        by = f"{revoked}:1 (RevokedHostKeys)"
+    else:
+        keys = pair.left.folder / "host_key.pub"
+        subprocess.run(("ssh-keygen", "-q", "-k", "-f", str(revoked), str(keys)), check=True)
+    if form != "known_hosts":
+        pair.write_home(RevokedHostKeys=str(revoked))
+    options = ("-F", str(pair.home / ".ssh" / "config"), "-o", f"UserKnownHostsFile={known}")
+    key = ("-i", str(pair.home / ".ssh" / "id_ed25519"), "-o", "BatchMode=yes")
+    typed = subprocess.run(
+        ("ssh", *options, *key, "left", "true"), capture_output=True, text=True, check=False
+    )
+    assert (255, True) == (typed.returncode, "revoked" in typed.stderr.lower()), typed.stderr
+    message = refusal()
+    assert message.startswith("left: root@left: its host key is revoked: ssh-ed25519 SHA256:")
+    assert f", by {by}; do not connect to it before it has a new key" in message
+
+
+def test_a_list_of_revoked_keys_that_is_missing_lets_nobody_in(pair: Pair) -> None:
+    """As ``ssh`` has it: nobody knows whom it would have revoked."""
+    pair.write_home(RevokedHostKeys="/no/such/list")
+    assert "root@left: /no/such/list cannot be read: No such file or directory" in refusal()
+
+
+def test_authorities_and_lists_of_algorithms_are_no_hindrance(pair: Pair) -> None:
+    """What a server and paramiko have in common is used; the key that is known decides."""
+    pair.write_home(
+        KexAlgorithms="curve25519-sha256",
+        Ciphers="^aes256-gcm@openssh.com",
+        MACs="-hmac-md5*,hmac-sha1*",
+        HostKeyAlgorithms="-ecdsa-*",
+        PubkeyAcceptedAlgorithms="ssh-ed25519",
+    )
+    known = pair.home / ".ssh" / "known_hosts"
+    known.write_text(f"@cert-authority * {pair.right.public_key}\n{known.read_text()}")
+    channel = open_ssh("left", LEFT)
+    greeted(channel)
+    assert 0 == channel.close()
+
+
+def test_algorithms_that_a_server_lacks_are_not_used(pair: Pair) -> None:
+    """The configuration is followed, not what would do as well."""
+    pair.write_home(Ciphers="aes128-ctr")
+    with configured(pair.left, "Ciphers aes256-ctr"):
+        assert "left: root@left: no SSH there: Incompatible ssh server" in refusal()
+
+
 # --- one's own key -------------------------------------------------------------------------------
 
 

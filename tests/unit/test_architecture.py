@@ -110,6 +110,10 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*LEAVES, "control.connections", "control.deployment.deployer"),
         ("paramiko",),
     ),
+    "control.connections.known_hosts": (
+        (*LEAVES, "control.connections.ssh_config"),
+        ("paramiko",),
+    ),
     "control.connections.ssh_config": (LEAVES, ("paramiko",)),
     "campaign": (
         (

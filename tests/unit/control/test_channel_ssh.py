@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import shlex
+import shutil
 import socket
 import struct
 import subprocess
@@ -22,22 +23,19 @@ from golden import Golden
 
 from udpbench.agent.reconnect import FOUND
 from udpbench.control.connections import ssh
+from udpbench.control.connections.known_hosts import Untrusted, load_host_keys
 from udpbench.control.connections.ssh import (
     RequestPipe,
     SshLimits,
     _await_announcement,
     _Keys,
     _run,
+    _Transport,
     command,
     next_step,
     why,
 )
-from udpbench.control.connections.ssh_config import (
-    Destination,
-    load_known_hosts,
-    read_config,
-    target_of,
-)
+from udpbench.control.connections.ssh_config import Destination, chosen, read_config, target_of
 from udpbench.control.connections.ssh_proxy import Proxy
 from udpbench.errors import AgentLost, ConnectError, HostError
 from udpbench.model import SECOND_NS, Connect
@@ -187,7 +185,7 @@ def test_of_two_proxies_the_first_counts(
     [
         (b"left ssh-ed25519 AAAAC3NzaC1lZ", ", line 3"),
         (b"left ssh-rsa AAAAB3NzaC1yc2EAAAABAA==", ", line 3"),
-        (b"l\xe9ft ssh-ed25519 AAAA", ""),
+        (b"l\xe9ft ssh-ed25519 AAAA", ", line 3"),
     ],
 )
 def test_a_line_of_known_hosts_that_is_no_key_is_reported(
@@ -196,21 +194,308 @@ def test_a_line_of_known_hosts_that_is_no_key_is_reported(
     """By file and line: paramiko has neither. Comments and what it passes over do no harm."""
     file = home / ".ssh" / "known_hosts"
     file.write_bytes(b"# of the left host\nleft ssh-odd AAAA\n" + line + b"\n")
-    with pytest.raises(ConnectError) as caught, paramiko.SSHClient() as client:
-        load_known_hosts(client, target(home, "left"), "left")
+    with pytest.raises(ConnectError) as caught:
+        load_host_keys(target(home, "left"), "left")
     assert (
         f"me@left: {file}{where} cannot be used: not a host key; fix or remove that line"
     ) == caught.value.message
 
 
-def test_keys_that_are_known_are_loaded(home: Path) -> None:
-    """A file that is not there is none of them."""
+def public(key: paramiko.PKey) -> str:
+    """Return a key as files have it."""
+    return f"{key.get_name()} {key.get_base64()}"
+
+
+def trust(home: Path, key: paramiko.PKey, spec: str = "left", config: str = "") -> None:
+    """Verify the key that a host presents."""
+    load_host_keys(target(home, spec, config), "left").verify(key)
+
+
+@pytest.mark.parametrize(
+    ("names", "spec"),
+    [
+        ("left", "left"),
+        ("right,*.example,!odd.example", "left.example"),
+        ("LEFT?", "left1"),
+        ("[left]:2022", "left:2022"),
+        (paramiko.HostKeys.hash_host("left"), "left"),
+    ],
+)
+def test_keys_that_are_known_are_trusted(home: Path, names: str, spec: str) -> None:
+    """By name, pattern, port or hash; a file that is not there is none of them."""
+    key, other = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
+    (home / ".ssh" / "known_hosts2").write_text(f"{names}  {public(key)} a comment\n")
+    trust(home, key, spec)
+    with pytest.raises(paramiko.BadHostKeyException):
+        trust(home, other, spec)
+
+
+@pytest.mark.parametrize(
+    ("names", "spec"),
+    [
+        ("*.example,!odd.example", "odd.example"),
+        ("left", "left:2022"),
+        ("l[e]ft", "left"),
+        ("|1|odd|", "left"),
+        ("|1|!", "left"),
+        ("@cert-authority left", "left"),
+        ("@cert-authority *", "left"),
+    ],
+)
+def test_a_key_of_others_is_unknown(home: Path, names: str, spec: str, golden: Golden) -> None:
+    """Also that of an authority, which signs certificates: it breaks no connection, either."""
     key = paramiko.ECDSAKey.generate()
-    file = home / ".ssh" / "known_hosts2"
-    file.write_text(f"left {key.get_name()} {key.get_base64()}\n")
-    with paramiko.SSHClient() as client:
-        load_known_hosts(client, target(home, "left"), "left")
-        assert client._system_host_keys.check("left", key)
+    (home / ".ssh" / "known_hosts").write_text(f"{names} {public(key)}\n")
+    with pytest.raises(Untrusted) as caught:
+        trust(home, key, spec)
+    assert str(caught.value).startswith("its host key is unknown: ecdsa-sha2-nistp256 SHA256:")
+
+
+@pytest.mark.parametrize(
+    ("marked", "config"),
+    [
+        ("@revoked left", ""),
+        ("@revoked *", ""),
+        ("@revoked\tleft", "Port 2022\nHost *\n"),
+        ("@revoked shelf", "HostKeyAlias shelf\n"),
+    ],
+)
+def test_a_key_that_known_hosts_revokes_is_refused(home: Path, marked: str, config: str) -> None:
+    """Although another line, or another file, has it as known; the line is named."""
+    key = paramiko.ECDSAKey.generate()
+    (home / ".ssh" / "known_hosts").write_text(f"left,[left]:2022,shelf {public(key)}\n")
+    trust(home, key, config=config)
+    (home / ".ssh" / "known_hosts2").write_text(f"# revoked\n{marked} {public(key)}\n")
+    with pytest.raises(Untrusted) as caught:
+        trust(home, key, config=config)
+    assert (
+        f"its host key is revoked: {key.get_name()} {key.fingerprint}, by {home}/.ssh/known_hosts2:2 "
+        "(@revoked); do not connect to it before it has a new key (ssh-keygen, there)"
+    ) == str(caught.value)
+
+
+def test_a_key_that_is_revoked_elsewhere_is_trusted(home: Path) -> None:
+    """A line of another host, or of another key, revokes nothing here."""
+    key, other = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
+    (home / ".ssh" / "known_hosts").write_text(
+        f"left {public(key)}\n@revoked right {public(key)}\n@revoked * {public(other)}\n"
+    )
+    trust(home, key)
+
+
+REVOKED = "RevokedHostKeys ~/revoked\n"
+
+
+def krl(home: Path, *specification: str) -> None:
+    """Have ssh-keygen write a list of revoked keys."""
+    (home / "specification").write_text("".join(f"{line}\n" for line in specification))
+    words = ("ssh-keygen", "-q", "-k", "-f", str(home / "revoked"), str(home / "specification"))
+    subprocess.run(words, check=True)
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
+@pytest.mark.parametrize("form", ["key", "sha1", "sha256", "hash", "lines"])
+def test_a_key_in_a_list_of_revoked_keys_is_refused(home: Path, form: str) -> None:
+    """A KRL as ssh-keygen writes it, with each kind of entry, or public keys."""
+    key, other = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
+    (home / ".ssh" / "known_hosts").write_text(f"left {public(key)}\nup {public(other)}\n")
+    if form == "lines":
+        (home / "revoked").write_text(f"# odd\n\n{public(key)} John's\n")
+    else:
+        named = key.fingerprint if form == "hash" else public(key)
+        krl(home, f"{form}: {named}")
+    with pytest.raises(Untrusted, match=r"is revoked: .*, by .*/revoked.* \(RevokedHostKeys\); do"):
+        trust(home, key, config=REVOKED)
+    trust(home, other, "up", REVOKED)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"left ssh-ed25519\n",
+        b"ssh-ed25519-cert-v01@openssh.com AAAAIHNzaC1lZDI1NTE5LWNlcnQtdjAxQG9wZW5zc2guY29t\n",
+        b"ssh-rsa AAAAC3NzaC1lZDI1NTE5\n",
+        b"SSHKRL\n\0",
+        b"SSHKRL\n\0" + struct.pack(">IQQQII", 2, 0, 0, 0, 0, 0),
+        b"SSHKRL\n\0" + struct.pack(">IQQQIIBI", 1, 0, 0, 0, 0, 0, 2, 9) + b"short",
+        b"SSHKRL\n\0" + struct.pack(">IQQQIIBI", 1, 0, 0, 0, 0, 0, 99, 0),
+        b"SSHKRL\n\0" + struct.pack(">IQQQIIBII", 1, 0, 0, 0, 0, 0, 2, 4, 8),
+        b"\xff\xfe",
+    ],
+    ids=[
+        "missing",
+        "none",
+        "certificate",
+        "type",
+        "head",
+        "format",
+        "cut",
+        "section",
+        "key",
+        "odd",
+    ],
+)
+def test_a_list_of_revoked_keys_that_cannot_be_read_trusts_nobody(
+    home: Path, content: bytes | None, golden: Golden
+) -> None:
+    """Missing, cut off, of another format, or with what is not understood: it is named."""
+    if content is not None:
+        (home / "revoked").write_bytes(content)
+    with golden.raises(ConnectError):
+        load_host_keys(target(home, "left", REVOKED), "left")
+
+
+@pytest.mark.parametrize(
+    "line", ["@revoked left", "@revoked left ssh-ed25519 AAAA*", "@odd left ssh-ed25519 AAAA"]
+)
+def test_a_marked_line_that_is_not_understood_is_never_to_be_removed(
+    home: Path, line: str, golden: Golden
+) -> None:
+    """It may revoke a key: it is to be corrected."""
+    (home / ".ssh" / "known_hosts").write_text(f"{line}\n")
+    with golden.raises(ConnectError):
+        load_host_keys(target(home, "left"), "left")
+
+
+def test_known_hosts_that_cannot_be_read_trusts_nobody(home: Path, golden: Golden) -> None:
+    """It may revoke a key."""
+    (home / ".ssh" / "known_hosts").mkdir()
+    with golden.raises(ConnectError):
+        load_host_keys(target(home, "left"), "left")
+
+
+def test_a_short_key_is_refused(home: Path, golden: Golden) -> None:
+    """RequiredRSASize counts for hosts and for the keys with which one logs in."""
+    key, config = paramiko.RSAKey.generate(2048), "RequiredRSASize 3072\nIdentityFile ~/key\n"
+    (home / ".ssh" / "known_hosts").write_text(f"left {public(key)}\n")
+    trust(home, key)
+    with pytest.raises(Untrusted, match="has 2048 bits; RequiredRSASize is 3072; give the host a"):
+        trust(home, key, config=config)
+    key.write_private_key_file(str(home / "key"))
+    keys = _Keys(target(home, "left", f"{config}IdentitiesOnly yes\n"))
+    assert [] == list(keys._keys())
+    assert [f"{home}/key (not used: RequiredRSASize is 3072)"] == keys.tried
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CanonicalizeHostname yes",
+        "CanonicalizeHostname always",
+        "CheckHostIP yes",
+        "KnownHostsCommand /bin/keys %H",
+        "NoHostAuthenticationForLocalhost yes",
+        "StrictHostKeyChecking no",
+        "StrictHostKeyChecking accept-new",
+        "VerifyHostKeyDNS ask",
+        "UserKnownHostsFile known",
+        "GlobalKnownHostsFile /etc/%k",
+        "RevokedHostKeys ${HOME}/revoked",
+        "RequiredRSASize many",
+        "Ciphers odd",
+        "HostKeyAlgorithms ssh-dss",
+        "KexAlgorithms -*",
+    ],
+)
+def test_what_decides_whom_to_trust_is_followed_or_refused(
+    home: Path, line: str, golden: Golden
+) -> None:
+    """By its name and value, whatever else the configuration says of other hosts."""
+    config = f"Host left\n  {line} # so\n"
+    assert "me@right" == str(target(home, "right", config))
+    with golden.raises(ConnectError):
+        target(home, "left", config)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CanonicalizeHostname no",
+        "StrictHostKeyChecking ask # always",
+        'StrictHostKeyChecking "yes"',
+        "KnownHostsCommand none",
+        "UpdateHostKeys yes",
+        "CASignatureAlgorithms ssh-ed25519",
+        "HashKnownHosts yes",
+    ],
+)
+def test_what_changes_nothing_is_passed_over(home: Path, line: str) -> None:
+    """What udpbench does anyway, and what is about certificates, files or words."""
+    assert "me@left" == str(target(home, "left", f"{line}\n"))
+
+
+def test_names_of_files_may_be_quoted(home: Path) -> None:
+    """Each of a list: none is taken for another, which might revoke a key."""
+    config = (
+        'UserKnownHostsFile "/a b" "~/c" # d\nRevokedHostKeys "/e f"\nGlobalKnownHostsFile none\n'
+    )
+    destination = target(home, "left", config)
+    assert (("/a b", f"{home}/c"), ("/e f",)) == (
+        destination.known_hosts,
+        destination.revoked_hosts,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("c,a", ("c", "a")),
+        ("b*,odd", ("b1", "b2")),
+        ("+odd", ("a", "b1", "b2", "c")),
+        ("-b?,c", ("a",)),
+        ("^c,b2", ("c", "b2", "a", "b1")),
+        ("odd", ()),
+    ],
+)
+def test_a_list_of_algorithms_means_what_it_does_for_ssh(
+    value: str, expected: tuple[str, ...]
+) -> None:
+    """All of it, more, less, or in front (ssh_config(5))."""
+    assert expected == chosen(value, ("a", "b1", "b2", "c"))
+
+
+def test_algorithms_are_those_that_are_allowed(home: Path) -> None:
+    """Types of keys that are known come first, unless the order is given; no certificate is asked for."""
+    key = paramiko.RSAKey.generate(2048)
+    (home / ".ssh" / "known_hosts").write_text(f"left {public(key)}\n")
+    config = (
+        "KexAlgorithms curve25519-sha256\nCiphers aes256-gcm@openssh.com,aes256-ctr\n"
+        "MACs -*sha1*,*md5*\nHostKeyAlgorithms -ecdsa*\nPubkeyAcceptedKeyTypes rsa-sha2-512\n"
+    )
+    ours, theirs = socket.socketpair()
+    with theirs, paramiko_transport(home, ours, config) as transport:
+        security = transport.get_security_options()
+        assert (
+            ("curve25519-sha256@libssh.org",),
+            ("aes256-gcm@openssh.com", "aes256-ctr"),
+            ("rsa-sha2-512", "rsa-sha2-256", "ssh-ed25519"),
+            ("rsa-sha2-512",),
+        ) == (
+            security.kex,
+            security.ciphers,
+            transport.preferred_keys,
+            transport.preferred_pubkeys,
+        )
+        assert not any("sha1" in name or "md5" in name for name in security.digests)
+    ours, theirs = socket.socketpair()
+    config = "HostKeyAlgorithms ssh-ed25519,rsa-sha2-256\n"
+    with theirs, paramiko_transport(home, ours, config) as transport:
+        assert ("ssh-ed25519", "rsa-sha2-256") == transport.preferred_keys
+
+
+def paramiko_transport(home: Path, sock: socket.socket, config: str) -> paramiko.Transport:
+    """Return a transport to the left host under a configuration."""
+    return _Transport(load_host_keys(target(home, "left", config), "left"), sock)
+
+
+def test_a_key_of_a_type_that_is_not_accepted_is_not_tried(home: Path) -> None:
+    """PubkeyAcceptedAlgorithms; it is told with those that were."""
+    file = home / ".ssh" / "id_ecdsa"
+    paramiko.ECDSAKey.generate().write_private_key_file(str(file))
+    keys = _Keys(target(home, "left", "PubkeyAcceptedAlgorithms ssh-ed25519\nIdentitiesOnly yes\n"))
+    assert [] == list(keys._keys())
+    assert [f"{file} (not used: PubkeyAcceptedAlgorithms has no ecdsa-sha2-nistp256)"] == keys.tried
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, TypeVar, cast
 
 import paramiko
@@ -29,9 +30,10 @@ from udpbench.control.connections.channel import (
     Channel,
     Pipes,
 )
+from udpbench.control.connections.known_hosts import HostKeys, Untrusted, load_host_keys
 from udpbench.control.connections.ssh_config import (
     Destination,
-    load_known_hosts,
+    our_algorithms,
     read_config,
     target_of,
 )
@@ -384,8 +386,8 @@ class _Dialer:
     def _log_in(
         self, client: paramiko.SSHClient, target: Destination, stream: Any, keys: _Keys
     ) -> None:
-        load_known_hosts(client, target, self._host)
-        client.set_missing_host_key_policy(_Refuse())
+        host_keys = load_host_keys(target, self._host)
+        client.set_missing_host_key_policy(_Verify(host_keys))
         client.connect(
             target.key_name,
             port=target.key_port,
@@ -395,6 +397,7 @@ class _Dialer:
             banner_timeout=self._limits.connect_s,
             auth_timeout=self._limits.connect_s,
             channel_timeout=self._limits.connect_s,
+            transport_factory=partial(_Transport, host_keys),
             auth_strategy=cast("Any", keys),  # anything that has ``authenticate``
         )
 
@@ -444,18 +447,42 @@ class _Jump:
             self._channel.close()
 
 
-class _UnknownKey(paramiko.SSHException):
-    """The host presented a key that no known_hosts file has."""
+class _Transport(paramiko.Transport):
+    """A transport with the algorithms that a target's configuration allows."""
+
+    def __init__(self, host_keys: HostKeys, sock: Any, **_: Any) -> None:
+        allowed = host_keys.target.algorithms
+        ours_pubkeys = our_algorithms("pubkeys")
+        pubkeys = allowed.get("pubkeys", ours_pubkeys)
+        disabled = [name for name in ours_pubkeys if name not in pubkeys]
+        super().__init__(sock, disabled_algorithms={"pubkeys": disabled})
+        ours = self.get_security_options()
+        ours.kex = allowed.get("kex", ours.kex)
+        ours.ciphers = allowed.get("ciphers", ours.ciphers)
+        ours.digests = allowed.get("macs", ours.digests)
+        types = allowed.get("keys", ours.key_types)
+        if host_keys.target.known_first:
+            first = tuple(name for name in host_keys.types if name in types)
+            types = tuple(dict.fromkeys((*first, *types)))
+        ours.key_types = types
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        """The types of host keys, without the certificates that paramiko adds (5.1)."""
+        return tuple(self.get_security_options().key_types)
 
 
-class _Refuse(paramiko.MissingHostKeyPolicy):
-    """Refuses an unknown key, with its fingerprint."""
+class _Verify(paramiko.MissingHostKeyPolicy):
+    """Verifies the key of every host: paramiko itself is given none to compare it with."""
+
+    def __init__(self, host_keys: HostKeys) -> None:
+        self._host_keys = host_keys
 
     def missing_host_key(self, _client: Any, _hostname: str, key: paramiko.PKey) -> None:
-        raise _UnknownKey(f"{key.get_name()} {key.fingerprint}")
+        self._host_keys.verify(key)
 
 
-_TALKED = (_UnknownKey, paramiko.BadHostKeyException, paramiko.AuthenticationException)
+_TALKED = (Untrusted, paramiko.BadHostKeyException, paramiko.AuthenticationException)
 """Errors that prove that the server was reached: nothing is wrong with its proxy."""
 
 
@@ -492,23 +519,32 @@ class _Keys:
             except Exception as error:  # noqa: BLE001 - cryptography's own errors; try the next key
                 self.tried.append(f"{file} (not used: {_text(error)}; ssh-add it)")
                 continue
-            self.tried.append(file)
-            yield key
+            if self._allowed(key, file):
+                yield key
         if not self._target.use_agent:
             return
         for agent_key in paramiko.Agent().get_keys():
-            self.tried.append(f"ssh-agent's {agent_key.fingerprint}")
-            yield agent_key
+            if self._allowed(agent_key, f"ssh-agent's {agent_key.fingerprint}"):
+                yield agent_key
+
+    def _allowed(self, key: paramiko.PKey, name: str) -> bool:
+        """Return whether a key may be tried, by its type and length; note it."""
+        kind, allowed = key.get_name(), self._target.algorithms.get("pubkeys")
+        rsa = kind == "ssh-rsa"
+        signatures = ("rsa-sha2-512", "rsa-sha2-256") if rsa else (kind,)
+        why = ""
+        if allowed is not None and not set(signatures) & set(allowed):
+            why = f" (not used: PubkeyAcceptedAlgorithms has no {kind})"
+        elif rsa and 0 < key.get_bits() < self._target.least_rsa_bits:
+            why = f" (not used: RequiredRSASize is {self._target.least_rsa_bits})"
+        self.tried.append(f"{name}{why}")
+        return not why
 
 
 def why(error: Exception, target: Destination, tried: Sequence[str]) -> str:
     """Return why a target could not be reached, and what to do about it."""
-    if isinstance(error, _UnknownKey):
-        files = ", ".join(target.known_hosts)
-        return (
-            f"its host key is unknown: {error}; {target.known_name} is in none of {files}; compare "
-            f"it with the host's own, then accept it: ssh {target.typed}"
-        )
+    if isinstance(error, Untrusted):
+        return str(error)
     if isinstance(error, paramiko.BadHostKeyException):
         return (
             f"its host key has changed: expected {error.expected_key.fingerprint}, got "

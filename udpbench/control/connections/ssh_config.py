@@ -1,8 +1,9 @@
 """The SSH server named by ``connect: {ssh: …}``, according to ~/.ssh/config and ssh_config.
 
-Reads these files, the files they include, and known_hosts files; connects to nothing. paramiko
+Reads these files and the files they include; connects to nothing. paramiko
 ignores ``Include``, so included text is inserted first. An included file's ``Host`` and ``Match``
-apply only if the including block does (ssh_config(5)): the two are merged into one ``Match``.
+apply only if the including block does (ssh_config(5)): the two are merged into one ``Match``. An
+option that decides whom to trust is followed, or refused by name.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import getpass
 import io
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import paramiko
-from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from udpbench.errors import ConnectError
 from udpbench.model import SSH_CHARACTERS, SSH_SPEC
@@ -32,6 +33,36 @@ LINE = re.compile(r"\s*(?P<key>\w+)\s*(?:=\s*|\s)(?P<value>.*?)\s*\Z", re.DOTALL
 EVERYWHERE = "Host *"
 Block = tuple[str, ...]
 """The criteria of a ``Match``, as words; empty if it matches every host."""
+FILE_LISTS = {
+    "userknownhostsfile": ("UserKnownHostsFile", KNOWN_HOSTS),
+    "globalknownhostsfile": ("GlobalKnownHostsFile", GLOBAL_KNOWN_HOSTS),
+    "revokedhostkeys": ("RevokedHostKeys", ""),
+}
+"""Key → its name, and the files without it."""
+ALGORITHMS = {
+    "kexalgorithms": ("KexAlgorithms", "kex"),
+    "ciphers": ("Ciphers", "ciphers"),
+    "macs": ("MACs", "macs"),
+    "hostkeyalgorithms": ("HostKeyAlgorithms", "keys"),
+    "pubkeyacceptedalgorithms": ("PubkeyAcceptedAlgorithms", "pubkeys"),
+    "pubkeyacceptedkeytypes": ("PubkeyAcceptedKeyTypes", "pubkeys"),
+}
+"""Key → its name, and paramiko's name for such algorithms."""
+AGENT_ALGORITHMS = ("sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com")
+"""Of keys that an ssh-agent has and paramiko has not."""
+SAME_ALGORITHMS = {"curve25519-sha256@libssh.org": "curve25519-sha256"}
+"""paramiko's name (5.1) → a second name of the same algorithm (RFC 8731)."""
+LEAST_RSA_BITS = 1024
+"""OpenSSH's default of RequiredRSASize."""
+FOLLOWED = {
+    "CanonicalizeHostname": ("no", "false"),
+    "CheckHostIP": ("no", "false"),
+    "KnownHostsCommand": ("none",),
+    "NoHostAuthenticationForLocalhost": ("no", "false"),
+    "StrictHostKeyChecking": ("yes", "true", "ask"),
+    "VerifyHostKeyDNS": ("no", "false"),
+}
+"""Options that decide whom to trust → what udpbench does; another value is refused."""
 IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
 
@@ -53,6 +84,13 @@ class Destination:
     key_port: int
     proxy_command: str | None
     proxy_jump: str | None
+    revoked_hosts: tuple[str, ...] = ()
+    """RevokedHostKeys: files of keys that no host may have."""
+    algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """paramiko's name for a kind of algorithms → those allowed, best first; else its own."""
+    known_first: bool = True
+    """Whether types of known host keys come before the order of the algorithms."""
+    least_rsa_bits: int = LEAST_RSA_BITS
 
     def __str__(self) -> str:
         port = f":{self.port}" if self.port != PORT else ""
@@ -66,7 +104,7 @@ class Destination:
 
 def read_config(host: str) -> paramiko.SSHConfig:
     """Return the user's and the system's configuration; raises ConnectError."""
-    config = paramiko.SSHConfig()
+    config = _Config()
     for name in CONFIGS:
         path = Path(name).expanduser()
         if not path.exists():
@@ -79,39 +117,17 @@ def read_config(host: str) -> paramiko.SSHConfig:
             why = "a line is not understood, which ssh -G names" if unknown else error
             text = f"{name} cannot be used: {why}; fix it, or move it away"
             raise ConnectError(text, host) from error
+    config.parse(io.StringIO("CanonicalDomains none\n"))  # else paramiko (5.1) may miss it
     return config
-
-
-def load_known_hosts(client: paramiko.SSHClient, target: Destination, host: str) -> None:
-    """Load a target's known_hosts files into a client; ConnectError names an invalid line."""
-    for file in target.known_hosts:
-        if not Path(file).exists():
-            continue
-        try:
-            client.load_system_host_keys(file)
-        except (InvalidHostKey, ValueError) as error:
-            text = f"{target}: {file}{_invalid_line(file)} cannot be used: not a host key"
-            raise ConnectError(f"{text}; fix or remove that line", host) from error
-
-
-def _invalid_line(file: str) -> str:
-    """Return the line that paramiko (5.1) could not read; not all of its errors say which."""
-    with Path(file).open(errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                if not line.lstrip().startswith("#"):
-                    HostKeyEntry.from_line(line.strip(), number)
-            except paramiko.SSHException:
-                continue  # paramiko skips these
-            except (InvalidHostKey, ValueError):
-                return f", line {number}"
-    return ""
 
 
 def target_of(
     spec: str, config: paramiko.SSHConfig, host: str, jump: str | None = None
 ) -> Destination:
-    """Return the target of ``[user@]host[:port]``; ``jump`` overrides the configured proxy."""
+    """Return the target of ``[user@]host[:port]``; ``jump`` overrides the configured proxy.
+
+    Raises ConnectError, also if an option decides whom to trust in a way that is not supported.
+    """
     parts = SSH_SPEC.match(spec)
     if parts is None:
         text = f"{spec}: not understood; {SSH_CHARACTERS}; write [user@]host[:port]"
@@ -120,12 +136,14 @@ def target_of(
     try:
         options = config.lookup(name)
         port = int(parts["port"] or options.get("port", PORT))
+        least_rsa_bits = _least_rsa_bits(options)
+        files = {key: _files(options, key) for key in FILE_LISTS}
+        algorithms = _algorithms(options)
     except (ValueError, ImportError, paramiko.SSHException) as error:
         text = f"{name}: ~/.ssh/config cannot be used: {error}; fix it"
         raise ConnectError(text, host) from error
+    _refuse_unfollowed(options, name, host)
     alias = options.get("hostkeyalias")
-    known = f"{options.get('userknownhostsfile', KNOWN_HOSTS)} "
-    known += options.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS)
     proxy = _proxy(options) if jump is None else {"proxyjump": jump}
     at = f"{parts['user']}@{name}" if parts["user"] else name
     return Destination(
@@ -135,12 +153,98 @@ def target_of(
         user=parts["user"] or options.get("user") or getpass.getuser(),
         identities=tuple(map(_file, options.get("identityfile", IDENTITIES))),
         use_agent=options.get("identitiesonly", "no").lower() != "yes",
-        known_hosts=tuple(_file(name) for name in known.split() if name.lower() != "none"),
+        known_hosts=(*files["userknownhostsfile"], *files["globalknownhostsfile"]),
         key_name=alias or options["hostname"],
         key_port=PORT if alias else port,
         proxy_command=proxy.get("proxycommand"),
         proxy_jump=proxy.get("proxyjump"),
+        revoked_hosts=files["revokedhostkeys"],
+        algorithms=algorithms,
+        known_first=options.get("hostkeyalgorithms", "+")[:1] in ("+", "-"),
+        least_rsa_bits=least_rsa_bits,
     )
+
+
+class _Config(paramiko.SSHConfig):
+    """A configuration that asks no resolver: ``target_of`` refuses CanonicalizeHostname."""
+
+    def canonicalize(self, hostname: str, _options: object, _domains: object) -> str:
+        """Return the name as it is."""
+        return hostname
+
+
+def _refuse_unfollowed(options: Mapping[str, str], name: str, host: str) -> None:
+    for option, values in FOLLOWED.items():
+        value = " ".join(_words(options.get(option.lower(), values[0])))
+        if value.lower() not in values:
+            what = f"{name}: ~/.ssh/config: {option} {value} decides whom to trust"
+            step = f"if you trust this host without it, write above it: {option} {values[0]}"
+            raise ConnectError(f"{what}, and udpbench does not follow it; {step}", host)
+
+
+def _words(value: str) -> list[str]:
+    """Return the words of a value, up to a comment."""
+    words = shlex.split(value)
+    comments = [number for number, word in enumerate(words) if word.startswith("#")]
+    return words[: comments[0]] if comments else words
+
+
+def _files(options: Mapping[str, str], key: str) -> tuple[str, ...]:
+    """Return the files of a list; ValueError for a name that would be taken for another."""
+    option, default = FILE_LISTS[key]
+    files = [_file(name) for name in _words(options.get(key, default)) if name.lower() != "none"]
+    for file in files:
+        if not file.startswith("/") or "%" in file or "${" in file:
+            raise ValueError(
+                f"{option} {file}: only names that start with / or ~ and have no % or ${{"
+                " are supported"
+            )
+    return tuple(files)
+
+
+def _least_rsa_bits(options: Mapping[str, str]) -> int:
+    value = "".join(_words(options.get("requiredrsasize", str(LEAST_RSA_BITS))))
+    if not value.isdecimal():
+        raise ValueError(f"RequiredRSASize {value}: not a number of bits")
+    return int(value)
+
+
+def _algorithms(options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return the algorithms of each kind that is configured; ValueError if none is left."""
+    allowed: dict[str, tuple[str, ...]] = {}
+    for key, value in options.items():
+        option, kind = ALGORITHMS.get(key, ("", ""))
+        if not kind or kind in allowed:
+            continue
+        ours = our_algorithms(kind) + (AGENT_ALGORITHMS if kind == "pubkeys" else ())
+        allowed[kind] = chosen(value, ours)
+        if not allowed[kind]:
+            words = " ".join(_words(value))
+            raise ValueError(f"{option} {words} leaves none of {', '.join(ours)}")
+    return allowed
+
+
+def our_algorithms(kind: str) -> tuple[str, ...]:
+    """Return paramiko's algorithms of a kind (5.1 has a public name for all but pubkeys)."""
+    names: tuple[str, ...] = getattr(paramiko.Transport, f"_preferred_{kind}")
+    return names
+
+
+def chosen(value: str, ours: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the algorithms that a list chooses among ours: all it names, or by +, - or ^."""
+    text = "".join(_words(value))
+    sign = text[:1] if text[:1] in "+-^" else ""
+    words = text[len(sign) :].split(",")
+    named = [name for word in words for name in ours if _is_named(name, word)]
+    if sign == "+":
+        return ours
+    if sign == "-":
+        return tuple(name for name in ours if name not in named)
+    return tuple(dict.fromkeys((*named, *ours) if sign == "^" else named))
+
+
+def _is_named(name: str, word: str) -> bool:
+    return fnmatchcase(name, word) or SAME_ALGORITHMS.get(name) == word
 
 
 def _proxy(options: paramiko.SSHConfigDict) -> dict[str, str]:
@@ -172,7 +276,8 @@ def _lines(path: Path, outer: Block, folder: Path, depth: int) -> Iterator[str]:
             match = LINE.match(line)
             key = match["key"].lower() if match is not None else ""
             if match is None or key not in ("include", "host", "match"):
-                yield line.rstrip("\n") + "\n"
+                # paramiko would take the quotes off a list of quoted names.
+                yield line.strip() + " #" * (key in FILE_LISTS) + "\n"
             elif key == "include":
                 for included in _named(match["value"], folder):
                     yield from _lines(included, block, folder, depth + 1)
