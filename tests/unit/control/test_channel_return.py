@@ -223,6 +223,20 @@ def test_the_lease_is_the_limit(scene: Scene) -> None:
     ] == outcomes
 
 
+def test_a_host_that_only_ever_comes_back_is_lost(scene: Scene) -> None:
+    """Each return begins the deadline of the answer anew: it could be put off for ever."""
+    lines = [Line() for _ in range(channel_module.MAX_RETURNS + 1)]
+    scene.way.attempts = list(lines)
+    thread, outcomes = scene.ask()
+    for line in (scene.first, *lines[:-1]):
+        line.hear()
+        line.cut()
+    thread.join(LIMIT_NS / SECOND_NS)
+    assert [
+        "agent lost during echo: its connection was lost 11 times before it answered"
+    ] == outcomes
+
+
 def test_an_attempt_that_does_not_end_is_not_waited_for(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

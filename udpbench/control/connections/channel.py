@@ -19,7 +19,7 @@ from typing import IO, Any
 from udpbench.errors import AgentError, AgentLost, ConnectError, DeadlineExceeded, from_wire
 from udpbench.model import INTEGERS, SECOND_NS
 from udpbench.protocol import MAX_LINE_BYTES, decode, encode, read_line, write_line
-from udpbench.units import format_duration
+from udpbench.units import format_bytes, format_duration
 
 AGENT = "udpbench.agent.serve"
 OBSERVER = "udpbench.agent.observe"
@@ -34,6 +34,8 @@ LAST_PAUSE_NS = SECOND_NS
 """Between two attempts to reconnect: twice as long each time, up to this."""
 LATE_NS = 15 * SECOND_NS
 """After the lease, for an attempt that began within it; by then the agent has restored."""
+MAX_RETURNS = 10
+"""For one answer: its deadline starts again with each, so a host could put it off for ever."""
 CLOSE_NS = 10 * SECOND_NS
 """For an agent whose stdin was closed to stop its workers (2 s) and restore the host."""
 
@@ -134,7 +136,8 @@ class Channel:
                 self._put(pending.line)
             answer = self._await(pending, deadline_ns)
         except queue.Empty:
-            text = f"{verb}: no reply within {format_duration(deadline_ns)}"
+            limit = format_duration(deadline_ns)
+            text = f"{verb}: no reply within {limit}; find out what holds it up there"
             raise DeadlineExceeded(text, self.host) from None
         finally:
             with self._book:
@@ -215,7 +218,7 @@ class Channel:
 
     def _await(self, pending: PendingRequest, deadline_ns: int) -> Answer | None:
         """Return the answer to a request; raises queue.Empty at its deadline."""
-        limit_ns, away = deadline_ns, False
+        limit_ns, away, returns = deadline_ns, False, 0
         while True:
             try:
                 item = pending.slot.get(timeout=limit_ns / SECOND_NS)
@@ -228,6 +231,10 @@ class Channel:
                 return item
             self.notice(item.text)
             away = item.away
+            returns += not away
+            if returns > MAX_RETURNS:
+                self.lose(f"its connection was lost {returns} times before it answered")
+                return None
             limit_ns = self._absence_limit_ns() if away else deadline_ns
 
     def _absence_limit_ns(self) -> int:
@@ -253,6 +260,8 @@ class Channel:
         except Exception as error:  # noqa: BLE001 - another thread may wait for a reply
             why = f"its replies ended with {type(error).__name__}: {error}"
         self.lose(why)
+        if why != ENDED:
+            self._pipes.release()  # nobody reads on: what it still sends would fill the memory
 
     def _come_back(self) -> bool:
         """Reconnect and repeat unanswered requests; return False if the agent is lost."""
@@ -313,6 +322,10 @@ class Channel:
         why = ENDED
         while line := self._pipes.replies.readline(MAX_LINE_BYTES + 1):
             self._heard_ns = received_ns = time.monotonic_ns()
+            if len(line) > MAX_LINE_BYTES:
+                limit = format_bytes(MAX_LINE_BYTES)
+                why = f"its answer is longer than {limit}; find out what prints that there"
+                break
             try:
                 reply = read_line(line)
             except ValueError:

@@ -15,8 +15,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from typing import IO, Any, TypeVar, cast
 
@@ -37,6 +42,7 @@ from udpbench.control.connections.ssh_config import (
     read_config,
     target_of,
 )
+from udpbench.control.connections.ssh_limits import LIMITS, SshLimits, WholeLimit
 from udpbench.control.connections.ssh_proxy import Proxy
 from udpbench.control.deployment.deployer import (
     BOOT,
@@ -75,26 +81,10 @@ T = TypeVar("T")
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else it prints tracebacks
 
 
-@dataclass(frozen=True)
-class SshLimits:
-    """Limits for reaching another host."""
-
-    connect_ns: int = 15 * SECOND_NS
-    """For each of TCP connection, banner, key exchange, login, and channel. With a round trip of
-    200 ms all of them take 2 s."""
-    start_ns: int = 30 * SECOND_NS
-    """For a login shell to start our command; some read a slow network file system first."""
-
-    @property
-    def connect_s(self) -> float:
-        """``connect_ns`` in seconds, for paramiko."""
-        return self.connect_ns / SECOND_NS
-
-
 def open_ssh(
     host: str,
     connect: Connect,
-    limits: SshLimits = SshLimits(),
+    limits: SshLimits = LIMITS,
     deployer: Deployer | None = None,
     module: Sequence[str] = (AGENT,),
 ) -> Channel:
@@ -107,7 +97,7 @@ def open_ssh(
 
 
 def talk(
-    host: str, connect: Connect, act: Callable[[Conversation], T], limits: SshLimits = SshLimits()
+    host: str, connect: Connect, act: Callable[[Conversation], T], limits: SshLimits = LIMITS
 ) -> T:
     """Return what ``act`` does with the program that brings agents; raises ConnectError."""
     with ExitStack() as stack:
@@ -125,19 +115,33 @@ class _Login:
         stack: ExitStack,
         module: tuple[str, ...] = (AGENT,),
     ) -> None:
-        self.client = _Dialer(host, stack, limits).dial(connect.ssh or host, 0)
-        self.agent = _run(self.client, command(connect, module), host, limits)
-        self.requests = cast("IO[bytes]", RequestPipe(self.agent))
-        self.replies = io.BufferedReader(ReplyPipe(self.agent.recv))
-        self.errors = io.BufferedReader(ReplyPipe(self.agent.recv_stderr))
         self._host, self._connect, self._limits, self._module = host, connect, limits, module[0]
-        self.python = _skip_noise(self.agent, self.replies, host, limits)
+        self._whole = WholeLimit(host, limits)
+        with self._whole.during("the login"):
+            self.client = _Dialer(host, stack, limits, self._whole).dial(connect.ssh or host, 0)
+            self._whole.doing = "the start of our command"
+            self.agent = _run(self.client, command(connect, module), host, limits)
+            within = partial(_answered, _transport(self.client), limits.whole_ns)
+            self.requests = cast("IO[bytes]", RequestPipe(self.agent, within))
+            self.replies = io.BufferedReader(ReplyPipe(self.agent.recv))
+            self.errors = io.BufferedReader(ReplyPipe(self.agent.recv_stderr))
+            self.python = _skip_noise(self.agent, self.replies, host, limits)
 
     def talk(self, act: Callable[[Conversation], T]) -> T:
         """Return what ``act`` does with the program that brings agents; raises ConnectError."""
+        with self._whole.during("the deployment"):
+            return self._talk(act)
+
+    def await_announcement(self) -> None:
+        """Wait for the line of a waiting agent; raises AgentLost if there is none."""
+        with self._whole.during("the reconnection"):
+            _await_announcement(self.agent, self.replies, self._host, self._limits)
+
+    def _talk(self, act: Callable[[Conversation], T]) -> T:
         self.agent.settimeout(self._limits.start_ns / SECOND_NS)
+        line = Conversation(self._host, self.requests, self.replies, self._whole.paused)
         try:
-            return act(Conversation(self._host, self.requests, self.replies))
+            return act(line)
         except TimeoutError as error:
             raise ConnectError("its Python does not answer; is it busy?", self._host) from error
         except (EOFError, OSError) as error:
@@ -180,7 +184,7 @@ def _open(
             become = connect.become is not None
             folder = login.talk(lambda line: deployer.bring(line, become, "start", module, folder))
         if module[0] == RETURNING:
-            _await_announcement(agent, login.replies, host, limits)
+            login.await_announcement()
         kept = stack.pop_all()
 
     def ended(limit_ns: int) -> int | None:
@@ -189,10 +193,7 @@ def _open(
         return agent.exit_status if agent.exit_status >= 0 else None
 
     def again(run: str, limit_ns: int) -> Pipes:
-        connect_ns, start_ns = (min(limit_ns, n) for n in (limits.connect_ns, limits.start_ns))
-        return _open(
-            host, connect, SshLimits(connect_ns, start_ns), deployer, (RETURNING, run), folder
-        )
+        return _open(host, connect, limits.within(limit_ns), deployer, (RETURNING, run), folder)
 
     return Pipes(
         requests=login.requests,
@@ -267,7 +268,7 @@ def _run(client: paramiko.SSHClient, line: str, host: str, limits: SshLimits) ->
         transport = _transport(client)
         agent = transport.open_session(timeout=limits.connect_s)
         agent.settimeout(limits.connect_s)
-        with _answered(transport, limits):
+        with _answered(transport, limits.connect_ns):
             agent.exec_command(line)
     except (paramiko.SSHException, OSError, EOFError) as error:
         what = f"logged in, but the host runs no command: {_text(error)}"
@@ -276,22 +277,25 @@ def _run(client: paramiko.SSHClient, line: str, host: str, limits: SshLimits) ->
 
 
 @contextmanager
-def _answered(transport: paramiko.Transport, limits: SshLimits) -> Iterator[None]:
-    """Close a connection without an answer in time; paramiko (5.1) would wait for ever."""
+def _answered(transport: paramiko.Transport, limit_ns: int) -> Iterator[None]:
+    """Close a connection without an answer in time; paramiko (5.1) would wait for ever.
+
+    Also for a host that takes no more of what is sent to it.
+    """
     silent = threading.Event()
 
     def end() -> None:
         silent.set()
         transport.close()
 
-    timer = threading.Timer(limits.connect_s, end)
+    timer = threading.Timer(limit_ns / SECOND_NS, end)
     timer.daemon = True
     timer.start()
     try:
         yield
     except (paramiko.SSHException, OSError, EOFError) as error:
         if silent.is_set():
-            raise TimeoutError(f"no answer within {format_duration(limits.connect_ns)}") from error
+            raise TimeoutError(f"no answer within {format_duration(limit_ns)}") from error
         raise
     finally:
         timer.cancel()
@@ -353,9 +357,10 @@ def _await_announcement(
 class _Dialer:
     """Connects to one host, through jump hosts if the configuration says so."""
 
-    def __init__(self, host: str, line: ExitStack, limits: SshLimits) -> None:
+    def __init__(self, host: str, line: ExitStack, limits: SshLimits, whole: WholeLimit) -> None:
         self._host = host
         self._limits = limits
+        self._whole = whole
         self._line = line
         self._config = read_config(host)
 
@@ -364,6 +369,7 @@ class _Dialer:
         target = target_of(spec, self._config, self._host, jump)
         if jumps > MAX_JUMPS:
             raise ConnectError(f"{target}: more than {MAX_JUMPS} jumps; see ProxyJump", self._host)
+        self._whole.doing = f"the login at {target}"
         proxy = self._proxy(target)
         keys = _Keys(target)
         try:
@@ -415,7 +421,7 @@ class _Dialer:
     def _stream(self, target: Destination, proxy: Proxy | None, jumps: int) -> Any:
         """Return what carries the connection: a proxy's socket, a jump's channel, or TCP."""
         if proxy is not None:
-            return proxy.socket
+            return self._whole.count(proxy.socket)
         if target.proxy_jump is not None:
             before, _, last = target.proxy_jump.rpartition(",")
             through = self.dial(last, jumps + 1, before or None)
@@ -425,11 +431,27 @@ class _Dialer:
                     "direct-tcpip", to, ("127.0.0.1", 0), timeout=self._limits.connect_s
                 )
             )
-        stream = socket.create_connection((target.address, target.port), self._limits.connect_s)
+        stream = self._connect(target)
         self._line.callback(stream.close)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_NS // 10**6)
-        return stream
+        return self._whole.count(stream)
+
+    def _connect(self, target: Destination) -> socket.socket:
+        """Return a TCP connection to the first address that accepts one."""
+        refusal: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
+        addresses = socket.getaddrinfo(target.address, target.port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in addresses:
+            stream = socket.socket(family, kind, protocol)
+            stream.settimeout(min(self._limits.connect_s, self._whole.left_s))
+            try:
+                stream.connect(address)
+            except OSError as error:
+                stream.close()
+                refusal = error
+            else:
+                return stream
+        raise refusal
 
 
 class _Jump:
@@ -599,8 +621,14 @@ def _as_broken_pipe() -> Iterator[None]:
 class RequestPipe(io.RawIOBase):
     """The agent's stdin over a channel."""
 
-    def __init__(self, agent: paramiko.Channel) -> None:
+    def __init__(
+        self,
+        agent: paramiko.Channel,
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """``within`` limits how long a host may take nothing."""
         self._agent = agent
+        self._within = within
 
     def writable(self) -> bool:
         """Return True."""
@@ -608,7 +636,7 @@ class RequestPipe(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         """Send all data; raises OSError if the channel is closed or the connection ends."""
-        with _as_broken_pipe():
+        with _as_broken_pipe(), self._within():
             self._agent.sendall(data)
         return len(data)
 
@@ -616,7 +644,7 @@ class RequestPipe(io.RawIOBase):
         """Close the agent's stdin; raises OSError if the connection ends meanwhile."""
         try:
             if not self.closed:
-                with _as_broken_pipe():
+                with _as_broken_pipe(), self._within():
                     self._agent.shutdown_write()
         finally:
             super().close()

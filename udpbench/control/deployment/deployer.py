@@ -10,6 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -61,6 +62,8 @@ class Conversation:
     host: str
     requests: IO[bytes]
     replies: IO[bytes]
+    paused: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Stops the clock of the host's limit for what the controller does alone."""
 
     def send(self, request: dict[str, Any], content: bytes = b"") -> None:
         """Send one request and its content; raises OSError if the connection ended."""
@@ -134,7 +137,8 @@ class Deployer:
         program that carries it ended.
         """
         report = _greet(line, become)
-        bundle = self._bundle(line.host, report)
+        with line.paused():  # pip may download
+            bundle = self._bundle(line.host, report)
         request = {"do": doing, "key": bundle.key, "run": run, "folder": folder}
         request["place"] = "system" if become else "cache"
         line.send(request)
