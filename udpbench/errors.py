@@ -123,7 +123,7 @@ class HelloRefused(HostError):
 
 
 class AgentLost(HostError):
-    """The connection to a running agent broke; the agent restores the host when its lease ends."""
+    """The connection to a running agent broke; the agent, if it lives, restores after its lease."""
 
 
 class HostLacks(HostError):

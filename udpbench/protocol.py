@@ -75,6 +75,8 @@ class Taken:
     lock: Optional[Lock] = None
     left_behind: tuple[str, ...] = ()
     """Runs that died here and whose changes are not yet undone."""
+    in_use: tuple[str, ...] = ()
+    """Runs whose changes an agent, a guardian or a restore still has in hand here."""
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,9 @@ class Ending:
     """``{kind, message, host}`` of the error that ended a failed run early."""
     restore_errors: tuple[dict[str, str], ...] = ()
     lost: tuple[dict[str, str], ...] = ()
-    """The same for agents that could not be told to restore; each restores itself, unobserved."""
+    """The same for agents that could not be told to restore."""
+    seen_restored: tuple[str, ...] = ()
+    """Hosts of lost agents that were seen restored after the lease."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.locks import Held, Locks
 from udpbench.agent.loop import Service, prove_same
 from udpbench.agent.reconnect import Door
-from udpbench.agent.settings.journal import FOLDER, abandoned, remove_stale, run_of
+from udpbench.agent.settings.journal import FOLDER, abandoned, in_use, remove_stale, run_of
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import HelloRefused
 from udpbench.model import Scope
@@ -121,7 +121,9 @@ class Session(Service):
             # Without a door, the end of stdin ends the run.
             with suppress(OSError):
                 self.door = Door(self._host, verbs.run, alone="namespace" in scopes)
-        return Taken(left_behind=tuple(run_of(path) for path in abandoned(self._host)))
+        # In this order, a run whose process ends in between is in both, not in none.
+        used = tuple(map(run_of, in_use(self._host)))
+        return Taken(left_behind=tuple(map(run_of, abandoned(self._host))), in_use=used)
 
     def _await_restores(self, locks: Locks) -> None:
         """Wait for a dead run's guardian, so that no half-restored value is read."""

@@ -125,9 +125,11 @@ class AgentClient:
         """Networks to which a sender may send through a gateway; None: all."""
         self.pid: int | None = None
         """The agent's process id on its machine, once it was greeted."""
+        self.netns: int | None = None
+        """The inode of its network namespace, likewise."""
         self._private = channel.pid is None and scopes == ("namespace",)
         """In a built-in lab on another machine, where the agent creates its own namespace."""
-        self._run = ""
+        self.run = ""
         self._lease_ns = 0
         self._controller: int | None = None
         """This process, if the agent is on the same machine."""
@@ -156,10 +158,10 @@ class AgentClient:
             returns=self._returns,
             private=self._private,
         )
-        self.pid = hello.pid
+        self.pid, self.netns = hello.pid, hello.netns
         for _ in range(GREETING_PINGS):
             self._ask("ping")
-        self._run, self._lease_ns = run, lease_ns
+        self.run, self._lease_ns = run, lease_ns
         self._controller = os.getpid() if hello.boot_id == _boot_id() else None
         return hello
 
@@ -172,7 +174,7 @@ class AgentClient:
         """Take the host for this run, unless another run has it; raises HelloRefused."""
         taken: Taken = self._ask("take", use=use)
         if taken.held_by is None and self._returns:
-            self.channel.outlast(self._run, self._lease_ns)
+            self.channel.outlast(self.run, self._lease_ns)
         return taken
 
     def release(self) -> None:

@@ -371,7 +371,7 @@ class Restored:
 
     failed: tuple[RestoreError, ...]
     lost: tuple[AgentLost, ...]
-    """Not a failure: a lost agent or its guardian restores, or its namespace is gone."""
+    """To be looked at again: it, or its guardian, may have restored."""
 
 
 def restore(agents: Agents) -> Restored:

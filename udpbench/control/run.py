@@ -21,11 +21,11 @@ from udpbench.control.agents import (
     refuse_lacking,
     refuse_left_behind,
     restore,
-    restore_command,
     restore_left_behind,
 )
 from udpbench.control.host_changes import compared, refuse_changed
 from udpbench.control.lab_lock import Surroundings, Terms, take_lab
+from udpbench.control.lost_hosts import LOOK_NS, look_again
 from udpbench.control.refusals import refuse_foreseen
 from udpbench.control.schedule import Total, lasting, next_trial, stored_as, trial_order
 from udpbench.control.search_progress import SearchProgress
@@ -46,7 +46,7 @@ from udpbench.errors import (
 )
 from udpbench.model import SECOND_NS, Experiment, Facts, Lab, Progress, SelfTest, TrialRecord
 from udpbench.records import Ending, RunWriter, now_utc
-from udpbench.units import show_range
+from udpbench.units import format_duration, show_range
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,8 @@ class _Run:
         self.error: UdpbenchError | None = None
         self.restore_errors: tuple[RestoreError, ...] = ()
         self.lost: tuple[AgentLost, ...] = ()
+        self.seen: tuple[str, ...] = ()
+        """Hosts of lost agents that were then seen restored."""
         self.status: Literal["complete", "interrupted", "failed"] = "failed"
         self.total = Total(experiments)
         self.searches = SearchProgress(experiments)
@@ -247,11 +249,25 @@ class _Run:
         finally:  # The progress display may fail, for example on a closed pipe.
             restored = restore(agents)
             self.restore_errors, self.lost = restored.failed, restored.lost
-        for error in restored.failed:
+            if restored.lost:
+                self._look_again(agents, restored.lost)
+        for error in self.restore_errors:
             self._tell("restore", f"not restored: {error}")
-        for loss in restored.lost:
-            step = f"to make sure: {restore_command(self.lab)}"
-            self._tell("restore", f"{loss.host}: lost, so it restores itself; {step}")
+        for name in self.seen:
+            self._tell("restore", f"{name}: lost, and then seen restored")
+
+    def _look_again(self, agents: Agents, lost: Sequence[AgentLost]) -> None:
+        names = ", ".join(loss.host for loss in lost)
+        lease_ns = self.options.lease_ns
+        limit = format_duration(lease_ns + LOOK_NS)
+        self.around.interrupt.doing = f"looking at {names}, lost, for at most {limit}"
+        try:
+            self._tell("restore", f"{names}: lost; looking again after the lease, within {limit}")
+        finally:
+            around = self.around
+            look = look_again(agents, lost, self.lab, around.reach, around.clock, lease_ns)
+            self.seen = look.restored
+            self.restore_errors += look.failed
 
     def _finish(self) -> None:
         """Write the run folder's last line, if it can be written."""
@@ -259,7 +275,7 @@ class _Run:
         failed = tuple(map(described, self.restore_errors))
         lost = tuple(map(described, self.lost))
         try:
-            self.writer.finish(Ending(now_utc(), self.status, error, failed, lost))
+            self.writer.finish(Ending(now_utc(), self.status, error, failed, lost, self.seen))
         except RecordError as record_error:
             self.error = self.error or record_error
 

@@ -115,11 +115,13 @@ def _doubts(session: RunSession, name: str) -> Iterator[str]:
     error = ending.error
     # Older records name no lost agents, only the error that ended the run.
     ended_by = (error,) if error is not None and error.get("kind") == AgentLost.__name__ else ()
+    known = {*ending.seen_restored, *(error.get("host") for error in ending.restore_errors)}
     for loss in ending.lost or ended_by:
-        yield (
-            f"An agent was lost ({message(loss)}): it restores its own changes, but that was "
-            "not verified."
-        )
+        if loss.get("host") not in known:
+            yield (
+                f"An agent was lost ({message(loss)}): it restores its own changes, but that was "
+                "not verified."
+            )
 
 
 def _restore(run: Run) -> str:

@@ -2,7 +2,8 @@
 
 It holds the read end of a pipe whose write end only the agent has: end of file means that the agent
 has ended. It does nothing while the agent lives, and ends when nothing is left to do, because it
-keeps the network namespace alive.
+keeps the network namespace alive. Where it may, it leaves its agent's cgroup for one of its own, so
+that whoever ends that cgroup (``systemctl``, ``loginctl``, ``cgroup.kill``) does not end it, too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +24,10 @@ if TYPE_CHECKING:  # with the standard library alone the child starts in 20 ms, 
 
 START_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 5.0
+CGROUPS = ("sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cgroup/systemd")
+"""Hierarchies by which systemd ends processes: version 2, hybrid, version 1 (cgroups(7))."""
+CGROUP_PREFIX = "udpbench-guardian-"
+CGROUP_MEMBERS = "cgroup.procs"
 _READY = b"r"
 _RELEASE = b"q"
 
@@ -114,9 +120,52 @@ class Guardian:
 
 
 def watch(root: Path, path: Path) -> int:
-    """Wait for end of file on stdin; then restore from the journal, if it exists."""
+    """Guard this host until the agent has ended; return the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    own = enter_own_cgroups(root)
+    try:
+        return _await_end(root, path)
+    finally:
+        leave(own)
+
+
+def enter_own_cgroups(root: Path) -> tuple[Path, ...]:
+    """Move this process into cgroups of its own; return those that could be made."""
+    own = []
+    for tree in (root / name for name in CGROUPS):
+        if not (tree / CGROUP_MEMBERS).exists():
+            continue
+        _remove_stale(root, tree)
+        group = tree / f"{CGROUP_PREFIX}{os.getpid()}"
+        try:
+            group.mkdir()
+            own.append(group)
+            (group / CGROUP_MEMBERS).write_text("0")  # this process
+        except OSError:  # not root, or read-only as in a container: it stays with its agent
+            leave(own[-1:])
+    return tuple(own)
+
+
+def _remove_stale(root: Path, tree: Path) -> None:
+    """Remove the cgroups of guardians that were killed; the kernel keeps those with processes."""
+    for group in tree.glob(f"{CGROUP_PREFIX}*"):
+        if not (root / "proc" / group.name[len(CGROUP_PREFIX) :]).exists():
+            with suppress(OSError):
+                group.rmdir()
+
+
+def leave(groups: Sequence[Path]) -> None:
+    """Move this process to the root of each hierarchy and remove its own cgroup."""
+    for group in groups:
+        with suppress(OSError):
+            (group.parent / CGROUP_MEMBERS).write_text("0")
+        with suppress(OSError):
+            group.rmdir()
+
+
+def _await_end(root: Path, path: Path) -> int:
+    """Wait for end of file on stdin; then restore from the journal, if it exists."""
     os.write(1, _READY)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
