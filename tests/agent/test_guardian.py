@@ -18,6 +18,7 @@ from settings_world import fake_host
 import udpbench
 from udpbench.agent import install
 from udpbench.agent.host.system import Host
+from udpbench.agent.settings import guardian as guardian_module
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.guardian import Guardian
 from udpbench.agent.settings.journal import Journal
@@ -39,6 +40,10 @@ from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.sysctl import Sysctl
 from udpbench.model import Setting
 host = Host(Path(sys.argv[1]))
+if sys.argv[2] == "wait":  # for what is done to this process before it has children
+    print(0, flush=True)
+    sys.stdin.readline()
+    sys.argv[2] = "change"
 journal = Journal(host, "run")
 guardian = Guardian.start(host, journal)
 if sys.argv[2] == "change":
@@ -126,6 +131,82 @@ def test_signals_to_the_guardian_do_not_stop_it(host: Host) -> None:
     finish(process)
     assert ended(guardian)
     assert "212992" == host.read_text(FILE)
+
+
+def trees() -> list[Path]:
+    """Return the hierarchies of cgroups in which this user may make one."""
+    named = [Path("/", name) for name in guardian_module.CGROUPS]
+    return [tree for tree in named if os.access(tree / "cgroup.procs", os.W_OK)]
+
+
+@pytest.mark.skipif(not trees(), reason="needs cgroups that this user may make: root")
+def test_whoever_ends_the_agents_cgroup_misses_the_guardian(host: Host) -> None:
+    """Everybody in it is killed at once, as systemctl kill does; of the cgroups nothing stays."""
+    tree = trees()[0]
+    before = {group.name for group in tree.iterdir()}
+    link = host.path("/sys/fs/cgroup")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(tree)
+    process, _ = agent(host, "wait")
+    group = tree / f"udpbench-test-{process.pid}"
+    group.mkdir()
+    try:
+        (group / "cgroup.procs").write_text(str(process.pid))
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout is not None
+        guardian = int(process.stdout.readline())
+        members = list(map(int, (group / "cgroup.procs").read_text().split()))
+        assert [process.pid] == members
+        for member in members:
+            os.kill(member, signal.SIGKILL)
+        finish(process)
+        assert ended(guardian)
+        assert ("212992", []) == (host.read_text(FILE), host.listdir("/run/udpbench"))
+    finally:
+        host.wait_for(
+            "an empty cgroup", lambda: not (group / "cgroup.procs").read_text(), DEADLINE_S
+        )
+        group.rmdir()
+    assert before == {group.name for group in tree.iterdir()}
+
+
+@pytest.fixture
+def tree(host: Host) -> Path:
+    """Return a hierarchy that is a folder."""
+    tree = host.path("/sys/fs/cgroup")
+    tree.mkdir(parents=True, exist_ok=True)
+    (tree / "cgroup.procs").touch()
+    return tree
+
+
+def test_a_guardian_that_may_make_no_cgroup_stays_where_it_is(
+    host: Host, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As any user but root, or in a container: it restores all the same."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert () == guardian_module.enter_own_cgroups(host.root)
+    assert ["cgroup.procs"] == [file.name for file in tree.iterdir()]
+
+
+def test_cgroups_of_killed_guardians_are_removed(host: Host, tree: Path) -> None:
+    """Not that of one that lives; where there are no cgroups, nothing is made."""
+    (tree / "udpbench-guardian-77").mkdir()
+    (tree / "udpbench-guardian-78").mkdir()
+    (host.root / "proc" / "78").mkdir(parents=True)
+    (own,) = guardian_module.enter_own_cgroups(host.root)
+    assert {"cgroup.procs", "udpbench-guardian-78", own.name} == {
+        file.name for file in tree.iterdir()
+    }
+    assert "0" == (own / "cgroup.procs").read_text()
+    (own / "cgroup.procs").unlink()  # the kernel's own go with the folder
+    guardian_module.leave([own])
+    assert ("0", False) == ((tree / "cgroup.procs").read_text(), own.exists())
 
 
 def test_without_a_change_there_is_nothing_to_restore(host: Host) -> None:

@@ -168,6 +168,9 @@ FINISHED = {"measured": ["done"], "between": ["done"], "restore": ["done"]}
 LEASE_RAN_OUT = "udpbench agent: the lease of 2 s expired; restored"
 
 
+VICTIM = {"lab": BuiltIn.victim, "ssh": BySsh.victim}
+
+
 def outcome(case: Case, message: str) -> tuple[int, list[str], str]:
     """Return the exit status, the trials' states, and what is said."""
     finished = FINISHED.get(case.when, [])
@@ -189,11 +192,12 @@ def outcome(case: Case, message: str) -> tuple[int, list[str], str]:
         failed = ["failed", "done"]  # the next one has a new worker
     words = {
         "stopped": LEASE_RAN_OUT,
-        "agent": "agent lost during ",
-        "way": "it ended, or the connection to it did; reconnecting failed: ",
+        "agent": f"{VICTIM[case.where]}: lost, and then seen restored",
+        "way": "not restored: right: lost, and not seen restored: ",
         "worker": "ended unexpectedly (killed by signal 9)",
     }
-    return 3, failed, words[case.who]
+    # A host that cannot be reached any more is not known to be restored.
+    return 4 if case.who == "way" else 3, failed, words[case.who]
 
 
 def differences(
@@ -281,10 +285,10 @@ LEFT_BEHIND = [Case("agent", "warmup", where) for where in WHERE]
 @pytest.mark.parametrize(
     "case", sampled(LEFT_BEHIND, LEFT_BEHIND[:1], lambda case: case.apart), ids=str
 )
-def test_restore_mends_what_an_agent_left_that_died_with_its_guardian(
+def test_what_an_agent_left_that_died_with_its_guardian_is_restored(
     case: Case, place: Place, tmp_path: Path
 ) -> None:
-    """Until then no run begins there; the second restore finds nothing to do."""
+    """By a second look after the lease; the trial has failed, and nothing is left to restore."""
     before = place.visible()
     with running(place, tmp_path, 1) as run:
         scene = Scene(place, run)
@@ -293,9 +297,32 @@ def test_restore_mends_what_an_agent_left_that_died_with_its_guardian(
         scene.hit("guardian")
         scene.hit("agent")
         assert 3 == run.end(), run.output
+        assert not scene.journal(place.victim).exists()
+        assert f"{place.victim}: lost, and then seen restored" in run.output
+    assert [] == list(differences(before, place.visible()))
+    again = typed(place, "restore", "--lab", place.lab)
+    assert (0, "nothing was left behind\n") == (again.returncode, again.stdout), again.stderr
+
+
+def test_restore_mends_what_was_not_seen_restored(pair: Pair, tmp_path: Path) -> None:
+    """The host cannot be reached again: exit code 4, and no run begins there before."""
+    pair.write_home()
+    place = BySsh(pair, tmp_path)
+    before = place.visible()
+    with running(place, tmp_path, 1) as run:
+        scene = Scene(place, run)
+        scene.reach("warmup", "agent")
+        scene.hold(place.victim)
+        scene.hit("guardian")
+        pair.write_home({place.victim: "false {}"})
+        scene.hit("agent")
+        assert 4 == run.end(), run.output
         assert scene.journal(place.victim).exists()
-        command = "udpbench restore" + (f" --lab {place.lab}" if case.where == "ssh" else "")
-        assert f"to make sure: {command}" in " ".join(run.output.split()), run.output
+        text = " ".join(run.output.split())
+        command = f"udpbench restore --lab {place.lab}"
+        assert f"as soon as it can be reached, type: {command}" in text
+        assert "seen restored" not in text.replace("not seen restored", "")
+    pair.write_home()
     (tmp_path / "again").mkdir()
     with running(place, tmp_path / "again", 1) as again:
         assert 3 == again.end(), again.output

@@ -171,6 +171,7 @@ class FakeAgent:
         self.exit_status = 0
         self.kept_logs: str | None = None
         self.lost: str | None = None
+        self.run = ""
         self.overflowed = 0
 
     def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:
@@ -209,7 +210,8 @@ class FakeAgent:
         self.world.say(f"end {self.host}")
         return self.exit_status
 
-    def _hello(self, build: str, **_args: Any) -> Hello:
+    def _hello(self, build: str, run: str, **_args: Any) -> Hello:
+        self.run = run
         netns = self.world.netns.get(self.host, self.pid or 0)
         capabilities = {"net_admin": True, **self.world.capabilities}
         return Hello(self.pid or 0, netns, "boot", build, "3.11", capabilities)

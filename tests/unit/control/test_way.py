@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from golden import Golden
 
 from control.fake import World, experiment, facts, go, header, lab, only
+from udpbench.control import lost_hosts
 from udpbench.control.run import RunOptions, restore_lab, run
 from udpbench.control.setting_findings import altered, refused, rounded
 from udpbench.errors import (
     AgentError,
     AgentLost,
+    ConnectError,
     DeadlineExceeded,
     HelloRefused,
     HostError,
@@ -24,7 +28,8 @@ from udpbench.errors import (
     Unseen,
     WorkerFailed,
 )
-from udpbench.model import Change, Progress, SelfTest, Setting, StageProof
+from udpbench.model import SECOND_NS, Change, Progress, SelfTest, Setting, StageProof
+from udpbench.protocol import Taken
 from udpbench.records import RunWriter, read_run
 from udpbench.report.summary import ending_code
 
@@ -323,6 +328,120 @@ def test_an_agent_that_is_lost_at_restore_keeps_no_other_from_it(tmp_path: Path)
     assert run.ending is not None
     assert (["done"], "failed") == ([record.status for record in run.records], run.ending.status)
     assert ["sender"] == [error["host"] for error in run.ending.lost]
+
+
+def test_a_lost_host_that_is_seen_restored_is_called_so(tmp_path: Path) -> None:
+    """Of a built-in lab: its namespace has ended, and all that was set in it."""
+    world = World()
+    world.raises("restore sender", AgentLost("gone", "sender"))
+    begun_ns = world.clock.now_ns()
+    _, run = go(world, tmp_path)
+    said = [progress.text for progress in world.progress if progress.event == "restore"]
+    assert [
+        "restoring sender, receiver, machine",
+        "sender: lost; looking again after the lease, within 70s",
+        "sender: lost, and then seen restored",
+    ] == said
+    assert run.ending is not None
+    assert (("sender",), ()) == (run.ending.seen_restored, run.ending.restore_errors)
+    assert world.clock.now_ns() - begun_ns >= 10 * SECOND_NS
+
+
+def test_a_namespace_that_has_not_ended_is_not_called_restored(
+    tmp_path: Path, golden: Golden
+) -> None:
+    """Somebody is in it still: the run ends with 4, and says what to type."""
+    world = World(netns={"sender": Path("/proc/self/ns/net").stat().st_ino})
+    world.raises("restore sender", AgentLost("gone", "sender"))
+    outcome, run = go(world, tmp_path)
+    (error,) = outcome.restore_errors
+    golden.check(str(error))
+    assert (4, ()) == (outcome.exit_code, run.ending.seen_restored if run.ending else None)
+
+
+@pytest.mark.parametrize(
+    ("taken", "code", "words"),
+    [
+        ([Taken()], 3, ["take machine"]),
+        (
+            [Taken(in_use=("RUN",)), Taken(left_behind=("RUN",)), Taken()],
+            3,
+            ["take machine", "take machine", "restore machine", "take machine"],
+        ),
+        ([Taken(left_behind=("other",), in_use=("another",))], 3, ["take machine"]),
+        ([Taken(in_use=("RUN",))] * 500, 4, ["take machine"] * 121),
+    ],
+)
+def test_a_lost_machine_is_looked_at_until_nothing_is_left(
+    tmp_path: Path, taken: list[Taken], code: int, words: list[str]
+) -> None:
+    """Its guardian may still restore; what nobody does any more, the new agent undoes."""
+    world = World()
+
+    def lost() -> None:
+        run = world.agents["machine"].run
+        world.held["machine"] = [
+            replace(
+                answer,
+                **{
+                    key: tuple(run if name == "RUN" else name for name in getattr(answer, key))
+                    for key in ("left_behind", "in_use")
+                },
+            )
+            for answer in taken
+        ]
+        raise AgentLost("gone", "machine")
+
+    world.hooks["restore machine"] = lost
+    outcome, run = go(world, tmp_path)
+    at = world.words.index("open machine", 1)
+    until = world.words.index("end machine")
+    assert ["open machine", "hello machine", *words] == world.words[at:until]
+    assert code == outcome.exit_code
+    assert run.ending is not None
+    assert (("machine",) if code == 3 else ()) == run.ending.seen_restored
+
+
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [
+        ("open machine", ConnectError("no route", "machine")),
+        ("hello machine", AgentLost("it ended", "machine")),
+        ("restore machine", RestoreError("eth3 mtu stays 9000", "machine")),
+        ("open machine", KeyError("odd")),
+    ],
+)
+def test_a_lost_machine_that_is_not_seen_restored_ends_with_4(
+    tmp_path: Path, word: str, error: Exception, golden: Golden
+) -> None:
+    """Whatever keeps it from being seen is told, and how to go on."""
+    world = World()
+
+    def lost() -> None:
+        run = world.agents["machine"].run
+        world.held["machine"] = [Taken(left_behind=(run,)), Taken()]
+        world.raises(word, error)
+        raise AgentLost("gone", "machine")
+
+    world.hooks["restore machine"] = lost
+    outcome, _ = go(world, tmp_path)
+    (why,) = outcome.restore_errors
+    golden.check(str(why).replace(world.agents["sender"].run, "RUN"))
+    assert 4 == outcome.exit_code
+
+
+def test_a_host_that_answers_no_look_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the limit it is not known to be restored."""
+    monkeypatch.setattr(lost_hosts, "LOOK_NS", SECOND_NS // 20)
+    world, over = World(), threading.Event()
+    world.raises("restore machine", AgentLost("gone", "machine"))
+    world.hooks["restore receiver"] = lambda: world.hooks.update({"open machine": over.wait})
+    outcome, _ = go(world, tmp_path)
+    over.set()
+    (why,) = outcome.restore_errors
+    assert "machine: lost, and not seen restored: no answer within 50ms; as soon as" in str(why)
 
 
 def test_an_agent_that_is_lost_after_an_interrupt_is_recorded(tmp_path: Path) -> None:
