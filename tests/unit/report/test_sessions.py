@@ -117,6 +117,8 @@ STAYS = {"kind": "RestoreError", "message": "mtu stays", "host": "right"}
         Ending("then", "failed", LOST),
         Ending("then", "interrupted", lost=(LOST,)),
         Ending("then", "failed", LOST, lost=(LOST,)),
+        Ending("then", "failed", LOST, lost=(LOST,), seen_restored=("left",)),
+        Ending("then", "failed", LOST, (STAYS,), lost=(LOST,)),
     ],
 )
 def test_it_is_said_whether_hosts_were_put_back(
