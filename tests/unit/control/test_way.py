@@ -336,12 +336,12 @@ def test_a_lost_host_that_is_seen_restored_is_called_so(tmp_path: Path) -> None:
     world.raises("restore sender", AgentLost("gone", "sender"))
     begun_ns = world.clock.now_ns()
     _, run = go(world, tmp_path)
-    said = [progress.text for progress in world.progress if progress.event == "restore"]
+    texts = [progress.text for progress in world.progress if progress.event == "restore"]
     assert [
         "restoring sender, receiver, machine",
         "sender: lost; looking again after the lease, within 70s",
         "sender: lost, and then seen restored",
-    ] == said
+    ] == texts
     assert run.ending is not None
     assert (("sender",), ()) == (run.ending.seen_restored, run.ending.restore_errors)
     assert world.clock.now_ns() - begun_ns >= 10 * SECOND_NS
