@@ -132,6 +132,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "campaign.campaign_view": ((*LEAVES, "campaign.conduct", "report.terminal"), ("rich",)),
     "campaign.dask_engine": ((*LEAVES, "campaign"), ("dask", "distributed")),
     "control.deployment": ((*LEAVES, "agent.install", "control.deployment"), ()),
+    "control.deployment.wheels": (LEAVES, ("packaging",)),
     "control.deployment.deploy": ((*LEAVES, "control.connections", "control.deployment"), ()),
     "__main__": (("errors", "printable", "commands.command_line"), ("typer",)),
     "commands.command_line": (("",), ("typer", "rich")),
