@@ -99,6 +99,8 @@ LIMITS = {
     "blocks": (1, 200),
 }
 """Field of a record or a reply → least and most; values beyond would mean endless work."""
+SWEPT_MAX = 256
+"""Of the values of a point, and of the swept keys in one frame, where each is a column."""
 INTEGERS = (-(2**63), 2**64 - 1)
 """Least and most of every other number; no counter or clock exceeds it."""
 SAMPLE_NS = SECOND_NS // 10

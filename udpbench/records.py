@@ -47,6 +47,7 @@ from udpbench.model import (
     INTEGERS,
     LIMITS,
     RECORD_SCHEMA,
+    SWEPT_MAX,
     Experiment,
     Finding,
     Lab,
@@ -60,6 +61,8 @@ RUN_FILE = "run.jsonl"
 SERIES_FILE = "series.jsonl"
 NAMES = ("name", "experiment", "point", "variant", "values", "host", "worker")
 """Keys of text that is drawn into figures, which cannot show control characters."""
+NAMES_MAX = 2**16
+"""Of names that are kept once while a run is read; a trial on a large host has thousands."""
 T = TypeVar("T")
 
 
@@ -530,7 +533,9 @@ class _Reading:
     def _name(self, text: str) -> str:
         name = self.names.get(text)
         if name is None:
-            name = self.names[text] = printable(text, keep="")
+            name = printable(text, keep="")
+            if len(self.names) < NAMES_MAX:
+                self.names[text] = name
         return name
 
 
@@ -649,6 +654,8 @@ def _exact(schema: Any, field: str = "") -> Any:
         exact["ge"], exact["le"] = LIMITS.get(field, INTEGERS)
     if kind == "float":
         exact["allow_inf_nan"] = False
+    if kind == "dict" and field == "values":
+        exact["max_length"] = SWEPT_MAX
     if kind in ("list", "tuple", "dict"):
         exact["fail_fast"] = True  # an error for each item took a hundred times the file
     return exact

@@ -24,7 +24,7 @@ from udpbench.definition.load import load_lab
 from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, RecordError
 from udpbench.file_lock import lock_file
 from udpbench.folder import Folder
-from udpbench.json_lines import open_regular
+from udpbench.json_lines import MOST_LINE_BYTES, open_regular, parse_json
 from udpbench.model import Experiment, Lab
 from udpbench.protocol import build_id
 
@@ -231,7 +231,7 @@ def store_result(folder: Folder, result: CellResult) -> None:
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         with open_regular(path) as file:
-            data = json.loads(file.read())
+            data = parse_json(file.read(MOST_LINE_BYTES))
     except (OSError, ValueError):
         return None
     return data if isinstance(data, dict) else None

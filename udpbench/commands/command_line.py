@@ -531,7 +531,7 @@ def _resume(folder: Path, out: Path | None, options: ResumeOptions) -> ResumedRu
     """Return the run to resume, after printing how much of it is stored."""
     from udpbench.commands.resume import reopen_run
 
-    if out is not None and out.resolve() != folder.resolve():
+    if out is not None and _real(out) != _real(folder):
         what = "a run is resumed in its own folder"
         raise InputError([Problem(what, "--out", str(out), f"{folder}", "omit --out")])
     resumed = reopen_run(folder, options)
@@ -737,7 +737,7 @@ def report(
     """Write the report of stored runs, or their data as files; for a store, its campaign's."""
     if len(runs or ()) == 1 and _report_store((runs or [""])[0], out):
         return
-    folders = {Path(folder).resolve(): Path(folder) for folder in runs or ()}.values()
+    folders = {_real(folder): Path(folder) for folder in runs or ()}.values()
     stored = [_read_stored(folder) for folder in folders or (None,)]
     if out is None and len(stored) > 1:
         raise InputError([Problem("missing", "--out", None, f"one folder for {len(stored)} runs")])
@@ -985,8 +985,13 @@ def _sides(runs: list[Path], against: list[Path]) -> tuple[list[Path], list[Path
 
 def _read_side(folders: Sequence[Path] | None) -> list[Run]:
     """Return the runs of one side, each once."""
-    each = {folder.resolve(): folder for folder in folders or ()}
+    each = {_real(folder): folder for folder in folders or ()}
     return [_read_stored(folder) for folder in each.values()]
+
+
+def _real(path: str | Path) -> str:
+    """Return a path without links, as far as there are any; Path.resolve() fails at a loop."""
+    return os.path.realpath(path)
 
 
 def _choice(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from udpbench.errors import InputError, Problem
@@ -39,10 +40,18 @@ class Tree:
         """Return the place of the value at ``path``, or of the nearest value below or above it."""
         if path in self.places:
             return self.places[path]
-        below = [place for known, place in self.places.items() if known[: len(path)] == path]
-        if below:
-            return below[0]
+        if path in self._below:
+            return self._below[path]
         return self.place(path[:-1]) if len(path) > 1 else self.origin
+
+    @cached_property
+    def _below(self) -> dict[KeyPath, Place]:
+        """Path → the first place below it; a search for each problem took minutes for thousands."""
+        first: dict[KeyPath, Place] = {}
+        for known, place in self.places.items():
+            for size in range(len(known)):
+                first.setdefault(known[:size], place)
+        return first
 
     def value(self, path: KeyPath) -> Any:
         """Return the value at ``path``; None if there is none."""

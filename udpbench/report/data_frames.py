@@ -22,7 +22,7 @@ from udpbench.analysis.readings import Readings, readings_of
 from udpbench.errors import RecordError
 from udpbench.folder import Folder
 from udpbench.metrics import METRICS, SEARCHED
-from udpbench.model import BYTES_FIELD, PACKETS_FIELD, TrialRecord
+from udpbench.model import BYTES_FIELD, PACKETS_FIELD, SWEPT_MAX, TrialRecord
 from udpbench.records import Run
 from udpbench.report.embedded_data import read_report
 from udpbench.report.json_output import as_json
@@ -148,8 +148,6 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
 }
 """Frame → column → its pandas type. The frame of trials has a column for each swept key, too."""
-SWEPT_MAX = 256
-"""Limit of those: each is a column of every trial."""
 FORMULA = re.compile(r"[=+@-](?![0-9.]+\Z)")
 """The beginning of a text that a spreadsheet would compute."""
 
@@ -262,6 +260,8 @@ class _Table:
         for name in [*self._columns]:
             kind = self._types.get(name, "string")
             values = self._columns.pop(name)
+            if kind != "string" and any(isinstance(value, str) for value in values):
+                raise ValueError(f"{name} is text")  # numpy would give each the room of the longest
             dtype: Any = string if kind == "string" else kind
             arrays[name] = pd.array(values, dtype=dtype)
         return pd.DataFrame(arrays, copy=False)

@@ -10,6 +10,7 @@ import base64
 import binascii
 import gzip
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -55,10 +56,10 @@ def read_report(path: Path) -> list[dict[str, Any]]:
 def _encoded(path: Path) -> bytes:
     """Return the compressed data of a page as base64."""
     with open_regular(path) as file:
-        page = file.read(MOST_PAGE_BYTES + 1)
-    if len(page) > MOST_PAGE_BYTES:
-        limit = f"at most {MOST_PAGE_BYTES // 2**20}MiB"
-        raise RecordError(f"{path}: too large for a report, {limit}; read the run folder")
+        if os.fstat(file.fileno()).st_size > MOST_PAGE_BYTES:
+            limit = f"at most {MOST_PAGE_BYTES // 2**20}MiB"
+            raise RecordError(f"{path}: too large for a report, {limit}; read the run folder")
+        page = file.read(MOST_PAGE_BYTES)
     address = next(_addresses(page), b"")
     if not address.startswith(HEAD.encode()):
         raise RecordError(f"{path}: not a udpbench report; give its report.html or the run folder")

@@ -104,13 +104,16 @@ def chapters_of(
         shown = experiment
         if tuning is not None:
             shown = replace(experiment, points=_every(tuning, results), repetitions=1)
-        declared = [trial.point for trial in shown.points]
-        measured = sorted(points(results), key=lambda point: declared.index(point.name))
+        declared = {trial.point: place for place, trial in enumerate(shown.points)}
+        # A foreign run may have a record of a point that its header lacks.
+        measured = sorted(
+            points(results), key=lambda point: declared.get(point.name, len(declared))
+        )
         verdicts, compared = evaluate(experiment, results), compare_points(experiment, results)
         compared = compared if tuning is None else tuning.comparisons
         searches = sorted(
             searches_of(trials),
-            key=lambda each: (declared.index(each.point.point), each.point.repetition),
+            key=lambda each: (declared.get(each.point.point, len(declared)), each.point.repetition),
         )
         chapters.append(
             Chapter(

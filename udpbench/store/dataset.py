@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from io import BytesIO
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -132,6 +133,9 @@ def _as_frame(table: Any) -> pd.DataFrame:
     frame: pd.DataFrame = table.to_pandas(
         types_mapper=types.get, maps_as_pydicts="strict", deduplicate_objects=True
     )
+    for name in frame.columns[frame.dtypes == "Float64"]:
+        if frame[name].isin([inf, -inf]).any():
+            raise ValueError(f"a value of {name} is infinite")
     shared = frame.select_dtypes("category").columns
     frame = frame.assign(**{name: frame[name].astype(pd.StringDtype("python")) for name in shared})
     order = ["started_at", *PARTITIONS, "experiment", "point", "repetition"]

@@ -17,7 +17,7 @@ from udpbench.json_lines import ROOM_BYTES, ROOM_TIMES
 
 SAMPLED = 12
 LIMIT_S = 60
-"""Ten times the slowest on a busy machine."""
+"""Of CPU; several times the slowest."""
 SAID_CHARACTERS = 400
 """Of a line on stderr, without the folder's name."""
 SAID_LINES = 60

@@ -29,10 +29,9 @@ import udpbench
 from report.stored import stored
 from udpbench.errors import RecordError
 from udpbench.folder import Folder
-from udpbench.model import SECOND_NS, Change, Setting, Snapshot
+from udpbench.model import SECOND_NS, SWEPT_MAX, Change, Setting, Snapshot
 from udpbench.report.data_frames import (
     COLUMNS,
-    SWEPT_MAX,
     Frames,
     frames,
     read_run,
@@ -205,7 +204,8 @@ def test_a_spreadsheet_computes_nothing(tmp_path: Path) -> None:
 
 def test_a_frame_has_not_any_number_of_columns(tmp_path: Path, golden: Golden) -> None:
     """Each would be in every row."""
-    of = trial(values={f"key{number}": 1 for number in range(SWEPT_MAX + 1)})
-    run = stored(tmp_path / "run", [record(of=of)], experiment(points=[of]))
+    for number in (0, 1):
+        of = trial(values={f"key{number}.{place}": 1 for place in range(SWEPT_MAX)})
+        stored(tmp_path / f"run{number}", [record(of=of)], experiment(points=[of]))
     with golden.raises(RecordError):
-        frames([run])
+        read_run(tmp_path / "run0", tmp_path / "run1")
