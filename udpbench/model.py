@@ -101,6 +101,8 @@ LIMITS = {
 """Field of a record or a reply → least and most; values beyond would mean endless work."""
 SWEPT_MAX = 256
 """Of the values of a point, and of the swept keys in one frame, where each is a column."""
+COUNTERS_MAX = 2**17
+"""Of one host at one time; 64 queues with interrupts on each of 1024 CPUs are half of it."""
 INTEGERS = (-(2**63), 2**64 - 1)
 """Least and most of every other number; no counter or clock exceeds it."""
 SAMPLE_NS = SECOND_NS // 10

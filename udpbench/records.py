@@ -44,6 +44,7 @@ from udpbench.json_lines import (
     read_lines,
 )
 from udpbench.model import (
+    COUNTERS_MAX,
     INTEGERS,
     LIMITS,
     RECORD_SCHEMA,
@@ -63,6 +64,8 @@ NAMES = ("name", "experiment", "point", "variant", "values", "host", "worker")
 """Keys of text that is drawn into figures, which cannot show control characters."""
 NAMES_MAX = 2**16
 """Of names that are kept once while a run is read; a trial on a large host has thousands."""
+LENGTHS = {"values": SWEPT_MAX, "counters": COUNTERS_MAX}
+"""Field → most entries."""
 T = TypeVar("T")
 
 
@@ -654,8 +657,8 @@ def _exact(schema: Any, field: str = "") -> Any:
         exact["ge"], exact["le"] = LIMITS.get(field, INTEGERS)
     if kind == "float":
         exact["allow_inf_nan"] = False
-    if kind == "dict" and field == "values":
-        exact["max_length"] = SWEPT_MAX
+    if kind == "dict" and field in LENGTHS:
+        exact["max_length"] = LENGTHS[field]
     if kind in ("list", "tuple", "dict"):
         exact["fail_fast"] = True  # an error for each item took a hundred times the file
     return exact

@@ -285,6 +285,7 @@ def test_a_damaged_line_is_reported(
         ('"built_in_lab":true', '"built_in_lab":1'),
         ('"sequence":0', '"sequence":"0"'),
         ('"sequence":0', f'"sequence":{2**70}'),
+        ('"values":{', '"values":{' + ",".join(f'"k{n}":1' for n in range(257)) + ","),
     ],
 )
 def test_a_number_that_can_not_be_is_reported(
