@@ -30,6 +30,8 @@ ROOM_TIMES = 3
 """Reading may take so many times the content, and ROOM_BYTES."""
 LIST_BYTES, OBJECT_BYTES, ITEM_BYTES = 80, 200, 64
 """Memory of Python 3.11 for an empty list, a small object, and an item of either, rounded up."""
+LOOK_BYTES = 2**20
+"""Of the estimate, between two looks at the memory of the process."""
 _OPENING, _CLOSING = b"[{", b"]}"
 _LEVELS = bytes.maketrans(_OPENING + _CLOSING, b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - {*_OPENING, *_CLOSING})
@@ -141,15 +143,17 @@ class Room:
 
     def __init__(self) -> None:
         self._begin_bytes = _resident_bytes()
-        self._content_bytes = self._estimate_bytes = 0
+        self._content_bytes = self._estimate_bytes = self._unseen_bytes = 0
 
     def hold(self, data: bytes) -> None:
         """Count JSON text that will be parsed and kept; ValueError if there is no room for it."""
         cost_bytes = parsed_bytes(data)
         self._content_bytes += len(data)
         self._estimate_bytes += cost_bytes
+        self._unseen_bytes += cost_bytes
         most_bytes = ROOM_TIMES * self._content_bytes + ROOM_BYTES
-        if self._estimate_bytes > most_bytes:
+        if self._estimate_bytes > most_bytes and self._unseen_bytes > LOOK_BYTES:
+            self._unseen_bytes = 0
             taken_bytes = _resident_bytes() - self._begin_bytes
             if taken_bytes + cost_bytes > most_bytes:
                 limit = f"{ROOM_TIMES} times its size and {ROOM_BYTES // 2**20}MiB"

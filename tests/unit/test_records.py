@@ -332,6 +332,7 @@ def test_lines_that_together_take_too_much_are_refused(monkeypatch: pytest.Monke
     taken = iter([0, 0, 10**6])
     monkeypatch.setattr("udpbench.json_lines._resident_bytes", lambda: next(taken))
     monkeypatch.setattr("udpbench.json_lines.ROOM_BYTES", 1000)
+    monkeypatch.setattr("udpbench.json_lines.LOOK_BYTES", 0)
     room = Room()
     for _ in range(4):
         room.hold(b"[1,2,3]")

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from udpbench.errors import AgentError, AgentLost, ConnectError, DeadlineExceeded, from_wire
 from udpbench.model import INTEGERS, SECOND_NS
+from udpbench.printable import printable
 from udpbench.protocol import MAX_LINE_BYTES, decode, encode, read_line, write_line
 from udpbench.units import format_bytes, format_duration
 
@@ -369,7 +370,8 @@ class Channel:
         if clock_ns is None:
             return
         if type(clock_ns) is not int or not 0 <= clock_ns <= INTEGERS[1]:
-            text = f"its clock_ns is not a time: {str(clock_ns)[:40]}"
+            shown_value = printable(str(clock_ns)[:40], keep="")
+            text = f"its clock_ns is not a time: {shown_value}"
             raise AgentError(text, self.host)
         if self.round_trip_ns is None or round_trip_ns < self.round_trip_ns:
             self.round_trip_ns = round_trip_ns
