@@ -86,8 +86,11 @@ def open_regular(path: Path, folder_fd: int | None = None) -> IO[bytes]:
     name = path if folder_fd is None else path.name
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # open(2) waits on a pipe
     fd = os.open(name, flags, dir_fd=folder_fd)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    kind = os.fstat(fd).st_mode
+    if not stat.S_ISREG(kind):
         os.close(fd)
+        if stat.S_ISDIR(kind):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(fd, "rb")
 

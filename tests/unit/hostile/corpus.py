@@ -91,10 +91,10 @@ def folder(path: Path) -> None:
 
 def listening(path: Path) -> None:
     """Make a socket."""
-    with socket.socket(socket.AF_UNIX) as made:
+    with socket.socket(socket.AF_UNIX) as listener:
         here = Path.cwd()
         os.chdir(path.parent)  # the path of a socket has room for 108 bytes
-        made.bind(path.name)
+        listener.bind(path.name)
         os.chdir(here)
 
 

@@ -42,7 +42,7 @@ class Ended:
     """How a case ended."""
 
     codes: tuple[int, ...]
-    said: str
+    stderr: str
     """On stderr."""
     grown_bytes: int
     """Peak of the memory beyond that at the start."""
@@ -97,8 +97,8 @@ def _measured(work: Callable[[], list[int]], folder: Path, bound_bytes: int) -> 
     sys.stderr.flush()
     after = _status_bytes()
     grown_bytes = after["VmHWM"] - after["RssFile"] - before["RssAnon"]
-    said = Path("stderr").read_text(errors="replace")
-    return Ended(tuple(codes), said, grown_bytes, took_s)
+    stderr = Path("stderr").read_text(errors="replace")
+    return Ended(tuple(codes), stderr, grown_bytes, took_s)
 
 
 def commands(*lines: tuple[str, ...]) -> Callable[[], list[int]]:

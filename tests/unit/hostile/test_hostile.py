@@ -33,17 +33,17 @@ def bound_bytes(name: str, folder: Path) -> int:
 
 def wrong_with(name: str, known: Ended, folder: Path, bound: int) -> list[str]:
     """Return every promise that a case broke."""
-    lines = known.said.replace(str(folder), "").splitlines()
+    lines = known.stderr.replace(str(folder), "").splitlines()
     is_answer = name.startswith("answer")
     broken = {
-        "a traceback or a bug": "Traceback" in known.said or "this is a bug" in known.said,
+        "a traceback or a bug": "Traceback" in known.stderr or "this is a bug" in known.stderr,
         "no exit code": not known.codes,
         f"exit codes {known.codes}": not {*known.codes} <= {YES, *PRECEDENCE},
-        "silence": any(known.codes) and not known.said,
+        "silence": any(known.codes) and not known.stderr,
         "no host": is_answer and any(not line.startswith(f"{HOST}: ") for line in lines),
         "a long error": any(len(line) > SAID_CHARACTERS for line in lines),
         "many errors": len(lines) > SAID_LINES,
-        "an escape": "\x1b" in known.said
+        "an escape": "\x1b" in known.stderr
         or "\x1b" in (folder / "stdout").read_text(errors="replace"),
         f"{known.grown_bytes / MIB:.0f} of {bound / MIB:.0f} MiB": known.grown_bytes > bound,
         f"{known.took_s:.0f} s": known.took_s > LIMIT_S,
@@ -63,4 +63,4 @@ def test_what_is_hostile_is_refused_or_read(name: str, tmp_path: Path) -> None:
     work = CASES[name](tmp_path)
     bound = bound_bytes(name, tmp_path)
     known = ended(work, tmp_path, bound)
-    assert [] == wrong_with(name, known, tmp_path, bound), known.said[:2000]
+    assert [] == wrong_with(name, known, tmp_path, bound), known.stderr[:2000]
