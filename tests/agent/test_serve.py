@@ -187,7 +187,7 @@ def test_no_verb_is_served_before_hello(agent: Agent) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"what\n", "not a request: Expecting value"),
+        (b"what\n", "not a request: not JSON"),
         (b"[1]\n", "not a request: a message must be a JSON object"),
         (b"\xff\n", "not a request: "),
         (b'{"id":9,"verb":"jump"}\n', "verb 'jump' is unknown; this agent knows hello, take"),
