@@ -19,6 +19,7 @@ from waiting import wait_for_loopback
 from udpbench.agent.host import socket_options
 from udpbench.agent.host.capabilities import try_capabilities
 from udpbench.agent.host.facts import gso_segments
+from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers import sockets
 from udpbench.model import Answers, FlowSpec, Receive, Send, Traffic
@@ -186,7 +187,9 @@ def bound_twice_as_nobody(sock: socket.socket) -> None:
 def test_errors_name_addresses_of_either_family(keep: ExitStack, golden: Golden) -> None:
     """An IPv6 address stands in brackets before its port."""
     port = receiving(keep, family=6).getsockname()[1]
-    with golden.raises(OSError, port=port):
+    own = holders_in_words(Host(), port_inodes(Host(), (port,)))
+    assert str(os.getpid()) in own
+    with golden.raises(OSError, port=port, own_process=own):
         receiving(keep, port, family=6)
     flow = FlowSpec(0, "fd00::1", 5, "::1", 9)
     with golden.raises(OSError):

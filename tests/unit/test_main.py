@@ -414,8 +414,12 @@ def test_a_bug_is_one_line_and_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What nobody expected exits with 3; its traceback lies where the line says."""
-    point = "a point that the experiment does not have"
-    stored(tmp_path / "run", [record(of=paced(point=point))])
+
+    def fail(*_: object) -> None:
+        raise KeyError("nobody expected this")
+
+    stored(tmp_path / "run")
+    monkeypatch.setattr("udpbench.report.summary.chapters_of", fail)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     assert 3 == run(monkeypatch, "show", str(tmp_path / "run"))
