@@ -154,7 +154,7 @@ def watched(look: Callable[[str], Done]) -> tuple[Done, Result]:
 
 def lab_tests(_: Path) -> tuple[Done, Result]:
     """Run a sample of the lab tests."""
-    in_guest(f"{image.INSTALL} sudo nftables")
+    in_guest(f"modprobe tun; {image.INSTALL} sudo nftables")
     in_guest(f"{PYTHON} -m pip install -q {' '.join(image.TEST_TOOLS)}")
     files = " ".join(f"tests/lab/{name}" for name in LAB_TESTS)
     words = f"-m 'not long' -p patient -rs -v --timeout=1200 -p no:cacheprovider {files}"

@@ -139,7 +139,8 @@ STATE = {
     "qdiscs": "tc qdisc",
     "queues": f"grep . {QUEUE_FILES} 2>/dev/null; true",
     "devices": f"grep . {DEVICE_FILES}",
-    "sysctls": "sysctl -a --pattern '^net' 2>/dev/null",
+    # procps 4.0.7 exits with 1 if a key cannot be read, of which there are some in each namespace.
+    "sysctls": "sysctl -a --pattern '^net' 2>/dev/null || true",
     "features": "for i in $(ls /sys/class/net); do ethtool -k $i; done",
     "channels": "for i in $(ls /sys/class/net); do ethtool -l $i; ethtool -g $i; done 2>&1; true",
     "iptables": "iptables-save | grep -v '^#'; ip6tables-save | grep -v '^#'; true",
