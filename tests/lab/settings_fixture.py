@@ -242,8 +242,9 @@ class Server:
             (folder / name).symlink_to(str(shutil.which(name)))
         for name, path in links.items():
             (folder / name.replace("_", "-")).symlink_to(path)
-        host_module = sys.modules["udpbench.agent.host.system"]
-        host_module.PROGRAM_FOLDERS = ()
+        from udpbench.agent.host import reading
+
+        reading.PROGRAM_FOLDERS = ()
         os.environ["PATH"] = str(folder)
 
     def flap(self, interface: str) -> None:

@@ -157,10 +157,13 @@ def test_what_others_programs_report_is_what_the_ledger_says(name: str, tmp_path
 
 
 @pytest.mark.apart
-def test_a_program_gets_the_payloads_in_turn(own: str, tmp_path: Path) -> None:
+def test_a_program_gets_the_payloads_in_turn(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Byte for byte as they are written, and nothing of ours."""
     (Path(own) / "query.bin").write_bytes(b"who?")
-    payload = [{"hex": "00ff"}, {"file": f"{own}/query.bin"}]
+    monkeypatch.chdir(own)
+    payload = [{"hex": "00ff"}, {"file": "query.bin"}]
     parts = {
         "traffic": {"count": 200, "rate": "2kpps", "payload": payload},
         "receive": {"command": ["python3", "-c", PRINTER]},
