@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from waiting import wait_for_loopback
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import udp_sockets
 from udpbench.agent.losses.inject import Sink, Source, messages, queued
+from udpbench.agent.losses.udp_memory import HeldMemory, held_pages
 from udpbench.errors import AgentError
 
 
@@ -108,3 +110,17 @@ def test_a_filter_lets_nothing_in() -> None:
     wait_for_loopback()
     assert 0 == sink.take()["read_packets"]
     sink.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a network namespace")
+def test_memory_is_held_beyond_the_cpus_reserves_until_it_is_closed() -> None:
+    """A limit of UDP's memory that binds later drops what comes next, in any namespace."""
+    before, held = held_pages(Host()), HeldMemory(Host())
+    held.hold()
+    try:
+        assert held_pages(Host()) > before
+        assert held._socket is not None
+        inode = os.fstat(held._socket.fileno()).st_ino
+        assert inode not in udp_sockets(Host()), "it is in a namespace of its own"
+    finally:
+        held.close()

@@ -29,6 +29,7 @@ from udpbench.agent.host.socket_options import (
 )
 from udpbench.agent.host.system import Host
 from udpbench.agent.losses.ethernet import frame
+from udpbench.agent.losses.udp_memory import HeldMemory
 from udpbench.errors import AgentError, in_words
 from udpbench.model import MAX_PAYLOAD_BYTES, LossSpec, WorkerStats
 
@@ -66,6 +67,7 @@ class LossInjector:
         self._name = name
         self._sinks: dict[str, Sink] = {}
         self._specs: dict[str, LossSpec] = {}
+        self._held = HeldMemory(host)
 
     def prepare(self, specs: Sequence[LossSpec], role: str, interface: str) -> None:
         """Open the sockets that receive the packets; a sender fills those that must be full."""
@@ -76,6 +78,8 @@ class LossInjector:
             for spec in specs:
                 if spec.stage in SINKS:
                     self._sinks[spec.stage] = Sink(spec)
+            if "udp_memory" in self._specs:
+                self._held.hold()
         elif "udp_rcvbuf" in self._specs:
             spec = self._specs["udp_rcvbuf"]
             Source(self._host, spec, interface).send([1] * FILLING)
@@ -108,6 +112,7 @@ class LossInjector:
         """Close every socket."""
         for sink in self._sinks.values():
             sink.close()
+        self._held.close()
         self._sinks, self._specs = {}, {}
 
 
