@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -55,11 +55,14 @@ def recorded(folder: Path) -> TrialRecord:
 @contextmanager
 def busy(cpu: int) -> Iterator[subprocess.Popen[bytes]]:
     """Let a program do nothing on a CPU, as fast as it can, and more than others that are there."""
-    loop = "print(flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", loop], stdout=subprocess.PIPE) as process:
+    words = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
             os.sched_setaffinity(process.pid, {cpu})
             os.setpriority(os.PRIO_PROCESS, process.pid, -5)
+            # Sessions share a CPU by their own weights where they are scheduled as groups, sched(7).
+            with suppress(FileNotFoundError):
+                Path(f"/proc/{process.pid}/autogroup").write_text("-5")
             assert process.stdout is not None
             process.stdout.readline()
             yield process

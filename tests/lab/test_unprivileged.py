@@ -14,7 +14,7 @@ from ordinary_user import run_as_user
 from udpbench.analysis.judge import judge
 from udpbench.records import read_run
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.apart]
 
 PLUGIN = [] if "udpbench" in entry_points(group="pytest11").names else ["-pudpbench.pytest_plugin"]
 UDPBENCH = [sys.executable, "-m", "udpbench"]
