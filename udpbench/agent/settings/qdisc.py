@@ -167,9 +167,10 @@ def _tree(messages: list[bytes]) -> Optional[dict[str, str]]:
 class QdiscTree(Kind):
     """The qdiscs that the kernel gave an interface by default, with their parameters.
 
-    Value: {frame_bytes, qdiscs: {parent: "kind options"}}; no qdiscs before an interface is first
-    up, null if the root qdisc was set by somebody. The kernel alone can build them: with the
-    queues, the MTU and the queue length that the interface has when its root qdisc is removed.
+    Value: {up, frame_bytes, qdiscs: {parent: "kind options"}}; no qdiscs before an interface is
+    first up, null if the root qdisc was set by somebody. The kernel alone can build them: with the
+    queues, the MTU and the queue length that the interface has when its root qdisc is removed. It
+    is up meanwhile, hence ``up``: taking it down again may fail.
     """
 
     def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
@@ -185,7 +186,8 @@ class QdiscTree(Kind):
         link = host.link(target)
         header_bytes = HEADER_BYTES.get(link["ifi_type"])
         frame_bytes = None if header_bytes is None else link.get_attr("IFLA_MTU") + header_bytes
-        return {"frame_bytes": frame_bytes, "qdiscs": tree}
+        up = Up().read(host, target)
+        return {"up": up, "frame_bytes": frame_bytes, "qdiscs": tree}
 
     def write(self, host: Host, target: str, value: dict[str, Any]) -> None:
         """Have the kernel build its qdiscs again; ValueError if they are not the same."""
@@ -196,6 +198,7 @@ class QdiscTree(Kind):
         if value["qdiscs"] and not Up().read(host, target):
             # Only an interface that is up is given qdiscs.
             Up().write(host, target, True)
+        if value.get("up") is False and Up().read(host, target):
             Up().write(host, target, False)
         built = (self.read(host, target) or value)["qdiscs"]
         if built != value["qdiscs"]:
@@ -204,7 +207,10 @@ class QdiscTree(Kind):
 
     def same(self, requested: Any, got: Any) -> bool:
         """Compare; what somebody set is not udpbench's, whose own is removed before."""
-        return requested is None or got is None or requested["qdiscs"] == got["qdiscs"]
+        if requested is None or got is None:
+            return True
+        left_up = requested.get("up") is False and got["up"]
+        return requested["qdiscs"] == got["qdiscs"] and not left_up
 
     def check(self, host: Host, target: str, value: Any, now: Any) -> None:
         """Refuse to destroy qdiscs that the kernel would not build again as they are."""
