@@ -112,12 +112,11 @@ OTHER_WAYS = [
 
 SAMPLE = {
     Case("controller", "measured", "ssh"),
-    Case("stopped", "restore", "lab"),
+    Case("stopped", "restore", "ssh"),
     Case("agent", "between", "lab"),
     Case("guardian", "apply", "ssh"),
-    Case("worker", "warmup", "lab"),
     Case("connection", "path", "ssh"),
-    Case("link", "measured", "lab"),
+    Case("link", "measured", "ssh"),
     Case("way", "warmup", "ssh"),
     Case("agent", "warmup", "ssh", "command"),
     Case("worker", "warmup", "ssh", "af_xdp"),
