@@ -303,7 +303,7 @@ class RunWriter:
 
     def strangers(self) -> frozenset[int]:
         """Return the other users who could have written this run; -1 for everybody."""
-        return _strangers(os.fstat(fd) for fd in (self._held.fd, self._run_fd, self._series_fd))
+        return strangers(os.fstat(fd) for fd in (self._held.fd, self._run_fd, self._series_fd))
 
     def resume(self, run: Run, begin: Begin) -> None:
         """Begin another session of ``run``, which was read from this folder under the lock."""
@@ -411,10 +411,11 @@ class RunWriter:
 
 def writers_of(folder: Path) -> frozenset[int]:
     """Return as ``RunWriter.strangers`` who else could have written a run; OSError if gone."""
-    return _strangers((folder / name).stat() for name in ("", RUN_FILE, SERIES_FILE))
+    return strangers((folder / name).stat() for name in ("", RUN_FILE, SERIES_FILE))
 
 
-def _strangers(states: Iterable[os.stat_result]) -> frozenset[int]:
+def strangers(states: Iterable[os.stat_result]) -> frozenset[int]:
+    """Return the other users who could have written these files or folders; -1 for everybody."""
     known = list(states)
     owners = {state.st_uid for state in known} - trusted_owners()
     shared = any(state.st_mode & stat.S_IWOTH for state in known)

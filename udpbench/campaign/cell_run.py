@@ -17,7 +17,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from udpbench.campaign.cells import ANSWERS, CellResult, identity_of, store_result, stored_result
+from udpbench.campaign.cells import (
+    ANSWERS,
+    CellResult,
+    identity_of,
+    refuse_strangers,
+    store_result,
+    stored_result,
+)
 from udpbench.errors import FAILED, INTERRUPTED, YES, RecordError, in_words
 from udpbench.file_lock import lock_file
 from udpbench.folder import Folder
@@ -30,7 +37,7 @@ POLL_S = 0.1
 SAID_EVERY_S = 1.0
 COMPLAINT_LINES = 3
 COMPLAINT_CHARACTERS = 600
-PROGRAM = (sys.executable, "-m", "udpbench.campaign.bound_run")
+PROGRAM = (sys.executable, "-P", "-m", "udpbench.campaign.bound_run")
 Task = Mapping[str, Any]
 """As returned by ``cells.task_of``."""
 Say = Callable[[str], None]
@@ -49,6 +56,9 @@ def run_cell(task: Task, say: Say, unwanted: Callable[[], bool]) -> dict[str, An
     folder, shared = _place(task)
     try:
         with Folder.open(folder, make=True) as held:
+            for place in (folder.parent.parent, folder.parent, folder):
+                with Folder.open(place) as part:
+                    refuse_strangers(part)
             if not _locked(held, say, unwanted):
                 return _plain(CellResult(INTERRUPTED))
             result = stored_result(folder) or _run(task, held, say, unwanted)
@@ -99,7 +109,7 @@ def _run(task: Task, held: Folder, say: Say, unwanted: Callable[[], bool]) -> Ce
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             [*PROGRAM, str(os.getpid()), "run", *words],
-            cwd=held.path,
+            cwd="/",  # others may have put modules and programs into the campaign's folder
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=complaints,
@@ -120,10 +130,10 @@ def _run(task: Task, held: Folder, say: Say, unwanted: Callable[[], bool]) -> Ce
 
 def _words(task: Task, held: Folder) -> list[str]:
     """Return the command to run in the folder; an unfinished run is resumed."""
-    experiment, lab = f"{task['experiment']}.yaml", f"{task['lab']}.yaml"
-    held.write(experiment, task["experiment_text"].encode())
+    folder = str(held.path)
+    experiment = str(held.write(f"{task['experiment']}.yaml", task["experiment_text"].encode()))
     with Folder.open(held.path / "lab", make=True) as labs:
-        labs.write(lab, task["lab_text"].encode())
+        lab = str(labs.write(f"{task['lab']}.yaml", task["lab_text"].encode()))
     try:
         with open(held.file(RUN_FILE, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
             begun = file.readline().endswith(b"\n")
@@ -131,10 +141,10 @@ def _words(task: Task, held: Folder) -> list[str]:
         begun = False
     sets = [word for text in task["sets"] for word in ("--set", text)]
     if begun:  # what this worker has just written vouches for it
-        return ["--resume", ".", experiment, "--lab", f"lab/{lab}", *sets]
+        return ["--resume", folder, experiment, "--lab", lab, *sets]
     for name in (RUN_FILE, SERIES_FILE):  # killed before its header was whole
         held.remove(name)
-    return [experiment, "--lab", f"lab/{lab}", "--out", ".", *sets]
+    return [experiment, "--lab", lab, "--out", folder, *sets]
 
 
 def _follow(process: subprocess.Popen[bytes], say: Say, unwanted: Callable[[], bool]) -> None:

@@ -6,6 +6,7 @@ definition, the lab, and the build. Owns the campaign's folder; starts nothing.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -27,6 +28,7 @@ from udpbench.folder import Folder
 from udpbench.json_lines import MOST_LINE_BYTES, open_regular, parse_json
 from udpbench.model import Experiment, Lab
 from udpbench.protocol import build_id
+from udpbench.records import strangers
 
 CAMPAIGN_FILE = "campaign.json"
 CELL_FILE = "cell.json"
@@ -169,6 +171,7 @@ class CampaignFolder:
         """Return the folder, created if missing; RecordError if another controller has it."""
         try:
             with Folder.open(path, make=True) as held:
+                refuse_strangers(held)
                 if CAMPAIGN_FILE not in held.names():
                     fresh = {"schema": SCHEMA, "campaign": secrets.token_hex(8)}
                     held.write(CAMPAIGN_FILE, json.dumps(fresh).encode() + b"\n")
@@ -204,6 +207,14 @@ class CampaignFolder:
     def __exit__(self, *_: object) -> None:
         """Release the folder."""
         os.close(self._fd)
+
+
+def refuse_strangers(folder: Folder) -> None:
+    """Raise EPERM if others could have put files into a folder of a campaign."""
+    for user in strangers([os.fstat(folder.fd)]):
+        whose = f"belongs to user {user}; chown" if user >= 0 else "everybody may write; chmod o-w"
+        what = f"{whose} it once you know what is in it"
+        raise PermissionError(errno.EPERM, what, str(folder.path))
 
 
 def identity_of(folder: Path) -> str | None:

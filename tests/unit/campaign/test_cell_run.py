@@ -18,14 +18,17 @@ from waiting import wait_until
 from udpbench.campaign import cell_run
 from udpbench.campaign.cell_run import run_cell
 from udpbench.campaign.cells import CampaignFolder, task_of
-from udpbench.errors import FAILED, INTERRUPTED
+from udpbench.errors import BAD_INPUT, FAILED, INTERRUPTED
 from udpbench.file_lock import lock_file
 from udpbench.folder import Folder
 
+PROGRAM = cell_run.PROGRAM
 STAND_IN = """\
-import signal, sys, time
+import os, signal, sys, time
 from pathlib import Path
 words = sys.argv[3:]
+assert os.getcwd() == "/"
+os.chdir(words[words.index("--out" if "--out" in words else "--resume") + 1])
 with open("words", "a") as file:
     print(*words, file=file)
 Path("run.jsonl").touch()
@@ -62,7 +65,7 @@ def run(task: dict[str, Any], unwanted: bool = False) -> tuple[dict[str, Any], l
 
 def test_a_cell_is_a_run_of_the_texts_in_its_folder(task: dict[str, Any]) -> None:
     """Once: a cell that is done is not run again."""
-    folder = Path("out", task["folder"])
+    folder = Path("out", task["folder"]).absolute()
     result, messages = run({**task, "share": True, "sets": ["a=1"]})
     assert ({"exit_code": 0, "reason": "", "chosen": True, "files": {}}, ["trial 1 of 1"]) == (
         result,
@@ -71,9 +74,9 @@ def test_a_cell_is_a_run_of_the_texts_in_its_folder(task: dict[str, Any]) -> Non
     assert task["lab_text"] == (folder / "lab" / "rack1.yaml").read_text()
     assert task["experiment_text"] == (folder / "first.yaml").read_text()
     run(task)
-    assert (folder / "words").read_text().splitlines() == [
-        "first.yaml --lab lab/rack1.yaml --out . --set a=1 --no-report --share"
-    ]
+    named = f"{folder}/first.yaml --lab {folder}/lab/rack1.yaml"
+    words = f"{named} --out {folder} --set a=1 --no-report --share"
+    assert [words] == (folder / "words").read_text().splitlines()
 
 
 def test_a_run_that_has_begun_is_resumed(task: dict[str, Any]) -> None:
@@ -84,10 +87,38 @@ def test_a_run_that_has_begun_is_resumed(task: dict[str, Any]) -> None:
         (folder / "run.jsonl").write_text(begun)
         (folder / "cell.json").unlink(missing_ok=True)
         run(task)
-    named = "first.yaml --lab lab/rack1.yaml"
-    assert [f"--resume . {named} --no-report", f"{named} --out . --no-report"] == (
+    own = folder.absolute()
+    named = f"{own}/first.yaml --lab {own}/lab/rack1.yaml"
+    assert [f"--resume {own} {named} --no-report", f"{named} --out {own} --no-report"] == (
         (folder / "words").read_text().splitlines()
     )
+
+
+@pytest.mark.parametrize("python_path", ["", ":", "."])
+def test_what_lies_in_a_cells_folder_is_not_imported(
+    python_path: str, task: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The run that ends with what is wrong in its definition is this udpbench's."""
+    monkeypatch.setattr(cell_run, "PROGRAM", PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", python_path)
+    planted = Path("out", task["folder"], "udpbench", "__init__.py")
+    planted.parent.mkdir(parents=True)
+    planted.write_text(f"open({str(tmp_path / 'planted')!r}, 'w')\n")
+    result, _ = run({**task, "experiment_text": "nonsense: 1\n"})
+    assert (BAD_INPUT, False) == (result["exit_code"], (tmp_path / "planted").exists())
+
+
+@pytest.mark.parametrize("level", range(3))
+def test_a_folder_that_everybody_may_write_runs_nothing(
+    level: int, task: dict[str, Any], golden: Golden
+) -> None:
+    """The cell's, its pair's, or the campaign's."""
+    folder = Path("out", task["folder"])
+    folder.mkdir(parents=True)
+    (folder, *folder.parents)[level].chmod(0o777)
+    result, _ = run(task)
+    assert (FAILED, False) == (result["exit_code"], (folder / "words").exists())
+    golden.check(result["reason"].replace(task["folder"], "CELL"))
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 4, 5])

@@ -108,6 +108,17 @@ def test_a_folder_that_cannot_be_made_is_refused(golden: Golden) -> None:
         CampaignFolder.open(Path("out"))
 
 
+def test_a_folder_of_another_user_is_refused(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For users other than root too: what is in it would count as done, or be run."""
+    Path("out").mkdir()
+    monkeypatch.setattr("udpbench.records.trusted_owners", lambda: frozenset((12345,)))
+    with golden.raises(RecordError, user=Path("out").stat().st_uid):
+        CampaignFolder.open(Path("out"))
+    assert [] == [*Path("out").iterdir()]
+
+
 def test_a_cell_is_done_when_its_result_is_stored() -> None:
     """Beside its run: without that, or damaged, it is none."""
     cell = cells()[0]

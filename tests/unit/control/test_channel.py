@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from golden import Golden
@@ -44,6 +45,12 @@ for line in sys.stdin:
         print(json.dumps(held), flush=True)
     reply["result"] = args
     print(json.dumps(reply), flush=True)
+"""
+
+IMPORTS_FROM = """
+import json, sys
+request = json.loads(sys.stdin.readline())
+print(json.dumps({"id": request["id"], "clock_ns": 0, "result": sys.path[1:]}), flush=True)
 """
 
 Opened = Callable[[str], Channel]
@@ -212,6 +219,16 @@ def test_a_program_that_is_not_there_is_reported(golden: Golden) -> None:
     """The error names it and what to do."""
     with golden.raises(ConnectError):
         open_local("left", ("no-such-program",))
+
+
+def test_nothing_is_imported_from_the_current_folder(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not by an empty part of PYTHONPATH either; its others count."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ":/opt/own:")
+    folders = opened(IMPORTS_FROM).request("path", SECOND_NS * 10)
+    assert [True, False, False] == [each in folders for each in ("/opt/own", "", str(tmp_path))]
 
 
 class Pinged:

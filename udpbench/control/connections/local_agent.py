@@ -60,9 +60,13 @@ def open_local(host: str, command: Sequence[str]) -> Channel:
 
 
 def _python_path() -> str:
-    """Return PYTHONPATH with this udpbench first: the agent must be of the same build."""
+    """Return PYTHONPATH with this udpbench first: the agent must be of the same build.
+
+    Without empty parts, each of which would be the current folder.
+    """
     own = str(Path(udpbench.__file__).parent.parent)
-    return os.pathsep.join(part for part in (own, os.environ.get("PYTHONPATH")) if part)
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([own, *filter(None, given)])
 
 
 def open_machine(host: str) -> Channel:
