@@ -33,7 +33,7 @@ REACHED = {
             *("cpu_clocks", "environment", "ethtool", "facts", "files", "genetlink"),
             *("inspection", "interrupts", "namespace", "native", "nf_tables", "privileges"),
             *("processes", "programs", "reading", "rtstats", "socket_options", "socket_owners"),
-            *("udp_diag", "udp_sockets", "unix_listeners"),
+            *("udp_diag", "udp_sockets", "unix_names"),
         )
     ),
 }

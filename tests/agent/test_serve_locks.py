@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -9,14 +10,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import pytest
 
 from udpbench.agent.host.system import Host
-from udpbench.agent.locks import Held, Locks
+from udpbench.agent.locks import ACCEPTED, Held, Locks
 from udpbench.agent.notes import Note
 from udpbench.agent.settings.journal import FOLDER
 from udpbench.file_lock import lock_file
@@ -171,10 +172,76 @@ def test_what_is_no_note_is_passed_over(tmp_path: Path, prefix: str, make: Make)
         assert held(make("first"), MACHINE) is None
 
 
+def unlisted(_prefix: bytes) -> Iterator[list[tuple[bytes, int, bool]]]:
+    """Refuse as a kernel does without unix_diag."""
+    raise FileNotFoundError(errno.ENOENT, "no unix_diag")
+
+
+def test_nobody_can_connect_to_what_a_run_holds(prefix: str, tmp_path: Path) -> None:
+    """So nobody keeps its agent busy, or sends it a file whose closing waits; but it is seen."""
+    locks = Locks(Elsewhere(tmp_path), "own", False, prefix)
+    locks.take(MACHINE, "alone")
+    for own in locks._sockets.values():
+        with socket.socket(socket.AF_UNIX) as asking, pytest.raises(ConnectionRefusedError):
+            asking.connect(own.getsockname())
+    assert "the machine is held by" in str(
+        held(Locks(Elsewhere(tmp_path), "two", False, prefix), MACHINE)
+    )
+    locks.release()
+
+
+class Flood:
+    """A listener whose queue somebody fills again as fast as it is emptied, 1000 times."""
+
+    left = 1000
+
+    def accept(self) -> tuple[Flood, str]:
+        """Return the next connection."""
+        self.left -= 1
+        if self.left < 0:
+            raise BlockingIOError
+        return self, ""
+
+    def close(self) -> None:
+        """Close a connection, or the listener."""
+
+
+def test_those_who_connect_without_end_are_served_for_a_while(prefix: str, tmp_path: Path) -> None:
+    """Where sockets have to listen: requests, the lease and signals have their turn."""
+    locks = Locks(Elsewhere(tmp_path), "own", False, prefix)
+    flood = Flood()
+    locks._sockets[Note("machine", 1, ME, "own")] = flood  # type: ignore[assignment]
+    locks.watch()
+    assert 1000 - ACCEPTED == flood.left
+    locks.release()
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_lock_whose_queue_others_filled_is_held(
+    is_listed: bool, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whom the kernel says; where it does not, it could be anybody's, and keeps nobody away."""
+    note = Note("machine", Host().netns(), ME, "first")
+    with ExitStack() as opened:
+        listener, *crowd = (opened.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(9))
+        listener.bind(f"\0{prefix}00/{note.name}")
+        listener.listen(1)
+        for each in crowd:
+            each.setblocking(False)
+            with suppress(BlockingIOError):
+                each.connect(listener.getsockname())
+        if not is_listed:
+            monkeypatch.setattr("udpbench.agent.notes.unix_names", unlisted)
+        locks = Locks(Elsewhere(tmp_path), "own", False, prefix)
+        assert is_listed is (held(locks, MACHINE) is not None)
+        locks.release()
+
+
 def test_those_who_ask_do_not_fill_a_queue(
     prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each asking stays in the queue of the socket until its owner looks after it."""
+    monkeypatch.setattr("udpbench.agent.notes.unix_names", unlisted)
     monkeypatch.setattr("udpbench.agent.locks.QUEUE", 4)
     first, second = (Locks(Elsewhere(tmp_path), run, False, prefix) for run in ("one", "two"))
     first.take(MACHINE, "alone")
@@ -243,7 +310,7 @@ def test_root_believes_no_socket(tmp_path: Path, prefix: str) -> None:
     with forged(prefix, NOBODY, opened_by=NOBODY), of_many:
         assert held(locks, BOTH) is None
         assert {"own"} == locks.runs()
-        assert (f"a run of user {NOBODY} (pid {ME})",) == locks.others()
+        assert (f"a run of user {NOBODY}",) == locks.others()
     locks.release()
     with forged(prefix, 0):
         assert held(locks, BOTH) is None
@@ -307,7 +374,7 @@ if not listed:
     import udpbench.agent.notes as module
     def missing(_prefix):
         raise OSError(2, "no unix_diag")
-    module.unix_listeners = missing
+    module.unix_names = missing
 host = Later(folder)
 locks = Locks(host, "own", True, prefix)
 locks.take(("machine",), "alone")

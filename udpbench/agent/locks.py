@@ -2,8 +2,10 @@
 
 Each lock is a note that disappears with its process, however that ends. Root's notes are files in
 /run/udpbench under flock(2), and root trusts no others, because any user can bind an abstract
-socket of any name. Other users' notes are such sockets, trusted only if SO_PEERCRED shows that the
+socket of any name. Other users' notes are such sockets, trusted only if the kernel shows that the
 process belongs to root or to the same user; for these users root keeps sockets as well as files.
+They listen only where the kernel does not list who opened them: whoever can connect can keep this
+process busy, or send it an open file whose closing takes as long as they like (SO_LINGER).
 
     namespace   this run is the only one in the network namespace
     machine     this run uses the machine, in any namespace
@@ -26,6 +28,7 @@ from udpbench.agent.notes import (
     PREFIX,
     Names,
     Note,
+    are_users_listed,
     is_trusted,
     note_names,
     proven_notes,
@@ -50,6 +53,8 @@ RUN_NAME_BYTES = 40
 """Longer run names are truncated: an abstract name has at most 107 bytes."""
 QUEUE = 4096
 """Backlog until ``watch`` accepts connections; capped by somaxconn."""
+ACCEPTED = 64
+"""Connections accepted in one ``watch``, of 10 µs each: others may connect without end."""
 
 
 class Held(Exception):
@@ -124,7 +129,7 @@ class Locks:
         """Record other runs on this machine; accept and close connections to our sockets."""
         for listener in self._sockets.values():
             with suppress(OSError):
-                while True:
+                for _ in range(ACCEPTED):
                     listener.accept()[0].close()
         if self._sockets:
             with self._gate():
@@ -135,7 +140,7 @@ class Locks:
     def _look(self) -> None:
         """Record which other users have a run here, and go on with a long list another time.
 
-        These runs are reported, not waited for; only SO_PEERCRED is trusted.
+        These runs are reported, not waited for; of them only the user is the kernel's word.
         """
         begun_ns = self._host.clock_ns()
         if begun_ns < self._due_ns:
@@ -144,7 +149,7 @@ class Locks:
         for names in self._looking:
             for note, user in self._proven(names, self._is_news):
                 if note.lock == "machine" and self._is_news(user) and len(self._seen) < USERS_MAX:
-                    self._seen[user, ""] = f"a run of user {user} (pid {note.pid})"
+                    self._seen[user, ""] = f"a run of user {user}"
             if self._host.clock_ns() - begun_ns >= LOOK_NS:
                 break
         else:
@@ -215,8 +220,9 @@ class Locks:
         self._sockets[note] = listener
         # A random name, which no other process can bind first.
         listener.bind(f"\0{self._prefix}{secrets.token_hex(4)}/{note.name}")
-        listener.listen(QUEUE)
         listener.setblocking(False)
+        if not are_users_listed():
+            listener.listen(QUEUE)
 
     def _remove(self, *locks: Lock) -> None:
         """Remove these notes; all if none are given."""

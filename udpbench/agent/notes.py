@@ -1,7 +1,7 @@
 """The notes of who uses a namespace or a machine, as abstract sockets that any process can read.
 
-Trusted only if SO_PEERCRED shows that the process belongs to root or to the same user. Read-only;
-``locks`` writes them.
+Trusted only if the kernel shows that whoever opened the socket is root or the same user, and if it
+listens, SO_PEERCRED that so is who listens. Read-only; ``locks`` writes them.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Callable, Optional
 
 from udpbench.agent.host.reading import ReadingHost
-from udpbench.agent.host.unix_listeners import unix_listeners
+from udpbench.agent.host.unix_names import unix_names
 
 PREFIX = "udpbench/"
 UNIX_SOCKETS = "/proc/thread-self/net/unix"
 CREDENTIALS = struct.Struct("3i")
 """struct ucred: pid, uid, gid"""
-Names = list[tuple[str, Optional[int]]]
-"""Of sockets after the prefix, with their users; None if unknown."""
+Names = list[tuple[str, Optional[int], bool]]
+"""Of sockets after the prefix, with who opened each, None if unknown, and whether it listens."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """One note, parsed from its name; for a socket the pid comes from the kernel."""
+    """One note, parsed from its name; if its socket listens, the pid comes from the kernel."""
 
     lock: str
     netns: int
@@ -58,32 +58,47 @@ def note_names(host: ReadingHost, prefix: str = PREFIX) -> Iterator[Names]:
     kernel without unix_diag prints the NUL of an abstract name as ``@``, and lists clients.
     """
     try:
-        for piece in unix_listeners(prefix.encode()):
-            yield [(name.decode(errors="replace"), user) for name, user in piece]
+        for piece in unix_names(prefix.encode()):
+            yield [(name.decode(errors="replace"), user, open_) for name, user, open_ in piece]
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise
         mark = f"@{prefix}"
         lines = host.read_text(UNIX_SOCKETS).splitlines()
         for name in sorted({line.partition(mark)[2] for line in lines if mark in line}):
-            yield [(name, None)]
+            yield [(name, None, True)]
+
+
+def are_users_listed() -> bool:
+    """Return whether this kernel lists sockets with their users, so that none need listen."""
+    try:
+        next(unix_names(PREFIX.encode()))
+    except OSError:
+        return False
+    return True
 
 
 def proven_notes(
-    names: Iterable[tuple[str, Optional[int]]],
-    is_asked: Callable[[int], bool],
-    prefix: str = PREFIX,
+    names: Names, is_asked: Callable[[int], bool], prefix: str = PREFIX
 ) -> Iterator[tuple[Note, int]]:
-    """Yield each note of the users asked for, with process and user from the kernel."""
-    for name, user in names:
+    """Yield each note of the users asked for, with the user from the kernel."""
+    for name, user, listens in names:
         if user is not None and not is_asked(user):
             continue
         note = read_note(name.partition("/")[2])
         if note is None:
             continue
-        owner = _owner(f"\0{prefix}{name}")
+        if user is not None and not listens:
+            yield note, user
+            continue
+        try:
+            owner = _owner(f"\0{prefix}{name}")
+        except BlockingIOError:  # others have filled its queue
+            if user is not None:
+                yield note, user
+            continue
         if owner is not None:
-            yield Note(note.lock, note.netns, owner[0], note.run), owner[1]
+            yield replace(note, pid=owner[0]), owner[1]
 
 
 def is_trusted(user: int) -> bool:
@@ -92,12 +107,17 @@ def is_trusted(user: int) -> bool:
 
 
 def _owner(name: str) -> Optional[tuple[int, int]]:
-    """Return (pid, uid) of the process that listens on an abstract name; None if there is none."""
+    """Return (pid, uid) of the process that listens on an abstract name; None if there is none.
+
+    BlockingIOError if its queue is full.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         try:
             asking.connect(name)
             peer = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        except BlockingIOError:
+            raise
         except OSError:
             return None
     pid, user, _ = CREDENTIALS.unpack(peer)

@@ -1,4 +1,4 @@
-"""The listening Unix sockets of this network namespace from sock_diag, with the user of each.
+"""The stream sockets with abstract names of this network namespace from sock_diag, with users.
 
 Any user can bind as many abstract names as it may open files, so the answer is read piece by piece:
 a caller may stop after any socket and go on later. Read-only.
@@ -27,18 +27,19 @@ MESSAGE_BYTES = 16
 """Of struct unix_diag_msg."""
 UDIAG_SHOW_NAME, UDIAG_SHOW_UID = 0x01, 0x40  # the latter since Linux 5.3
 UNIX_DIAG_NAME, UNIX_DIAG_UID = 0, 7
-LISTENING = 1 << 10
-"""TCP_LISTEN, also of Unix sockets."""
+CLOSE, LISTEN = 7, 10
+"""TCP_CLOSE and TCP_LISTEN, also of Unix sockets. Those that are connected may be named by the peer
+of whoever opened them, as both ends of a socket pair."""
 
 
-def unix_listeners(prefix: bytes) -> Iterator[list[tuple[bytes, int]]]:
-    """Yield the rest of each abstract name that begins with a prefix, with the socket's user.
+def unix_names(prefix: bytes) -> Iterator[list[tuple[bytes, int, bool]]]:
+    """Yield the rest of each name that begins with a prefix, who opened it, and if it listens.
 
     In pieces as they are read, of some hundred sockets. OSError ENOENT if the kernel has no
     unix_diag (CONFIG_UNIX_DIAG).
     """
     show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID
-    asked = ASKED.pack(socket.AF_UNIX, 0, 0, LISTENING, 0, show, 0, 0)
+    asked = ASKED.pack(socket.AF_UNIX, 0, 0, 1 << CLOSE | 1 << LISTEN, 0, show, 0, 0)
     header = HEADER.pack(HEADER.size + len(asked), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.send(header + asked)
@@ -46,10 +47,10 @@ def unix_listeners(prefix: bytes) -> Iterator[list[tuple[bytes, int]]]:
         while not ended:
             datagram = link.recv(ANSWER_BYTES)
             ended = ends(datagram)
-            yield list(_listeners(datagram, b"\0" + prefix))
+            yield list(_named(datagram, b"\0" + prefix))
 
 
-def _listeners(datagram: bytes, start: bytes) -> Iterator[tuple[bytes, int]]:
+def _named(datagram: bytes, start: bytes) -> Iterator[tuple[bytes, int, bool]]:
     at = 0
     while at + HEADER.size <= len(datagram):
         size_bytes, kind = HEADER.unpack_from(datagram, at)[:2]
@@ -57,9 +58,9 @@ def _listeners(datagram: bytes, start: bytes) -> Iterator[tuple[bytes, int]]:
         if kind == NLMSG_ERROR:
             code = -struct.unpack_from("=i", message)[0]
             raise OSError(code, "this kernel does not list Unix sockets (unix_diag)")
-        if start in message:
+        if start in message and message[1] == socket.SOCK_STREAM:
             known = dict(attributes(message[MESSAGE_BYTES:]))
             name = known.get(UNIX_DIAG_NAME, b"")
             if name.startswith(start) and UNIX_DIAG_UID in known:
-                yield name[len(start) :], unsigned(known[UNIX_DIAG_UID])
+                yield name[len(start) :], unsigned(known[UNIX_DIAG_UID]), message[2] == LISTEN
         at += max(-(-size_bytes // 4) * 4, HEADER.size)
