@@ -99,6 +99,24 @@ def test_what_the_process_reads_counts_and_nobody_elses(
     assert None is server.poll()
 
 
+@pytest.mark.parametrize("is_at_port", [False, True])
+def test_others_sockets_take_no_room(
+    is_at_port: bool, pool: Pool, start: Start, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are opened, used and closed, even at the traffic's port."""
+    monkeypatch.setattr("udpbench.agent.host.bpf.socket_counts.ENTRIES", 16)
+    start(f"127.0.0.1:{port}", f"127.0.0.1:{0}")
+    pool.prepare([spec(port, port=port)], "lo")
+    pool.start(phase())
+    give(port, [bytes(32)] * 5)
+    for _ in range(20):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+            other.bind(("127.0.0.2", port if is_at_port else 0))
+            other.sendto(b"", other.getsockname())
+        assert "running" == pool.sample(0).state, pool.sample(0).error
+    until("five read", lambda: counts(pool)["read_packets"] >= 5)
+
+
 @pytest.mark.parametrize("named", ["pid", "unit"])
 def test_a_process_is_named_by_its_number_or_its_unit(
     pool: Pool, start: Start, port: int, named: str, monkeypatch: pytest.MonkeyPatch
@@ -227,7 +245,7 @@ def test_a_host_that_cannot_tell_sockets_apart_counts_the_others(
 ) -> None:
     """Without root, or before Linux 6.15; alone in its namespace a program needs neither."""
 
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(reads, "SocketCounts", refuse)

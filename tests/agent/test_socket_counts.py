@@ -25,6 +25,7 @@ from udpbench.agent.host.socket_options import (
     attach_filter,
 )
 from udpbench.agent.host.system import Host
+from udpbench.agent.host.udp_sockets import open_sockets, udp_sockets
 from udpbench.agent.looks import Looks
 from udpbench.errors import NothingToWatch
 from udpbench.model import SocketCount, UdpSocket
@@ -159,6 +160,75 @@ def test_too_many_sockets_are_an_error(
     monkeypatch.setattr(bpf, "read_counts", lambda *_: {(1, 1024): 1})
     with golden.raises(OSError):
         counting.counts()
+
+
+def test_sockets_at_one_port_are_counted_alone(opened: Opened) -> None:
+    """So that others take no room: those that arrive, are dropped, and are read."""
+    receiver, other = opened(), opened()
+    try:
+        counting = SocketCounts(Host(), [1, receiver.getsockname()[1]])
+    except OSError as error:
+        pytest.skip(f"sockets cannot be counted here: {error}")
+    own = listed(receiver).cookie
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
+    listed(other)
+    for each in (other, receiver):
+        send(each, PACKETS)
+        assert 32 == len(each.recv(64))
+    counts = counting.counts()
+    counting.close()
+    assert ({own}, PACKETS, 1) == (set(counts), counts[own].arrived, counts[own].read or 1)
+    assert not counting.names_reasons or 0 < sum(counts[own].dropped.values())
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_open_sockets_are_as_in_proc(
+    family: int, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queued bytes and drops, without a look at others' sockets; a closed one has none."""
+    receivers = [opened(family) for _ in range(3)]
+    others = [opened(family) for _ in range(20)]
+    for receiver, packets in zip(receivers, (0, 3, 300)):
+        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        send(receiver, packets)
+    inodes = [os.fstat(each.fileno()).st_ino for each in receivers]
+    known = udp_sockets(Host())
+    expected = {inode: (known[inode].queued_bytes, known[inode].drops) for inode in inodes}
+    assert expected[inodes[2]][1] > 0 < expected[inodes[1]][0]
+    open_sockets(Host(), inodes)  # learns their ports
+    parsed, parse = [], udp_diag._socket
+    monkeypatch.setattr(udp_diag, "_socket", lambda data: parsed.append(data) or parse(data))
+    actual = open_sockets(Host(), inodes)
+    assert expected == {i: (each.queued_bytes, each.drops) for i, each in actual.items()}
+    assert len(inodes) == len(parsed) < len(others)
+    receivers[0].close()
+    assert set(inodes[1:]) == set(open_sockets(Host(), inodes))
+    assert {} == open_sockets(Host(), [1]) == open_sockets(Host(), [])
+
+
+def test_without_udp_diag_open_sockets_are_read_in_proc(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same numbers."""
+
+    def refuse(*_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "no udp_diag")
+
+    receiver = opened()
+    send(receiver, 3)
+    inode = os.fstat(receiver.fileno()).st_ino
+    monkeypatch.setattr(udp_diag, "_answer", refuse)
+    assert {inode: udp_sockets(Host())[inode]} == open_sockets(Host(), [inode])
+
+
+@pytest.mark.parametrize("count", [2, udp_diag.MOST_PORTS, udp_diag.MOST_PORTS + 1])
+def test_sockets_are_listed_by_port(count: int, opened: Opened) -> None:
+    """The kernel picks them, the first port and the last; of too many ports all are listed."""
+    first, other, last = sorted(opened().getsockname()[1] for _ in range(3))
+    ports = [first, *range(1, count - 1), last]
+    names = {each.port for each in udp_diag.SocketList(ports).read().values()}
+    assert {first, last} <= names
+    assert (other in names) is (count > udp_diag.MOST_PORTS)
 
 
 def test_a_socket_is_listed_with_its_buffer_and_peer(opened: Opened) -> None:

@@ -14,7 +14,7 @@ from udpbench.agent.counters import parse
 from udpbench.agent.host.files import read
 from udpbench.agent.host.interrupts import queue_interrupts
 from udpbench.agent.host.reading import ReadingHost as Host
-from udpbench.agent.host.udp_sockets import udp_sockets
+from udpbench.agent.host.udp_sockets import open_sockets
 from udpbench.cpu_lists import parse_cpu_list
 from udpbench.model import Scope, Snapshot
 
@@ -166,5 +166,5 @@ def _qdisc_name(interface: str, parent: int) -> Optional[str]:
 
 def socket_drops(host: Host, inodes: Iterable[int]) -> dict[str, int]:
     """Return ``socket.<inode>.drops`` of the sockets that are still open."""
-    sockets = udp_sockets(host)
-    return {f"socket.{inode}.drops": sockets[inode].drops for inode in inodes if inode in sockets}
+    own = open_sockets(host, inodes)
+    return {f"socket.{inode}.drops": each.drops for inode, each in own.items()}

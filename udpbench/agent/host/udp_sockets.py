@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from udpbench.agent.host.files import read
 from udpbench.agent.host.reading import ReadingHost as Host
+from udpbench.agent.host.udp_diag import SocketList
 
 
 @dataclass(frozen=True)
@@ -58,3 +61,27 @@ def udp_sockets(host: Host) -> dict[int, SocketQueue]:
         **parse_udp_sockets(host.read_text("/proc/thread-self/net/udp")),
         **parse_udp_sockets(read(host, "/proc/thread-self/net/udp6") or ""),
     }
+
+
+def open_sockets(host: Host, inodes: Iterable[int]) -> dict[int, SocketQueue]:
+    """Return those of these sockets that are still open, however many others there are.
+
+    The kernel picks them by port; without udp_diag all are read.
+    """
+    asked = frozenset(inodes)
+    try:
+        ports = _ports(asked) if asked else ()
+        listed = SocketList(ports).read().values() if ports else ()
+    except OSError:
+        return {inode: each for inode, each in udp_sockets(host).items() if inode in asked}
+    return {
+        each.inode: SocketQueue(each.queued_bytes, each.drops)
+        for each in listed
+        if each.inode in asked and each.drops is not None
+    }
+
+
+@lru_cache(maxsize=8)
+def _ports(inodes: frozenset[int]) -> frozenset[int]:
+    """Return the ports of bound sockets, which never change."""
+    return frozenset(each.port for each in SocketList().read().values() if each.inode in inodes)

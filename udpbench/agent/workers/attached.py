@@ -17,7 +17,7 @@ from udpbench.agent.host.socket_owners import (
     why_unseen,
 )
 from udpbench.agent.host.system import Host
-from udpbench.agent.host.udp_sockets import udp_sockets
+from udpbench.agent.host.udp_sockets import open_sockets
 from udpbench.agent.workers.reads import CountedReader
 from udpbench.errors import WorkerFailed
 from udpbench.model import Attach, Receive, UdpSocket, WorkerSpec
@@ -138,9 +138,10 @@ class Attached(CountedReader):
 
     def read(self) -> None:
         """Fail if a socket that receives the traffic was closed."""
-        open_inodes = udp_sockets(self._host).keys()
-        if self.state in ("ready", "running", "done") and not (
-            set(self.prepared[0].socket_inodes) <= open_inodes
+        own = set(self.prepared[0].socket_inodes) if self.prepared else set()
+        if (
+            self.state in ("ready", "running", "done")
+            and own - open_sockets(self._host, own).keys()
         ):
             what = "a receiving socket was closed: the process ended or was restarted"
             self._fail(f"{what}; check its log and run again")

@@ -11,7 +11,7 @@ from typing import Any, Optional, Protocol
 
 from udpbench.agent.host.processes import any_runnable, interface_threads
 from udpbench.agent.host.system import Host
-from udpbench.agent.host.udp_sockets import udp_sockets
+from udpbench.agent.host.udp_sockets import open_sockets
 from udpbench.agent.workers.attached import Attached
 from udpbench.agent.workers.process_client import Limits, WorkerProcess
 from udpbench.agent.workers.program import Program
@@ -268,10 +268,9 @@ class Pool:
         """Return bytes queued in sockets, except those of workers with a planned fault."""
         if self.specs[0].role == "sender":
             return None
-        queues = udp_sockets(self._host)
         served = [w for w, spec in zip(receiver.prepared, self.specs) if spec.fault is None]
         inodes = {inode for worker in served for inode in worker.socket_inodes}
-        return sum(queues[inode].queued_bytes for inode in inodes if inode in queues)
+        return sum(each.queued_bytes for each in open_sockets(self._host, inodes).values())
 
     def inodes(self) -> tuple[int, ...]:
         """Return the inodes of the workers' sockets, without duplicates."""

@@ -15,7 +15,7 @@ from typing import Any, Optional, Protocol, TypeVar, cast
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.files import read
 from udpbench.agent.host.system import Host
-from udpbench.agent.host.udp_diag import SocketList
+from udpbench.agent.host.udp_diag import MOST_PORTS, SocketList
 from udpbench.agent.host.udp_sockets import udp_sockets
 from udpbench.errors import WorkerFailed
 from udpbench.model import FlowStats, Receive, WorkerSpec
@@ -65,9 +65,11 @@ class CountedReader:
         self._targets = {(f.destination, f.destination_port) for f in self._spec.flows}
         self._counting: Optional[SocketCounts] = None
         self._list = SocketList()
+        self._ports = {port for _, port in self._targets}.union(self._spec.bind_ports)
+        self._at_ports = SocketList(self._ports)
         self._own: set[int] = set()
         self._foreign: set[int] = set()
-        """Sockets by cookie: those of the traffic, and others."""
+        """Sockets by cookie: those of the traffic, and others at its ports that still count."""
         self._others_sockets = 0
         self._forget()
 
@@ -111,26 +113,28 @@ class CountedReader:
         return each.port in ports if anywhere else (each.address, each.port) in self._targets
 
     def _tell_apart(self) -> None:
-        """Count each socket separately if other sockets in the namespace would be counted, too."""
+        """Count each socket separately if other sockets in the namespace would be counted, too.
+
+        Only those at the traffic's ports: however many others use meanwhile, they take no room.
+        """
         others = [
             each for each in udp_sockets(self._host).values() if not self._is_of_traffic(each)
         ]
         if not others:
             return
         try:
-            self._counting = SocketCounts(self._host)
-            self._sort()
+            ports = self._ports if len(self._ports) <= MOST_PORTS else ()
+            self._counting = SocketCounts(self._host, ports)
+            self._find_own()
         except OSError:
             self._stop_counting()
             self._others_sockets = len(others)
         self._forget()
 
-    def _sort(self) -> None:
-        """List the sockets; this also assigns cookies to sockets without one."""
-        listed = self._list.read()
-        own = {cookie for cookie, each in listed.items() if self._is_of_traffic(each)}
-        self._own |= own
-        self._foreign |= listed.keys() - own
+    def _find_own(self) -> None:
+        """List the traffic's sockets; this also assigns cookies to those without one."""
+        listed = self._at_ports.read()
+        self._own |= {cookie for cookie, each in listed.items() if self._is_of_traffic(each)}
 
     def _stop_counting(self) -> None:
         if self._counting is not None:
@@ -142,10 +146,10 @@ class CountedReader:
         if self._counting is None:
             return in_datagrams(self._host, self._spec.traffic.family)
         counts = self._counting.counts()
-        opened = counts.keys() - self._own - self._foreign
-        if opened:
-            self._sort()
-            self._foreign |= opened - self._own  # including sockets that have closed
+        if counts.keys() - self._own - self._foreign:
+            self._find_own()
+        self._foreign = counts.keys() - self._own  # including sockets that have closed
+        self._counting.forget(self._foreign)
         return sum(count.read or 0 for cookie, count in counts.items() if cookie in self._own)
 
     # --- what it reads ---------------------------------------------------------------------------

@@ -41,13 +41,13 @@ NEEDS = "Linux 6.15 or later, where BPF programs of a cgroup can tell network na
 
 
 class SocketCounts:
-    """Counts of one namespace's sockets from now on, by socket cookie.
+    """Counts of one namespace's sockets, at these ports or all, from now on, by socket cookie.
 
     OSError if not possible: without root, without BTF, or before Linux 6.15
     (``bpf_get_netns_cookie`` in cgroup programs).
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, ports: Collection[int] = ()) -> None:
         try:
             types = Types(host.path(TYPES).read_bytes())
             fields = SockFields(
@@ -55,6 +55,7 @@ class SocketCounts:
                 inode=types.offset("net", "ns.inum"),
                 protocol=types.offset("sock", "sk_protocol"),
                 cookie=types.offset("sock", "__sk_common.skc_cookie.counter"),
+                port=types.offset("sock", "__sk_common.skc_num"),
             )
             self._reasons = {
                 number: name[len(PREFIX) :]
@@ -68,20 +69,21 @@ class SocketCounts:
             raise OSError(f"this kernel's BTF does not describe sockets: {error}") from error
         with ExitStack() as opened:
             self._map = _kept(opened, bpf.create_counts(ENTRIES))
-            self._attach_to_cgroup(opened, host)
+            self._attach_to_cgroup(opened, host, ports)
             netns = host.netns()
             self.names_reasons = types.parameters("btf_trace_kfree_skb") >= SOCKET_PARAMETERS
             if self.names_reasons:
-                program = drops(self._map, fields, netns)
+                program = drops(self._map, fields, netns, ports)
                 _attach(opened, "kfree_skb", program)
             self._sees_reads = False
             with suppress(FileNotFoundError):  # before Linux 6.3
-                _attach(opened, "sock_recv_length", reads(self._map, READ, fields, netns))
+                program = reads(self._map, READ, fields, netns, ports)
+                _attach(opened, "sock_recv_length", program)
                 self._sees_reads = True
             self._opened = opened.pop_all()
 
-    def _attach_to_cgroup(self, opened: ExitStack, host: Host) -> None:
-        program = arrivals(self._map, ARRIVED, host.netns_cookie() or 0)
+    def _attach_to_cgroup(self, opened: ExitStack, host: Host, ports: Collection[int]) -> None:
+        program = arrivals(self._map, ARRIVED, host.netns_cookie() or 0, ports)
         try:
             with _loaded(bpf.CGROUP_SKB, program) as loaded, _root_cgroup() as cgroup:
                 _kept(opened, bpf.link_cgroup(loaded, cgroup))

@@ -6,6 +6,7 @@ The key of their map is a socket's cookie and what is counted. Pure.
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from udpbench.agent.host.bpf.bpf import KEY
@@ -45,7 +46,7 @@ ZERO_AT, SCRATCH_AT = KEY_AT - 8, KEY_AT - 16
 CONTEXT, AMOUNT = 6, 7
 """Callee-saved registers."""
 SKB_GSO_SEGS_AT, SKB_SK_AT = 164, 168  # struct __sk_buff
-SOCK_PROTOCOL_AT = 12  # struct bpf_sock
+SOCK_PROTOCOL_AT, SOCK_PORT_AT = 12, 44  # struct bpf_sock
 UPDATE, GET_SOCKET_COOKIE, SK_FULLSOCK, GET_NETNS_COOKIE = 2, 46, 95, 122  # enum bpf_func_id
 NOEXIST = 1  # BPF_NOEXIST
 
@@ -58,13 +59,14 @@ class SockFields:
     inode: int
     protocol: int
     cookie: int
+    port: int
 
 
-def arrivals(counts: int, what: int, netns_cookie: int) -> bytes:
+def arrivals(counts: int, what: int, netns_cookie: int, ports: Collection[int] = ()) -> bytes:
     """Return a cgroup program that counts packets arriving at UDP sockets of a namespace.
 
     The key is the socket's cookie and ``what``; each packet of a merged skb counts. All packets
-    pass.
+    pass. With ``ports`` it counts sockets bound to these alone.
     """
     high, low = divmod(netns_cookie, 2**32)
     return assemble(
@@ -76,6 +78,8 @@ def arrivals(counts: int, what: int, netns_cookie: int) -> bytes:
             Jump("end", IF_EQUAL, 0),
             op(LOAD_WORD, 1, 0, SOCK_PROTOCOL_AT),
             Jump("end", IF_NOT, 1, UDP),
+            op(LOAD_WORD, 1, 0, SOCK_PORT_AT),
+            *_at_ports(ports),
             op(COPY, 1, CONTEXT),
             op(CALL, value=GET_NETNS_COOKIE),
             op(LOAD_MAP, 1, value=signed(low)) + op(0, value=signed(high)),
@@ -95,11 +99,13 @@ def arrivals(counts: int, what: int, netns_cookie: int) -> bytes:
     )
 
 
-def reads(counts: int, what: int, fields: SockFields, netns: int) -> bytes:
+def reads(
+    counts: int, what: int, fields: SockFields, netns: int, ports: Collection[int] = ()
+) -> bytes:
     """Return a program for ``sock_recv_length(sk, ret, flags)`` that counts datagrams read."""
     return assemble(
         [
-            *_of_udp_socket(0, fields, netns),
+            *_of_udp_socket(0, fields, netns, ports),
             op(LOAD_LONG, 1, CONTEXT, 8 * 1),
             Jump("end", IF_WORD_NEGATIVE, 1),
             op(LOAD_LONG, 1, CONTEXT, 8 * 2),
@@ -112,11 +118,11 @@ def reads(counts: int, what: int, fields: SockFields, netns: int) -> bytes:
     )
 
 
-def drops(counts: int, fields: SockFields, netns: int) -> bytes:
+def drops(counts: int, fields: SockFields, netns: int, ports: Collection[int] = ()) -> bytes:
     """Return a program for ``kfree_skb`` that counts skbs by receiving socket and reason."""
     return assemble(
         [
-            *_of_udp_socket(3, fields, netns),
+            *_of_udp_socket(3, fields, netns, ports),
             op(LOAD_LONG, 1, CONTEXT, 8 * 2),
             op(STORE_LONG, FRAME, 1, KEY_AT + 8),
             *_count(counts),
@@ -126,7 +132,16 @@ def drops(counts: int, fields: SockFields, netns: int) -> bytes:
     )
 
 
-def _of_udp_socket(argument: int, fields: SockFields, netns: int) -> list[Code]:
+def _at_ports(ports: Collection[int]) -> list[Code]:
+    """Return code that continues if register 1 is one of these ports, or if there are none."""
+    if not ports:
+        return []
+    return [*(Jump("at port", IF_EQUAL, 1, port) for port in ports), Jump("end"), "at port"]
+
+
+def _of_udp_socket(
+    argument: int, fields: SockFields, netns: int, ports: Collection[int]
+) -> list[Code]:
     """Return code that continues if a tracepoint's argument is a UDP socket of a namespace.
 
     Stores its cookie in the key. A socket has no cookie until it is queried for the first time.
@@ -143,6 +158,9 @@ def _of_udp_socket(argument: int, fields: SockFields, netns: int) -> list[Code]:
         sock + read_kernel(SCRATCH_AT, 2, fields.protocol),
         op(LOAD_HALF, 1, FRAME, SCRATCH_AT),
         Jump("end", IF_NOT, 1, UDP),
+        sock + read_kernel(SCRATCH_AT, 2, fields.port),
+        op(LOAD_HALF, 1, FRAME, SCRATCH_AT),
+        *_at_ports(ports),
         sock + read_kernel(KEY_AT, 8, fields.cookie),
         op(LOAD_LONG, 1, FRAME, KEY_AT),
         Jump("end", IF_EQUAL, 1),
