@@ -297,7 +297,7 @@ def test_everything_that_cannot_be_opened_is_named(pool: Pool, port: int) -> Non
             pool.prepare([alone(port)], "lo")
     text = f"right.receiver0: socket 0.0.0.0:{port}: Address already in use by "
     assert caught.value.message.startswith(text)
-    assert f" {os.getpid()} (user {os.geteuid()}: " in caught.value.message
+    assert f" {os.getpid()} (user {os.geteuid()})" in caught.value.message
 
     far = FlowSpec(0, "192.0.2.1", 65400, "127.0.0.1", 9)
     own = Send(workers_as="processes")

@@ -233,7 +233,7 @@ def test_everything_that_cannot_be_opened_is_named(pool: Pool, port: int) -> Non
 
     cpus = format_cpu_list(sorted(os.sched_getaffinity(0)))
     assert "" == holders_in_words(Host(), port_inodes(Host(), (port,)))
-    assert f"{os.getpid()} (user {os.geteuid()}: " in caught.value.message
+    assert f"{os.getpid()} (user {os.geteuid()})" in caught.value.message
     assert (
         f"right.receiver0: socket 0.0.0.0:{port}: Address already in use by {holder}; "
         "find what uses it (`ss -nap`), or choose another port; "

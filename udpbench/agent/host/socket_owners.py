@@ -20,8 +20,6 @@ PAUSE = 500
 """Minimum pause between searches, as a multiple of a search's duration: at most 0.2 % of a CPU."""
 NEWS_NS = 60 * SECOND_NS
 """Interval of searches if no owner is missing, to detect new namespaces."""
-SHOWN = 60
-"""Maximum characters of a command in a message."""
 UNSEEN = "a process that this user may not see"
 
 
@@ -133,7 +131,10 @@ def port_inodes(host: Host, ports: Collection[int]) -> set[int]:
 
 
 def holders_in_words(host: Host, inodes: Iterable[int]) -> str:
-    """Return who holds sockets: ``unbound 1234 (user 105: unbound -d)``; empty without sockets."""
+    """Return who holds sockets: ``unbound 1234 (user 105)``; empty without sockets.
+
+    Records contain it, so not the command line, which may hold what is others' alone.
+    """
     unseen = set(inodes)
     words = []
     for name in names(host, "/proc") if unseen else ():
@@ -147,7 +148,5 @@ def holders_in_words(host: Host, inodes: Iterable[int]) -> str:
 def _in_words(host: Host, pid: str) -> str:
     rows = (read(host, f"/proc/{pid}/status") or "").splitlines()
     user = next((row.split()[2] for row in rows if row.startswith("Uid:")), "?")
-    command = (read(host, f"/proc/{pid}/cmdline") or "?").strip("\0").replace("\0", " ")
-    shown = command if len(command) <= SHOWN else f"{command[:SHOWN]}…"
     comm = read(host, f"/proc/{pid}/comm") or "?"
-    return printable(f"{comm} {pid} (user {user}: {shown})", keep="")
+    return printable(f"{comm} {pid} (user {user})", keep="")

@@ -44,6 +44,8 @@ PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 2, 4, 8, 0x4000, 0x80000
 CHUNK_BYTES = 2**16
+CHUNKS = 64
+"""Read before anything else has its turn: more than a pipe holds (1 MiB, fs.pipe-max-size)."""
 KILLED = 128
 """Added to the number of a signal in an exit status, as in a shell."""
 
@@ -110,11 +112,15 @@ class Keeper:
         return ready
 
     def _copy(self) -> None:
+        """Keep what the pipe holds, of a program that may write faster than it is read."""
         with suppress(BlockingIOError):
-            while chunk := os.read(self._pipe, CHUNK_BYTES):
+            for _ in range(CHUNKS):
+                chunk = os.read(self._pipe, CHUNK_BYTES)
+                if not chunk:
+                    os.close(self._pipe)
+                    self._pipe = -1
+                    return
                 self._output.take(chunk)
-            os.close(self._pipe)
-            self._pipe = -1
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
