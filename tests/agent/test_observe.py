@@ -15,7 +15,7 @@ import pytest
 from golden import Golden
 
 import udpbench
-from udpbench.agent.host.privileges import DAC_READ_SEARCH, SYS_PTRACE, mask
+from udpbench.agent.host.privileges import DAC_READ_SEARCH, OBSERVER_USER, SYS_PTRACE, mask
 from udpbench.agent.host.reading import ReadingHost
 from udpbench.agent.observe import ORDERS, Observer, is_trusted_here
 from udpbench.errors import AgentError, HelloRefused
@@ -167,13 +167,33 @@ def started(request: pytest.FixtureRequest) -> Iterator[Started]:
 
 
 @as_root
+def test_no_other_user_can_stop_an_observer(started: Started) -> None:
+    """Nor lower its limits: what runs as nobody could, were it nobody's."""
+    code = """if True:
+    import os, resource, sys
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+    pid = int(sys.argv[1])
+    for attempt in (lambda: os.kill(pid, 0), lambda: resource.prlimit(pid, resource.RLIMIT_CPU)):
+        try:
+            attempt()
+        except PermissionError:
+            print("refused")
+    """
+    command = (sys.executable, "-c", code, str(started.process.pid))
+    done = subprocess.run(command, check=False, capture_output=True)
+    assert (b"refused\n" * 2, b"") == (done.stdout, done.stderr)
+
+
+@as_root
 @pytest.mark.parametrize("started", [(), ("firewall",), ("exact",)], indirect=True)
 def test_an_observer_of_roots_keeps_two_capabilities_to_read(
     started: Started, request: pytest.FixtureRequest
 ) -> None:
-    """Nobody, no group, no way back, before its first answer; and the looks still work."""
+    """No account, no group, no way back, before its first answer; and the looks still work."""
     status = started.status()
-    assert ["65534"] * 4 == status["Uid"].split() == status["Gid"].split()
+    assert [str(OBSERVER_USER)] * 4 == status["Uid"].split() == status["Gid"].split()
     assert ("", "1") == (status["Groups"], status["NoNewPrivs"])
     sets = {name: int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")}
     assert dict.fromkeys(sets, mask((SYS_PTRACE, DAC_READ_SEARCH))) == sets
@@ -256,7 +276,7 @@ def test_rules_are_listed_while_that_is_permitted(started: Started) -> None:
 def test_a_note_of_who_called_sudo_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """And root's; no other user can keep an observer away."""
     monkeypatch.setenv("SUDO_UID", "1234")
-    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    monkeypatch.setattr(os, "geteuid", lambda: OBSERVER_USER)
     assert [True, True, False] == [is_trusted_here(user) for user in (0, 1234, 1235)]
     monkeypatch.delenv("SUDO_UID")
     assert not is_trusted_here(1234)

@@ -17,6 +17,7 @@ import ssh_hosts
 from ssh_hosts import TINY, USER, Pair, SshHost, allow_sudo, configured, greeted, pair_of_hosts
 
 from udpbench.agent import install
+from udpbench.agent.host.privileges import OBSERVER_USER
 from udpbench.analysis.judge import judge
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.connections.channel import AGENT, OBSERVER
@@ -197,7 +198,7 @@ def test_root_may_deploy_for_a_user_who_may_only_launch(pair: Pair) -> None:
 def test_who_may_only_observe_watches_with_every_right_and_can_start_nothing_else(
     pair: Pair,
 ) -> None:
-    """By sudoers' line of docs/hosts.md; the process is nobody's, and no agent can be started."""
+    """By sudoers' line of docs/hosts.md; the process has no account, and no agent can be started."""
     used(Dialog(), Connect("ssh", "left", "sudo"))
     connect = bench_user(pair)
     allow_sudo(pair.left, f"NOPASSWD: {OBSERVER_LAUNCHER}")
@@ -209,7 +210,8 @@ def test_who_may_only_observe_watches_with_every_right_and_can_start_nothing_els
         client = AgentClient(channel, "receiver", "test0", ("namespace", "machine"))
         hello = client.hello("test-1", 10 * SECOND_NS)
         status = Path(f"/proc/{client.pid}/status").read_text().split("\n")
-        assert ["Uid:\t65534\t65534\t65534\t65534"] == [each for each in status if "Uid" in each]
+        users = [each.split()[1:] for each in status if "Uid" in each]
+        assert [[str(OBSERVER_USER)] * 4] == users
         assert (True, None) == (hello.capabilities["net_admin"], client.take("none").held_by)
         assert "snmp.Udp.NoPorts" in client.look(None, None, False).snapshot.counters
         assert client.inspect().firewall is not None

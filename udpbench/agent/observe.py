@@ -56,7 +56,7 @@ EARLY = (
     *("psutil", "pyroute2", "pyroute2.ethtool.ioctl", "pyroute2.netlink.exceptions"),
     *("udpbench._native", "subprocess"),
 )
-"""Imported while their files may be read: nobody may not read a folder of root's alone."""
+"""Imported while their files may be read: others may not read a folder of root's alone."""
 
 
 class EarlyHost(ReadingHost):

@@ -13,8 +13,11 @@ from collections.abc import Collection
 
 from udpbench.agent.host.reading import ReadingHost
 
-NOBODY = 65534
-"""The kernel's overflow user: it owns no file, and no sysctl (but CAP_NET_ADMIN writes net's)."""
+OBSERVER_USER = 2_100_000_000
+"""A user and group without an account: it owns no process, file or sysctl (but CAP_NET_ADMIN writes
+net's). Whatever runs as ``nobody`` could stop a process of that user, or lower its limits. Others
+give no such number: systemd's DynamicUser ends at 65519, its containers at 1879048191, SSSD at
+2000200000; from 2**31 on a program may take it for negative."""
 SYS_PTRACE, DAC_READ_SEARCH = 19, 2
 VERSION_3 = 0x20080522
 """_LINUX_CAPABILITY_VERSION_3: 64 bits in two structs."""
@@ -25,7 +28,7 @@ STATUS = "/proc/thread-self/status"
 
 
 def keep_only(host: ReadingHost, kept: Collection[int]) -> None:
-    """Become nobody with no more than these capabilities, and never get another one.
+    """Become a user of its own with no more than these capabilities, and never get another one.
 
     Programs that are run have none. A user who is not root, or is root in a user namespace alone,
     stays who it is. OSError if something could not be given up.
@@ -35,7 +38,7 @@ def keep_only(host: ReadingHost, kept: Collection[int]) -> None:
     _call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     if os.geteuid() == 0:
         _bound(host, left)
-        _become_nobody(host)
+        _leave_root(host)
     header = struct.pack("=Ii", VERSION_3, 0)
     low, high = left & 0xFFFFFFFF, left >> 32
     _call("capset", header, struct.pack("=6I", low, low, 0, high, high, 0))
@@ -63,14 +66,14 @@ def _bound(host: ReadingHost, left: int) -> None:
             _call("prctl", PR_CAPBSET_DROP, number, 0, 0, 0)
 
 
-def _become_nobody(host: ReadingHost) -> None:
+def _leave_root(host: ReadingHost) -> None:
     """Leave uid 0, which may write root's files whatever its capabilities are."""
     if host.read_text("/proc/self/uid_map").split() != ["0", "0", "4294967295"]:
         return  # in a user namespace, whose root is an ordinary user outside
     _call("prctl", PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
+    os.setresgid(OBSERVER_USER, OBSERVER_USER, OBSERVER_USER)
+    os.setresuid(OBSERVER_USER, OBSERVER_USER, OBSERVER_USER)
 
 
 def _prove(host: ReadingHost, left: int) -> None:
