@@ -51,9 +51,10 @@ LOST_HOST = {"kind": "RestoreError", "message": "sysctl stays", "host": "right"}
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
     """Give pytest its own handler back."""
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -583,7 +584,10 @@ def test_ctrl_c_prints_no_traceback(tmp_path: Path) -> None:
     assert ("", "", 130) == (out, err, program.returncode)
 
 
-def test_ctrl_c_during_the_report_prints_no_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_during_the_report_prints_no_traceback(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     """While it draws and lays out its pages, the program ends with 130 and leaves no scraps."""
     points = [paced(point=f"size={n}") for n in range(40)]
     records = [record(of=point, series=series([1000])) for point in points]
@@ -596,11 +600,20 @@ def test_ctrl_c_during_the_report_prints_no_traceback(tmp_path: Path) -> None:
         while not list(scraps.glob("udpbench-report-*/*/*")):
             assert time.monotonic() < deadline, "udpbench never drew a figure"
             time.sleep(0.01)
-        program.send_signal(signal.SIGINT)
+        program.send_signal(number)
         out, err = program.communicate(timeout=20)
     finally:
         program.kill()
     assert ("", "", 130, []) == (out, err, program.returncode, list(scraps.iterdir()))
+
+
+def test_a_report_obeys_no_matplotlibrc_of_the_working_folder(tmp_path: Path) -> None:
+    """It would start LaTeX, and show on stderr what it is a link to."""
+    stored(tmp_path / "run")
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nroot:$6$secret\n")
+    program = process("report", "--format", "html", "--out", "out", "run", cwd=tmp_path)
+    assert ("report: out/report.html\n", "") == program.communicate(timeout=60)
+    assert 0 == program.returncode
 
 
 def _opened(fifo: Path) -> int | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib as mpl
 import pypdf
 import pytest
 from analysis.build import expectation, experiment, failed, lossy, paced, record, series, trial
@@ -16,6 +18,7 @@ from report.stored import ODD, header, stored
 from udpbench.errors import InputError
 from udpbench.model import Change, Setting
 from udpbench.report import document, pages
+from udpbench.report.figures.style import styled
 from udpbench.report.pages import chapter_data, run_data
 from udpbench.report.sessions import command
 from udpbench.report.summary import chapters_of
@@ -255,6 +258,21 @@ def test_a_median_of_fewer_trials_says_of_how_many(tmp_path: Path) -> None:
     (part,) = chapter_data(mixed)["numbers"]
     assert {"name": "delay p99", "cells": ["1.5 µs (n = 1)"]} in part["rows"]
     assert {"name": "send calls per packet", "cells": ["0.1 calls"]} in part["rows"]
+
+
+def test_figures_are_the_documents_whatever_else_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that a user's own matplotlibrc or other code of this process chose is in them."""
+    with mpl.rc_context({"text.usetex": True, "axes.facecolor": "red"}):
+        before = dict(mpl.rcParams)
+        monkeypatch.setattr(os, "open", _refused)  # as in a folder closed to this user
+        with styled():
+            assert not mpl.rcParams["text.usetex"]
+            assert "white" == mpl.rcParams["axes.facecolor"]
+        assert before == dict(mpl.rcParams)
+
+
+def _refused(*_: object, **__: object) -> int:
+    raise PermissionError
 
 
 # --- the run's own page --------------------------------------------------------------------------

@@ -8,6 +8,7 @@ searched.
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -66,15 +67,39 @@ STYLE: Any = {
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Draw in the document's style without changing that of other code in this process."""
-    import matplotlib as mpl
+def _outside_working_folder() -> Iterator[None]:
+    """Work in /, where root alone can put files."""
+    try:
+        here = os.open(".", os.O_PATH | os.O_CLOEXEC)
+    except PermissionError:  # so nothing in it can be read either
+        yield
+        return
+    try:
+        os.chdir("/")
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in the document's style without changing that of other code in this process.
+
+    Anything that draws is imported in here: when matplotlib is imported, it obeys ``matplotlibrc``
+    of the working folder before any other (``matplotlib_fname``), which is of whoever wrote the
+    run that is read there. What another such file says, the user's own, is not drawn either.
+    """
+    with _outside_working_folder():
+        import matplotlib as mpl
+
+    # To set the backend would close the figures of other code.
+    plain = {key: value for key, value in mpl.rcParamsDefault.items() if key != "backend"}
     fonts = logging.getLogger("matplotlib.font_manager")
     before = fonts.level
     fonts.setLevel(logging.ERROR)  # the document's font need not be installed
     try:
-        with mpl.rc_context(STYLE), warnings.catch_warnings():
+        with mpl.rc_context({**plain, **STYLE}), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")
             yield
     finally:
