@@ -1,6 +1,7 @@
 """The program: runs the command line and prints every error in words.
 
-A user never sees a traceback, no matter when Ctrl-C comes. The exit codes are in ``errors``.
+A user never sees a traceback, no matter when Ctrl-C or SIGTERM comes. The exit codes are in
+``errors``.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ RETRY_S = 0.01
 class CtrlC:
     """The handler of Ctrl-C: raises KeyboardInterrupt once, and again if a finalizer swallows it.
 
+    SIGTERM is handled alike, so that no temporary folder is left behind.
     Any other exception raised while the program ends is a consequence of Ctrl-C, not a bug.
     """
 
     def __init__(self) -> None:
         self.pressed = False
         self._raised = False
-        signal.signal(signal.SIGINT, self)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self)
         # A timer, not a thread: Python aborts if a thread is still running when the interpreter
         # ends.
         signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
