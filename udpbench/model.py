@@ -101,6 +101,9 @@ LIMITS = {
 """Field of a record or a reply → least and most; values beyond would mean endless work."""
 SWEPT_MAX = 256
 """Of the values of a point, and of the swept keys in one frame, where each is a column."""
+TRIALS_MAX = 100_000
+"""Of a run: they take two days, and their records, of 9 kB at least, are all that is read of one
+(``json_lines.MOST_BYTES``)."""
 COUNTERS_MAX = 2**17
 """Of one host at one time; 64 queues with interrupts on each of 1024 CPUs are half of it."""
 INTEGERS = (-(2**63), 2**64 - 1)
@@ -109,6 +112,8 @@ SAMPLE_NS = SECOND_NS // 10
 """Between two samples of a worker, unless that would exceed ``SAMPLES_MAX``."""
 SAMPLES_MAX = 3600
 """Per worker and phase; in two hours that is a sample every two seconds."""
+RAW_NS = 60 * SECOND_NS
+"""The longest phase with packets for every millisecond: 60,000 numbers per worker."""
 
 
 SYSCTLS = (
@@ -556,7 +561,7 @@ class Experiment:
         """Return after how many blocks its comparisons are decided; empty if it has none."""
         return self.compare[0].blocks if self.compare else ()
 
-    @property
+    @cached_property
     def compared(self) -> frozenset[str]:
         """Return the points that are compared, which have blocks in place of repetitions."""
         return frozenset(point for pair in self.compare for point in (pair.a, pair.b))
@@ -565,6 +570,12 @@ class Experiment:
         """Return how many trials a point has at least and at most, all of them valid."""
         looks = self.looks if point in self.compared else (self.repetitions,)
         return looks[0], looks[-1]
+
+
+def trial_count(experiments: Iterable[Experiment]) -> tuple[int, int]:
+    """Return how many trials there are at least and at most, all of them valid."""
+    counts = [e.trials_of(trial.point) for e in experiments for trial in e.points]
+    return sum(fewest for fewest, _ in counts), sum(most for _, most in counts)
 
 
 SSH_SPEC = re.compile(

@@ -47,14 +47,17 @@ from udpbench.model import (
     COUNTERS_MAX,
     INTEGERS,
     LIMITS,
+    RAW_NS,
     RECORD_SCHEMA,
     SWEPT_MAX,
+    TRIALS_MAX,
     Experiment,
     Finding,
     Lab,
     Sample,
     Snapshot,
     TrialRecord,
+    trial_count,
 )
 from udpbench.printable import printable
 
@@ -62,6 +65,8 @@ RUN_FILE = "run.jsonl"
 SERIES_FILE = "series.jsonl"
 NAMES = ("name", "experiment", "point", "variant", "values", "host", "worker")
 """Keys of text that is drawn into figures, which cannot show control characters."""
+PATH = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,1000}")
+"""What a header says of where definitions are; it is shown in messages of one line."""
 COUNTS = 2**15
 NAMES_MAX = 2**16
 """Of names that are kept once while a run is read; a trial on a large host has thousands."""
@@ -246,6 +251,9 @@ class RunWriter:
     def create(cls, folder: Path, header: RunHeader) -> Self:
         """Begin a run in ``folder``, created if missing; a folder that holds a run is refused."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        strange = next(_strange(header), None)
+        if strange is not None:
+            raise RecordError(f"{folder}: {strange}: such a run could not be read again")
         try:
             held = Folder.open(folder, make=True)
             run_fd, series_fd = held.file(RUN_FILE, flags), held.file(SERIES_FILE, flags)
@@ -473,8 +481,9 @@ def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
             record = _validated(_RECORD, line.get("record"), where)
             number = _sequence(line, where)
             numbers.add(number)
-            own = tuple(series.get(number, ())), tuple(motion.get(number, ()))
-            records[-1].append(replace(record, series=own[0], motion=own[1]))
+            own = tuple(series.get(number, ()))
+            _refuse_milliseconds(record, own, where)
+            records[-1].append(replace(record, series=own, motion=tuple(motion.get(number, ()))))
         elif kind == "ending":
             endings[-1] = _validated(_ENDING, line, where)
         elif kind == "resumed":
@@ -488,6 +497,13 @@ def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
     latest, replaced = _latest(records)
     notes = tuple(reading.findings)
     return Run(folder, header, latest, endings[-1], notes, sessions, replaced, max(numbers) + 1)
+
+
+def _refuse_milliseconds(record: TrialRecord, series: Sequence[Sample], where: str) -> None:
+    """Raise RecordError for packets of every millisecond of a load that is too long for them."""
+    if record.trial.duration_ns > RAW_NS and any(sample.packets_per_ms for sample in series):
+        what = f"packets of every millisecond of a load of more than {RAW_NS // 10**9} s"
+        raise RecordError(f"{where}: series: {what}; the file is damaged")
 
 
 @dataclass
@@ -585,7 +601,26 @@ def _read_header(path: Path, line: dict[str, Any], reading: _Reading) -> RunHead
             f"use udpbench {str(line.get('udpbench'))[:20]}, which wrote it"
         )
     reading.schema = schema
-    return _validated(_HEADER, reading.shown(line), f"{path}:1")
+    header = _validated(_HEADER, reading.shown(line), f"{path}:1")
+    strange = next(_strange(header), None)
+    if strange is not None:
+        raise RecordError(f"{path}:1: {strange}; the file is damaged")
+    return header
+
+
+def _strange(header: RunHeader) -> Iterator[str]:
+    """Yield what no run may have: a path that is none, blocks out of order, endless work."""
+    files = (experiment.path for experiment in header.experiments)
+    for path in (header.working_folder, header.lab_path, *files):
+        if PATH.fullmatch(path) is None:
+            what = "longer than 1000 characters, or with control characters"
+            yield f"the path {printable(path[:60], keep='')}: {what}"
+    for pair in chain.from_iterable(experiment.compare for experiment in header.experiments):
+        if not pair.blocks or [*pair.blocks] != sorted(pair.blocks):
+            yield f"compare: blocks {str(pair.blocks)[:60]}: empty, or not in order"
+    most = trial_count(header.experiments)[1]
+    if most > TRIALS_MAX:
+        yield f"{most} trials: at most {TRIALS_MAX}"
 
 
 def _from_schema_1(plain: Any) -> Any:

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from golden import Golden
 
+from udpbench import records
 from udpbench.definition.load import load_experiments
 from udpbench.errors import RecordError, StoreError
 from udpbench.host_settings import Ethtool, Ntuple, Settings, VethPair
 from udpbench.json_lines import MOST_LEVELS, MOST_LINE_BYTES, Room
 from udpbench.model import (
+    RAW_NS,
     RECORD_SCHEMA,
     Change,
     Facts,
@@ -298,6 +300,56 @@ def test_a_number_that_can_not_be_is_reported(
     file.write_text("\n".join((header, line.replace(old, new), ending, "")))
     with golden.raises(RecordError):
         read_run(tmp_path)
+
+
+BLOCKS = [{"a": "a", "b": "b", "metric": "delivered_pps", "margin": 0.1, "blocks": [9, 1]}]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("working_folder", "/a\0b"),
+        ("lab_path", "lab.yaml\nrun folder: x"),
+        ("path", "/" + "x" * 1000),
+        ("repetitions", 10_000),
+        ("compare", BLOCKS),
+        ("compare", [{**BLOCKS[0], "blocks": []}]),
+    ],
+)
+def test_a_header_that_can_not_be_is_reported(
+    tmp_path: Path, key: str, value: object, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its paths are shown, and its trials are counted, before there is any."""
+    monkeypatch.setattr(records, "TRIALS_MAX", 9_999)
+    file = written(tmp_path) / RUN_FILE
+    header, *rest = file.read_text().splitlines()
+    plain = json.loads(header)
+    of = plain if key in plain else plain["experiments"][0]
+    assert key in of
+    of[key] = value
+    file.write_text("\n".join((json.dumps(plain), *rest, "")))
+    with golden.raises(RecordError):
+        read_run(tmp_path)
+
+
+def test_a_run_that_could_not_be_read_is_not_begun(tmp_path: Path, golden: Golden) -> None:
+    """A folder may have any name."""
+    header = replace(HEADER, working_folder="/a\nb")
+    with golden.raises(RecordError):
+        RunWriter.create(tmp_path / "run", header)
+    assert not (tmp_path / "run").exists()
+
+
+def test_packets_of_every_millisecond_are_of_a_load_of_a_minute(
+    tmp_path: Path, golden: Golden
+) -> None:
+    """A longer one has ranges of them: a day would have 86 million."""
+    of = replace(record().trial, duration_ns=RAW_NS)
+    series = (Sample("left.sender0", 1, {}, first_ms=0, packets_per_ms=(1,)),)
+    read_run(written(tmp_path / "minute", replace(record(), trial=of, series=series)))
+    longer = replace(record(), trial=replace(of, duration_ns=RAW_NS + 1), series=series)
+    with golden.raises(RecordError):
+        read_run(written(tmp_path / "longer", longer))
 
 
 @pytest.mark.parametrize(

@@ -452,6 +452,13 @@ def test_definitions_are_not_looked_for_where_one_stands(begun: Callable[..., Ru
     assert ["mine.yaml: deleted", "lab.yaml: deleted"] == doubts()
     rewrite('"working_folder":""', '"working_folder":"/proc/self/cwd"')
     assert ["mine.yaml: deleted", "lab.yaml: deleted"] == doubts()
+    Path("loop").symlink_to("loop")
+    rewrite('"working_folder":"/proc/self/cwd"', f'"working_folder":"{Path.cwd()}/loop"')
+    assert ["mine.yaml: deleted", "lab.yaml: deleted"] == doubts()
+    long = f"/{'x' * 500}"
+    rewrite(f'"working_folder":"{Path.cwd()}/loop"', f'"working_folder":"{long}"')
+    why = "cannot be looked at: File name too long"
+    assert [f"mine.yaml: {why}", f"lab.yaml: {why}"] == doubts()
 
 
 @pytest.mark.parametrize("way", ["/proc/self/cwd", "/dev/fd/../cwd"])

@@ -1172,9 +1172,9 @@ def _print_remaining(stored: Run) -> None:
     from shlex import quote
 
     from udpbench.commands.resume import why_not_resumed
-    from udpbench.control.schedule import remaining
+    from udpbench.control.schedule import remaining_count
 
-    left = len(remaining(stored.header.experiments, stored.header.seed, stored.records))
+    left = remaining_count(stored.header.experiments, stored.header.seed, stored.records)
     if left and not stored.header.watched:
         trials = "1 trial that failed or is" if left == 1 else f"{left} trials that failed or are"
         why_not = why_not_resumed(stored)

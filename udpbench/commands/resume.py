@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from udpbench.control.schedule import lasting, remaining, trial_count
+from udpbench.control.schedule import lasting, remaining
 from udpbench.definition import shipped
 from udpbench.definition.definition_changes import experiment_changes, lab_changes
 from udpbench.definition.load import experiment_of, lab_of, load_experiments, load_lab
 from udpbench.definition.same_point import against_itself
 from udpbench.errors import InputError, Problem, UdpbenchError
 from udpbench.folder import trusted_owners
-from udpbench.model import Experiment, Lab, LabHost, Receive, Trial
+from udpbench.model import Experiment, Lab, LabHost, Receive, Trial, trial_count
 from udpbench.printable import printable
 from udpbench.records import Begin, Run, RunHeader, RunWriter, now_utc, writers_of
 from udpbench.tuning.derived_points import asked, tuned
@@ -297,8 +297,13 @@ def _distrust(path: Path, compared: _Comparison) -> str | None:
     Whoever wrote the folder also chose the path.
     """
     working = Path(compared.header.working_folder)
-    if not working.is_absolute() or working.resolve() != working or not path.is_file():
+    try:
+        if not working.is_absolute() or working.resolve() != working or not path.is_file():
+            return "deleted"
+    except RuntimeError:  # a loop of links, until Python 3.12
         return "deleted"
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
     real, proc = path.resolve(), Path("/proc/self").stat().st_dev
     if real.is_relative_to(shipped.folder().resolve()):
         return None

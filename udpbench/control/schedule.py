@@ -14,7 +14,7 @@ from itertools import count
 from udpbench.analysis.comparison.comparisons import wants_block
 from udpbench.analysis.judge import judge
 from udpbench.analysis.searches import folded, next_search_trial, searches_of
-from udpbench.model import SECOND_NS, Experiment, Result, Trial, TrialRecord
+from udpbench.model import SECOND_NS, Experiment, Result, Trial, TrialRecord, trial_count
 from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.tuner import AFTER, BASE, BEFORE, tuning_of
 
@@ -149,6 +149,14 @@ def remaining(
     return [trial for trial, record in _planned(experiments, seed, known) if record is None]
 
 
+def remaining_count(
+    experiments: Sequence[Experiment], seed: int, records: Iterable[TrialRecord]
+) -> int:
+    """Return how many trials have no lasting record, without keeping them."""
+    planned = _planned(experiments, seed, lasting(records, experiments))
+    return sum(record is None for _, record in planned)
+
+
 def _planned(
     experiments: Sequence[Experiment], seed: int, known: Mapping[str, TrialRecord]
 ) -> Iterable[tuple[Trial, TrialRecord | None]]:
@@ -190,9 +198,3 @@ class Total:
             self._blocks[experiment.name] = trial.repetition
             self.fewest += (trial.repetition - blocks) * len(experiment.compared)
             self.most = max(self.fewest, self.most)
-
-
-def trial_count(experiments: Sequence[Experiment]) -> tuple[int, int]:
-    """Return how many trials there are at least and at most, all of them valid."""
-    counts = [e.trials_of(trial.point) for e in experiments for trial in e.points]
-    return sum(fewest for fewest, _ in counts), sum(most for _, most in counts)

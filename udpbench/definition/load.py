@@ -46,6 +46,7 @@ from udpbench.errors import InputError, Problem
 from udpbench.folder import real_path
 from udpbench.host_settings import Settings
 from udpbench.model import (
+    TRIALS_MAX,
     Expectation,
     Experiment,
     Lab,
@@ -54,6 +55,7 @@ from udpbench.model import (
     Role,
     Traffic,
     Trial,
+    trial_count,
 )
 
 _QUESTION = re.compile(r"^(question|'question'|\"question\")\s*:", re.MULTILINE)
@@ -95,6 +97,7 @@ def load_experiments(
         problems.append(at(place, "", "no experiment found", "", "name a file with a question"))
     problems += _same_names(experiments)
     raise_all(problems)
+    raise_all(_too_many(experiments, Place(", ".join(names))))
     return experiments
 
 
@@ -333,6 +336,7 @@ def _experiment(
         pairs,
     )
     raise_all(_undecidable(tree, experiment))
+    raise_all(_too_many([experiment], tree.place(("repetitions",))))
     return experiment
 
 
@@ -343,6 +347,14 @@ def _undecidable(tree: Tree, experiment: Experiment) -> Iterator[Problem]:
             expect.refuse_undecidable(expectation, experiment)
         except ValueError as error:
             yield tree.problem(("expect", i), *refusal_parts(error))
+
+
+def _too_many(experiments: Sequence[Experiment], place: Place) -> Iterator[Problem]:
+    """Yield a problem if there are more trials than a run may have."""
+    most = trial_count(experiments)[1]
+    if most > TRIALS_MAX:
+        what, limit = f"{most} trials are too many", f"at most {TRIALS_MAX}"
+        yield at(place, "repetitions", what, limit, "repeat or sweep less, or run them in parts")
 
 
 def _base_source(tree: Tree) -> Iterator[Problem]:

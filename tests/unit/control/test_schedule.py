@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from control.fake import experiment
-from udpbench.control.schedule import Total, next_trial, trial_count, trial_order
-from udpbench.model import Experiment, PointPair, Result, Trial
+from udpbench.control.schedule import Total, next_trial, trial_order
+from udpbench.model import Experiment, PointPair, Result, Trial, trial_count
 
 SWEPT = experiment(sweep={"send.batch": [1, 2, 4, 8]}, repetitions=3)
 

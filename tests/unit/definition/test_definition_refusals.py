@@ -55,6 +55,13 @@ from udpbench.errors import InputError
             ),
         ),
         (
+            "repetitions: 10000\nsweep: {send.batch: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]}",
+            (
+                "x.yaml:2: repetitions: 110000 trials are too many; at most 100000; "
+                "repeat or sweep less, or run them in parts"
+            ),
+        ),
+        (
             "repetitions: [3, 5]",
             "x.yaml:2: repetitions: a list, where a single value is expected; 1 to 10k; write a single value",
         ),

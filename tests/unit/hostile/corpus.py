@@ -23,7 +23,9 @@ from report.stored import stored
 
 from hostile.answers import answered
 from hostile.forked import commands
+from udpbench.definition.load import load_lab
 from udpbench.errors import UdpbenchError
+from udpbench.model import DAY_NS
 from udpbench.report.data_frames import read_run as read_frames
 from udpbench.report.embedded_data import HEAD, LINK, packed
 from udpbench.store.dataset import read_runs, write_runs
@@ -155,6 +157,7 @@ PLACES = {
     ),
     "series.jsonl": ((0, "samples"), (0, "snapshots"), (0, "samples", 0, "counts")),
 }
+NO_BLOCKS = '[{"a":"rate=1kpps","b":"b","metric":"delivered_pps","margin":0.1,"blocks":[]}]'
 LOOKS = (
     ("show", "run"),
     ("show", "--json", "run"),
@@ -204,6 +207,36 @@ def _sessions(data: bytes) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
+def _endless_repetitions(data: bytes) -> bytes:
+    """Return a header alone, of trials without end."""
+    header = json.loads(data.splitlines()[0])
+    (of,) = header["experiments"]
+    of["repetitions"] = 10_000
+    of["points"] = [{**of["points"][0], "point": f"p{number}"} for number in range(160)]
+    return json.dumps(header).encode() + b"\n"
+
+
+def _unfinished(data: bytes, place: tuple[Any, ...], value: str) -> bytes:
+    """Return a run that lacks trials and could be resumed, with another value in its header."""
+    lab = json.dumps(load_lab("local").text)
+    data = with_value(data, (0, "experiments", 0, "repetitions"), "9")
+    return with_value(with_value(data, (0, "lab_text"), lab), (0, *place), value)
+
+
+def _late_millisecond(at: Path) -> Work:
+    """Write a load of which one millisecond was counted, a day after its start."""
+    run_folder(at)
+    for name, place, value in (
+        ("run.jsonl", (1, "record", "overhead_ns"), f'{{"measured":{DAY_NS}}}'),
+        ("series.jsonl", (0, "samples", 0, "worker"), '"left.sender0"'),
+        ("series.jsonl", (0, "samples", 0, "first_ms"), "86399000"),
+        ("series.jsonl", (0, "samples", 0, "packets_per_ms"), f"[1{',0' * 998},1]"),
+    ):
+        path = at / "run" / name
+        path.write_bytes(with_value(path.read_bytes(), place, value))
+    return commands(("report", "--format", "html", "--out", "out", "run"))
+
+
 def _no_folder(make: Callable[[Path], None], at: Path) -> Work:
     misplaced(make, at / "run")
     return commands(*LOOKS)
@@ -223,7 +256,17 @@ def runs() -> Iterator[tuple[str, Case]]:
         for make in NO_FILES:
             label = f"run-{name[:3]}-{make.__name__}"
             yield label, partial(_misplaced_run, name, make)
-    yield "run-sessions", partial(_changed_run, "run.jsonl", _sessions)
+    for label, change in {
+        "sessions": _sessions,
+        "repetitions": _endless_repetitions,
+        "folder-nul": partial(_unfinished, place=("working_folder",), value='"/a\\u0000b"'),
+        "path-long": partial(
+            _unfinished, place=("experiments", 0, "path"), value=f'"/{"x" * 5000}"'
+        ),
+        "no-blocks": partial(with_value, place=(0, "experiments", 0, "compare"), value=NO_BLOCKS),
+    }.items():
+        yield f"run-{label}", partial(_changed_run, "run.jsonl", change)
+    yield "run-late-millisecond", _late_millisecond
     for make in NO_FILES:
         yield f"run-as-{make.__name__}", partial(_no_folder, make)
 
@@ -450,6 +493,8 @@ DEFINITIONS = {
         f"  {key}: [{','.join(map(str, range(1, 1001)))}]\n"
         for key in ("send.batch", "receive.batch")
     ),
+    "repetitions": WHY
+    + f"repetitions: 10000\nsweep: {{send.batch: [{','.join(map(str, range(1, 1000)))}]}}\n",
     "swept-values": WHY + f"sweep: {{send.batch: [{','.join(map(str, range(30000)))}]}}\n",
     "swept-keys": WHY + "sweep:\n" + "".join(f"  a.b{n}: [1]\n" for n in range(9000)),
     "unknown-keys": WHY + "".join(f"key{n}: 1\n" for n in range(5000)),

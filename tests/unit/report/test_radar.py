@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import pytest
 from analysis.build import experiment, failed, paced, record, trial
 from matplotlib.axes import Axes
 
-from udpbench.model import SECOND_NS, Experiment, Sample, TrialRecord
+from udpbench.model import DAY_NS, SECOND_NS, Experiment, Sample, TrialRecord
 from udpbench.report.figures.bursts import (
     TURN_MS,
     Turn,
@@ -75,14 +76,29 @@ def test_paced_and_unpaced_are_side_by_side() -> None:
         ([5] * 1000 + [9] + [5] * 999, 1000, 1000),
         ([9] + [5] * 1000 + [99] * 100, 0, 1000),
         ([5] * 2500, 0, 1000),
+        ([0] * 2000 + [5] * 1000 + [9], 2000, 1000),
     ],
 )
 def test_of_several_seconds_the_one_with_the_busiest_millisecond_is_shown(
     packets: list[int], from_ms: int, length: int
 ) -> None:
     """Whole seconds alone, of equals the first; of a shorter load all there is."""
-    at, turn = busiest(packets)
-    assert (from_ms, length) == (at, len(turn))
+    at, turn = busiest(dict(enumerate(packets)))
+    assert (from_ms, packets[from_ms : from_ms + length]) == (at, list(turn))
+
+
+def test_a_lone_millisecond_of_a_day_takes_no_day() -> None:
+    """A record may claim it, with an own time of the controller of a day."""
+    second = [9, *[0] * 998, 1]
+    series = (sent([4]), sent(second, first_ms=5_000_000))
+    late = record(of=paced(), series=series, overhead_ns={"measured": DAY_NS})
+    of = chapter(late, of=experiment(points=[paced()]))
+    tracemalloc.start()
+    (turn,) = turns(of)
+    taken_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (5_000_000, second) == (turn.from_ms, list(turn.packets))
+    assert taken_bytes < 2**22
 
 
 def test_of_a_long_load_the_ranges_are_a_turn() -> None:

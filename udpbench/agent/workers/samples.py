@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from udpbench.model import SAMPLE_NS, SECOND_NS, Sample, sampling_ns
+from udpbench.model import RAW_NS, SAMPLE_NS, Sample, sampling_ns
 
 TICK_NS = SAMPLE_NS
 """Interval between readings of the workers."""
-RAW_NS = 60 * SECOND_NS
-"""The longest phase with packets for every millisecond: 60,000 numbers per worker."""
 
 Milliseconds = Callable[[int, int, bool], tuple[int, Sequence[int]]]
 """(worker, since, ended) → as ``Memory.milliseconds``."""

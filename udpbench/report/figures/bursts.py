@@ -6,7 +6,7 @@ Uses the senders' raw counts per millisecond; nothing is averaged or smoothed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log10, pi
 from statistics import fmean, median
@@ -88,11 +88,14 @@ def _long_turn(point: str, record: TrialRecord) -> Turn | None:
     return Turn(point, record.trial.repetition, 0, medians, within, around_ms)
 
 
-def sent_per_ms(record: TrialRecord) -> tuple[int, ...]:
-    """Return what all senders sent in each millisecond since the start, to the last that sent."""
+def sent_per_ms(record: TrialRecord) -> dict[int, int]:
+    """Return millisecond since the start → what all senders sent in it, of those that sent.
+
+    A record may have few of them, far from the start.
+    """
     measured = readings_of(record)
     if measured is None:
-        return ()
+        return {}
     senders = {stats.worker for stats in measured.workers("sender")}
     sums: Counter[int] = Counter()
     length_ms = length_ns(record) // 10**6
@@ -102,18 +105,19 @@ def sent_per_ms(record: TrialRecord) -> tuple[int, ...]:
                 if place > length_ms:
                     break
                 sums[place] += packets
-    last = max((place for place, packets in sums.items() if packets), default=-1)
-    return tuple(sums[place] for place in range(last + 1))
+    return {place: packets for place, packets in sums.items() if packets}
 
 
-def busiest(packets: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+def busiest(packets: Mapping[int, int]) -> tuple[int, tuple[int, ...]]:
     """Return the start of the whole second with the busiest millisecond, and its packets.
 
-    A load shorter than a second is returned whole.
+    The first of equals; a load shorter than a second is returned whole.
     """
-    starts = range(0, max(len(packets) - TURN_MS, 0) + 1, TURN_MS)
-    at = max(starts, key=lambda start: max(packets[start : start + TURN_MS]))
-    return at, tuple(packets[at : at + TURN_MS])
+    end = max(packets) + 1
+    last_start = max(end - TURN_MS, 0) // TURN_MS * TURN_MS
+    busy = [place for place in packets if place < last_start + TURN_MS]
+    at = min(busy, key=lambda place: (-packets[place], place), default=0) // TURN_MS * TURN_MS
+    return at, tuple(packets.get(place, 0) for place in range(at, min(at + TURN_MS, end)))
 
 
 # --- the figure ----------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def styled() -> Iterator[None]:
         import matplotlib as mpl
 
     # To set the backend would close the figures of other code.
-    plain = {key: value for key, value in mpl.rcParamsDefault.items() if key != "backend"}
+    plain: Any = {key: value for key, value in mpl.rcParamsDefault.items() if key != "backend"}
     fonts = logging.getLogger("matplotlib.font_manager")
     before = fonts.level
     fonts.setLevel(logging.ERROR)  # the document's font need not be installed
