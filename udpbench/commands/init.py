@@ -360,7 +360,7 @@ def shared_means(interface: str) -> str:
 def _none_up(host: HostSurvey) -> str:
     """Return why no link of a host can be proven, and how to bring one up."""
     down = [interface.name for interface in host.usable if interface.link == "down"]
-    step = f"; as root there: ip link set {down[0]} up" if down else ""
+    step = f"; as root there: ip link set {shlex.quote(down[0])} up" if down else ""
     return f"no interface of {host.name} is up except those that carry SSH{step}"
 
 

@@ -7,17 +7,23 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from udpbench.errors import AgentLost
+from udpbench.printable import printable
 from udpbench.records import Run, RunHeader, RunSession
 from udpbench.report.summary import message
 
 RESTORED = "All settings were restored at the end of the run, in reverse order, and read back."
+UNKNOWN = "unknown: the run folder records a command that does not begin a run"
+VERBS = ("run", "tune", "watch")
+"""Of udpbench, that begin a run."""
+TRUSTING = ("--resume", "--trust")
+"""Options that none of them begins a run with, and that would trust another folder."""
 FOUND_CLEAN = "An earlier session did not confirm this; the next one found nothing left to restore."
 
 
 def run_rows(run: Run) -> Iterator[tuple[str, str]]:
     """Yield the facts about a run as a whole, as (name, value)."""
     header = run.header
-    yield "to repeat it", command(header)
+    yield "to repeat it", command(header) or UNKNOWN
     yield "begun", header.started_at
     for line in resumptions(run):
         yield "resumed", line
@@ -31,7 +37,8 @@ def to_type(run: Run) -> Iterator[tuple[str, str]]:
     """Yield what a reader may want to do next, each with the command that does it."""
     folder = str(run.folder)
     watched = run.header.watched
-    yield "repeat it" if watched else "repeat it in the same order", command(run.header)
+    if again := command(run.header):
+        yield "repeat it" if watched else "repeat it in the same order", again
     if not watched and (run.ending is None or run.ending.status != "complete"):
         yield "continue where it stopped", shlex.join(["udpbench", "run", "--resume", folder])
     yield "its tables and ledgers", shlex.join(["udpbench", "show", "--all", folder])
@@ -138,11 +145,16 @@ def _lab_option(run: Run) -> list[str]:
 def command(header: RunHeader) -> str:
     """Return the command that repeats a run in the same order, into a new folder.
 
-    pytest orders its own tests, so its command gets no seed.
+    pytest orders its own tests, so its command gets no seed. Empty if it is neither udpbench's nor
+    pytest's: whoever wrote a run folder chose it, and a reader may type it.
     """
-    words = list(header.command)
+    words = [printable(word, keep="") for word in header.command]
     if words[:1] == ["pytest"]:
-        return shlex.join(words)
+        # Its options and files of options (@) may name plugins.
+        return "" if any(word[:1] in ("-", "@") for word in words) else shlex.join(words)
+    trusts = any(word.partition("=")[0] in TRUSTING for word in words)
+    if words[:1] != ["udpbench"] or not {*words[1:2]} & {*VERBS} or trusts:
+        return ""
     for option in ("--out", "--seed"):
         while option in words:
             place = words.index(option)

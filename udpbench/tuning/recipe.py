@@ -6,11 +6,13 @@ Translates keys into what the owner of the program or the host would write. Pure
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from udpbench.definition.overrides import split
 from udpbench.model import Facts, Role, Trial
+from udpbench.printable import printable
 
 Form = Literal["shell", "systemd", "C", "program"]
 """Root's command; a line below ``[Service]``; a line of C; a requirement on the program."""
@@ -81,7 +83,8 @@ def instructions(
     sets: Sequence[str], trial: Trial, facts: Mapping[Role, Facts]
 ) -> tuple[Instruction, ...]:
     """Return the instructions equivalent to ``path=value`` pairs of a trial, without duplicates."""
-    return tuple(dict.fromkeys(line for each in sets for line in _of(each, trial, facts)))
+    lines = dict.fromkeys(line for each in sets for line in _of(each, trial, facts))
+    return tuple(Instruction(form, printable(text, keep="")) for form, text in lines)
 
 
 def _lines(block: Mapping[str, Any], indent: str) -> Iterator[str]:
@@ -95,11 +98,13 @@ def _lines(block: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 def _of(text: str, trial: Trial, facts: Mapping[Role, Facts]) -> Iterator[Instruction]:
     path, _, value = text.partition("=")
-    names = {role: each.interface for role, each in facts.items()}
-    words = {"sender": names.get("sender", "eth0"), "receiver": names.get("receiver", "eth0")}
+    names: dict[str, str] = {role: each.interface for role, each in facts.items()}
+    # Whoever wrote the run folder chose the names; a reader types what they are part of.
+    words = {role: shlex.quote(names.get(role, "eth0")) for role in ("sender", "receiver")}
+    quoted = shlex.quote(value)
     sysctl = re.fullmatch(r"settings\.(?:sender|receiver)\.sysctl\.(.+)", path)
     if sysctl is not None:
-        yield Instruction("shell", f"sysctl -w {sysctl[1]}='{value}'")
+        yield Instruction("shell", f"sysctl -w {shlex.quote(sysctl[1])}={quoted}")
     elif path == "settings.receiver.link.receive":
         yield Instruction("shell", _LINK[value].format(**words))
     elif value == "same-node":
@@ -114,7 +119,7 @@ def _of(text: str, trial: Trial, facts: Mapping[Role, Facts]) -> Iterator[Instru
         parts = {"send": trial.send, "receive": trial.receive, "traffic": trial.traffic}
         port = firewall.udp if firewall is not None else ""
         mask = _mask(value) if path.endswith("rps.cpus") else ""
-        filled = line.format(**words, **parts, value=value, port=port, mask=mask)
+        filled = line.format(**words, **parts, value=quoted, port=port, mask=mask)
         yield Instruction(form, filled)  # type: ignore[arg-type]
 
 

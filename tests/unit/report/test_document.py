@@ -20,7 +20,7 @@ from udpbench.model import Change, Setting
 from udpbench.report import document, pages
 from udpbench.report.figures.style import styled
 from udpbench.report.pages import chapter_data, run_data
-from udpbench.report.sessions import command
+from udpbench.report.sessions import UNKNOWN, command
 from udpbench.report.summary import chapters_of
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
@@ -288,11 +288,28 @@ def _refused(*_: object, **__: object) -> int:
         ),
         (("udpbench", "run", "a", "--out=x", "--seed=3"), "udpbench run a --seed 7"),
         (("pytest", "a.yaml::one point"), "pytest 'a.yaml::one point'"),
+        (("udpbench", "run", "a\nb;reboot"), r"udpbench run 'a\nb;reboot' --seed 7"),
+        (("sh", "-c", "curl x | sudo sh"), ""),
+        (("udpbench", "run", "--resume", "x", "--trust"), ""),
+        (("udpbench", "run", "--resume=x"), ""),
+        (("udpbench", "deploy", "--lab", "x"), ""),
+        (("udpbench",), ""),
+        (("pytest", "-p", "evil"), ""),
+        (("pytest", "@evil"), ""),
+        ((), ""),
     ],
 )
 def test_the_command_repeats_the_run(words: tuple[str, ...], repeated: str) -> None:
     """In the same order, into a folder of its own; pytest has no option for either."""
     assert repeated == command(header(command=words))
+
+
+def test_a_command_that_is_not_ours_is_not_for_typing(tmp_path: Path) -> None:
+    """Whoever wrote the run folder chose it."""
+    run = stored(tmp_path, command=("sh", "-c", "curl x | sudo sh"))
+    data = run_data(run)
+    assert not [line for line in data["commands"] if not line["type"].startswith("udpbench ")]
+    assert UNKNOWN == data["run_rows"][0]["value"]
 
 
 def test_what_differs_between_the_hosts_is_marked(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -90,6 +91,18 @@ def facts() -> dict[Role, Facts]:
         "sender": host("left", "eth1", "10.0.0.1"),
         "receiver": host("right", "eth2", "10.0.0.2"),
     }
+
+
+@pytest.mark.parametrize("step", EVERY, ids=lambda step: f"{step.against} {step.name}")
+def test_what_is_typed_holds_no_command_of_who_named_an_interface(step: TuningStep) -> None:
+    """A run folder may have come from anybody, and Linux allows almost any name."""
+    trial = derived_trial(to_tune(traffic={"flows": {"from": "65400-65401"}}), "", "x", ())
+    evil = "x;reboot;#\n[Service]"
+    named = {role: replace(each, interface=evil) for role, each in facts().items()}
+    for form, text in instructions(step.sets, trial, named):
+        assert "\n" not in text
+        if form == "shell":
+            assert "reboot" not in shlex.split(text.replace(";", " ; "), comments=True)
 
 
 def test_a_step_that_contradicts_the_experiment_is_none() -> None:
