@@ -38,7 +38,7 @@ FILE = {
         "\n 907: 0100007F:0035 00000000:0000 07 0:0 x x 4243 0 777003 2 ffff8883 0"
     ),
     "/proc/thread-self/net/udp6": "sl local",
-    "/etc/os-release": 'ID=corpos\nPRETTY_NAME="Debian"\nHOME_URL="https://intra/"\nIMAGE_ID="7-x"',
+    "/etc/os-release": 'ID=corpos\nPRETTY_NAME="Debian GNU/Linux 12 (corp)"\nIMAGE_ID="7-x"',
 }
 HELD = (
     *("/etc/os-release", "/proc/cpuinfo", "/proc/interrupts", "/proc/softirqs", "/proc/stat"),
@@ -81,6 +81,10 @@ class SecretHost(Host):
     def index(self, interface: str) -> int:  # noqa: ARG002 - Host's signature
         """Return an index."""
         return 3
+
+    def name_of(self, index: int) -> Optional[str]:  # noqa: ARG002 - Host's signature
+        """Return a name that /sys of another namespace has not."""
+        return "secret-if1"
 
     def process_names(self) -> dict[int, str]:
         """Return its processes."""
@@ -128,6 +132,7 @@ class Attributes(dict):  # type: ignore[type-arg]
 
     def __init__(self, address: str) -> None:
         attributes = [("IFA_LOCAL", address), ("IFLA_IFALIAS", "secret"), ("RAW", b"\x01")]
+        attributes += [("IFA_LABEL", "eth7:secret"), ("IFLA_IFNAME", "secret-if0")]
         super().__init__(index=3, prefixlen=24, attrs=attributes, header={}, value=None)
 
     def get_attr(self, name: str) -> Any:
@@ -167,7 +172,30 @@ def test_of_others_sockets_a_recording_has_the_ports_alone(tmp_path: Path) -> No
         files["/proc/thread-self/net/udp"].splitlines()
     )
     assert (53, 65400) == udp_ports(RecordedHost(RecordedTree("lo", files, {}, {}, {})))
-    assert 'PRETTY_NAME="Debian"' == files["/etc/os-release"]
+
+
+@pytest.mark.parametrize(
+    ("text", "anonymous"),
+    [
+        ('PRETTY_NAME="Debian GNU/Linux 13 (trixie)"', "Debian GNU/Linux 13"),
+        ("NAME=x\nPRETTY_NAME=Fedora Linux 41 (Corp Edition)\n", "Fedora 41"),
+        ('PRETTY_NAME="Ubuntu corp 24.04.1 LTS"', "Ubuntu 24.04.1"),
+        ('PRETTY_NAME="Debian"', "Debian"),
+        ('PRETTY_NAME="Corp OS 7"', "Linux"),
+        ("", "Linux"),
+    ],
+)
+def test_of_a_system_its_name_and_version_are_kept(text: str, anonymous: str) -> None:
+    """A site's own image has a name of the site's."""
+    assert f'PRETTY_NAME="{anonymous}"' == Names((), ()).file("/etc/os-release", text)
+
+
+def test_a_name_that_a_user_chose_is_replaced() -> None:
+    """However much it begins like one of systemd's."""
+    plain = "eth0 eno1 eno1np0 ens1f0np0 ens5 enp3s0f1 enp0s20f0u1u4 enP2p1s0 enp65s0f0np0v3 send0"
+    assert plain == Names((), plain.split()).text(plain)
+    chosen = ("eno1alice", "enp3s0-carol", "ens5carol", "eth7.100", "eno1_x")
+    assert "net0 net1 net2 net3 net4" == Names((), chosen).text(" ".join(chosen))
 
 
 def test_a_recording_holds_nothing_that_is_not_listed() -> None:

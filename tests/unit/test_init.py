@@ -367,7 +367,11 @@ def test_without_the_right_to_send_it_says_so(refusal: HostError, golden: Golden
     assert "# eth1 – eth1: link not proven" in Path("lab.yaml").read_text()
 
 
-@pytest.mark.parametrize("right", [(SSH,), (SSH, ETH2)], ids=["none", "down"])
+@pytest.mark.parametrize(
+    "right",
+    [(SSH,), (SSH, ETH2), (SSH, replace(ETH2, name="x;reboot"))],
+    ids=["none", "down", "odd"],
+)
 def test_a_link_that_is_down_cannot_be_proven(right: tuple[Interface, ...], golden: Golden) -> None:
     """It says what would bring it up, if anything."""
     world = World((SSH, ETH1), right)

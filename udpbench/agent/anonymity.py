@@ -12,8 +12,12 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Optional
 
-PLAIN_INTERFACE = re.compile(r"lo|eth\d+|en[ops]\d\w*|(send|receive)\d+")
-"""Kernel and systemd names that identify nobody; an enx… name contains a MAC address."""
+PLAIN_INTERFACE = re.compile(
+    r"lo|eth\d+|(send|receive)\d+"
+    r"|en(o\d+|(P\d+)?(p\d+)?s\d+)(f\d+)?(u\d+)*(c\d+)?(i\d+)?(d\d+|np\d+)?([vr]\d+)?"
+)
+"""Kernel and systemd names (systemd.net-naming-scheme(7)) that identify nobody; an enx… name
+contains a MAC address."""
 MAC = re.compile(r"\b[0-9a-f]{2}(?::[0-9a-f]{2}){5,19}\b", re.IGNORECASE)
 """Six bytes, or up to the twenty of InfiniBand."""
 VERSION_OR_IPV4 = re.compile(
@@ -25,8 +29,13 @@ IPV6 = re.compile(r"(?<![0-9a-fA-F:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}
 UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
 LOCAL_PORT = re.compile(r"^ *\d+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) ", re.MULTILINE)
 """In /proc/net/udp and udp6, after the address."""
-SYSTEM_NAME = re.compile(r"^PRETTY_NAME=.*$", re.MULTILINE)
-"""All that facts take from os-release(5), which may name a site's own image."""
+SYSTEM_NAME = re.compile(
+    r"^PRETTY_NAME=.?(AlmaLinux|Alpine Linux|Amazon Linux|Arch Linux|CentOS|Debian GNU/Linux|Debian"
+    r"|Fedora|Oracle Linux|Red Hat Enterprise Linux|Rocky Linux|SUSE Linux Enterprise|openSUSE"
+    r"|Ubuntu)\b[^\d\n]*([\d.]*)",
+    re.MULTILINE,
+)
+"""Of os-release(5), which may name a site's own image: the well-known names, and their version."""
 HASH_KEY = re.compile(r"(?<=hash key:\n)[0-9a-f:]{11,}")
 """Of ``ethtool -x``: a sender who knows it can direct all packets to one queue."""
 SERIAL = re.compile(r"^Serial\s*:.*\n?", re.MULTILINE)
@@ -76,7 +85,9 @@ class Names:
         if path == "/proc/cpuinfo":
             text = SERIAL.sub("", text)
         if path == "/etc/os-release":
-            text = "".join(SYSTEM_NAME.findall(text)[:1])
+            known = SYSTEM_NAME.search(text)
+            name = " ".join(filter(None, known.groups())) if known is not None else "Linux"
+            text = f'PRETTY_NAME="{name}"'
         if SOCKET_FILES.search(path):
             text = bare_sockets(text)
         return self.text(text)

@@ -5,7 +5,6 @@ Has the kernel resolve them as for its own packets; sends and changes nothing el
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -42,7 +41,7 @@ def frame_addresses(host: Host, interface: str, workers: Iterable[WorkerSpec]) -
     if unknown:
         raise AgentError(
             f"send.call: af_xdp: no neighbour entry on {interface} for {', '.join(unknown)}; "
-            f"check that the hosts answer: ip neigh show dev {shlex.quote(interface)}"
+            f"check that the hosts answer: ip neigh show dev {interface}"
         )
     return {source: own for source, _ in pairs} | {to: str(macs[hop]) for to, hop in hops.items()}
 

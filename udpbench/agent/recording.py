@@ -60,7 +60,7 @@ DEPTH = 4
 FILES_MAX = 5000
 """Read in addition to what the agent reads."""
 WITHHELD: tuple[str, ...] = (
-    *("IFLA_ALT_IFNAME", "IFLA_IFALIAS", "IFLA_PHYS_PORT_ID", "IFLA_PHYS_SWITCH_ID"),
+    *("IFA_LABEL", "IFLA_ALT_IFNAME", "IFLA_IFALIAS", "IFLA_PHYS_PORT_ID", "IFLA_PHYS_SWITCH_ID"),
     "IFLA_PROP_LIST",
 )
 """Link attributes that identify the link, its location or its owner."""
@@ -234,7 +234,11 @@ def _below(host: Host, folder: str, depth: int) -> Iterator[str]:
 def _anonymous(seen: RecordingHost, host: Host, interface: str) -> RecordedTree:
     """Return the tree with names and addresses replaced and without anything about users."""
     _withhold(seen)
-    names = Names(_host_names(host), (*_names(host, "/sys/class/net"), interface))
+    # /sys may be that of another network namespace.
+    linked = _linked([seen.answers[key] for key in sorted(seen.answers)])
+    asked = [seen.answers[key].get("value") for key in seen.answers if key.startswith("name_of ")]
+    every = (*_names(host, "/sys/class/net"), interface, *linked, *filter(None, asked))
+    names = Names(_host_names(host), every)
     return RecordedTree(
         interface=names.path(interface),
         files={names.path(path): names.file(path, text) for path, text in seen.files.items()},
@@ -245,6 +249,17 @@ def _anonymous(seen: RecordingHost, host: Host, interface: str) -> RecordedTree:
         links={names.path(path): names.path(target) for path, target in seen.links.items()},
         answers={names.path(key): names.data(answer) for key, answer in seen.answers.items()},
     )
+
+
+def _linked(answer: Any) -> Iterator[str]:
+    """Yield the names of interfaces in netlink messages."""
+    if isinstance(answer, dict):
+        answer = list(answer.values())
+    if isinstance(answer, list):
+        if answer[:1] == ["IFLA_IFNAME"]:
+            yield str(answer[1])
+        for item in answer:
+            yield from _linked(item)
 
 
 def _host_names(host: Host) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
 }
 """Frame → column → its pandas type. The frame of trials has a column for each swept key, too."""
-FORMULA = re.compile(r"[=+@-](?![0-9.]+\Z)")
+FORMULA = re.compile(r"[=+@-](?![0-9.]+\Z)|[\t\r\n]")
 """The beginning of a text that a spreadsheet would compute."""
 
 

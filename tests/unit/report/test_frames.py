@@ -195,9 +195,12 @@ def test_a_run_without_a_trial_has_empty_frames(tmp_path: Path) -> None:
 def test_a_spreadsheet_computes_nothing(tmp_path: Path) -> None:
     """A text that begins like a formula has an apostrophe before it in CSV; a number has not."""
     of = trial("=1+1", values={"@sum": "-5", "send.batch": "+x"})
-    run = stored(tmp_path / "run", [record(of=of)], experiment(points=[of]))
+    whole = experiment(points=[of], question="\t=1+1", source="\r=1+1")
+    run = stored(tmp_path / "run", [record(of=of)], whole)
     with Folder.open(tmp_path / "out", make=True) as folder:
         write_frames([run], folder, "csv")
+    definitions = (tmp_path / "out" / "definitions.csv").read_bytes()
+    assert all(text in definitions for text in (b"'\t=1+1", b"'\r=1+1"))
     (row,) = pd.read_csv(tmp_path / "out" / "trials.csv", dtype=str).to_dict("records")
     assert ("'=1+1", "-5", "'+x") == (row["point"], row["'@sum"], row["send.batch"])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shlex
 import struct
 from typing import Any
 
@@ -61,7 +60,7 @@ def _otherwise(setting: Setting, now: Any) -> str:
     if kind is None or not kind.otherwise:
         return ""
     in_force = show_value(setting.kind, requested_part(setting.value, now))
-    step = kind.otherwise.format(interface=shlex.quote(setting.target.partition("/")[0]))
+    step = kind.otherwise.format(interface=setting.target.partition("/")[0])
     optional = "" if setting.optional else ", or list it under `optional` to go on without it"
     return f"in force: {in_force}; {step}{optional}"
 
