@@ -617,7 +617,7 @@ def _strange(header: RunHeader) -> Iterator[str]:
             yield f"the path {printable(path[:60], keep='')}: {what}"
     for pair in chain.from_iterable(experiment.compare for experiment in header.experiments):
         if not pair.blocks or [*pair.blocks] != sorted(pair.blocks):
-            yield f"compare: blocks {str(pair.blocks[:9])}: empty, or not in order"
+            yield f"compare: blocks {pair.blocks[:9]!s}: empty, or not in order"
     most = trial_count(header.experiments)[1]
     if most > TRIALS_MAX:
         yield f"{most} trials: at most {TRIALS_MAX}"
