@@ -8,17 +8,25 @@ always has the same name, so that a run written again replaces itself. pyarrow, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from io import BytesIO
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from udpbench.errors import InputError, Problem, RecordError
 from udpbench.folder import Folder
-from udpbench.json_lines import MOST_BYTES, open_regular
+from udpbench.json_lines import MOST_BYTES, ROOM_BYTES, ROOM_TIMES, open_regular
 from udpbench.records import RUN_FILE, Run, read_run
 from udpbench.report.data_frames import COLUMNS, held
 from udpbench.report.json_output import as_json
@@ -36,10 +44,28 @@ RUN = {"question": "string", "lab": "string", "udpbench": "string", "hosts": "st
 MAPS = {"values": "string", "ledger": "Int64"}
 """Swept key → value, stage → packets."""
 MOST_ROWS = 2**20
+MOST_ENTRIES = 2**17
+"""Files and folders of a store that are looked at."""
+MOST_CPU_S = 600
+"""Of decoding a store; a run of 100 trials takes 10 ms."""
+ROW_BYTES = 2**13
+"""A trial's share of a frame, beside the content: its stages and swept values are dicts."""
+DAMAGED = "it takes more memory than its size allows, or is damaged"
+"""Of a file whose decoder died: C++ ends a process that gets no memory."""
 SAID = 300
 """Characters of an error of Arrow, which may name every column."""
 IDENTITY = 12
 """Hexadecimal digits of a run's identity in its file name."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of a store, and the values of its partitions."""
+
+    place: str
+    parts: Mapping[str, str]
+    open: Callable[[], Any]
 
 
 def write_runs(
@@ -85,39 +111,101 @@ def read_runs(
     """
     arrow = _pyarrow()
     filesystem, base = _place(path)
-    filters = {"point": point, "campaign": campaign, "pair": pair}
+    chosen = {"campaign": campaign, "pair": pair}
     try:
         files = _files(filesystem, base, path)
-        _refuse_large(filesystem, files)
-        return _as_frame(_scanned(arrow, filesystem, base, files, filters))
+        selected = (each for each in files if _is_chosen(each, chosen))
+        return _as_frame(_decoded(arrow, selected, point))
     except (OSError, arrow.ArrowException, ValueError, TypeError, KeyError) as error:
         raise RecordError(f"{path}: the store cannot be read: {_said(error)[:SAID]}") from error
 
 
-def _scanned(
-    arrow: Any, filesystem: Any, base: str, files: list[str], filters: Mapping[str, str | None]
-) -> Any:
-    """Return the chosen rows of some files; texts that rows repeat are kept once."""
-    from pyarrow import dataset
+def _is_chosen(file: StoredFile, chosen: Mapping[str, str | None]) -> bool:
+    return all(value in (None, file.parts[name]) for name, value in chosen.items())
 
-    chosen = [dataset.field(name) == value for name, value in filters.items() if value is not None]
-    hive = arrow.schema([(name, arrow.string()) for name in PARTITIONS])
-    shared = [field.name for field in _schema(arrow) if field.type == arrow.string()]
-    schema = [
-        field.with_type(arrow.dictionary(arrow.int32(), arrow.string()))
-        if field.name in shared
-        else field
-        for field in _schema(arrow)
-    ]
-    form = dataset.ParquetFileFormat(dictionary_columns=shared)
-    return dataset.dataset(
-        files,
-        filesystem=filesystem,
-        format=form,
-        schema=arrow.schema([*hive, *schema]),
-        partitioning=dataset.partitioning(hive, flavor="hive"),
-        partition_base_dir=base,
-    ).to_table(filter=_all(chosen), use_threads=False)
+
+def _decoded(arrow: Any, files: Iterable[StoredFile], point: str | None) -> Any:
+    """Return the rows of some files; texts that rows repeat are kept once."""
+    text = arrow.dictionary(arrow.int32(), arrow.string())
+    plain = [*((name, arrow.string()) for name in PARTITIONS), *_schema(arrow)]
+    fields = [arrow.field(*each) if isinstance(each, tuple) else each for each in plain]
+    schema = arrow.schema(
+        [field.with_type(text) if field.type == arrow.string() else field for field in fields]
+    )
+    batches: list[Any] = []
+    with Decoder(arrow, schema, point) as decoder:
+        for each in files:
+            batches += decoder.batches(each)
+    return arrow.Table.from_batches(batches, schema)
+
+
+class Decoder:
+    """The program ``parquet_files``, which decodes one file after the other."""
+
+    def __init__(self, arrow: Any, schema: Any, point: str | None) -> None:
+        self._arrow = arrow
+        asked = schema.serialize().to_pybytes()
+        limits = {
+            "rows": MOST_ROWS,
+            "content_bytes": MOST_BYTES,
+            "room_times": ROOM_TIMES,
+            "room_bytes": ROOM_BYTES,
+            "row_bytes": ROW_BYTES,
+            "cpu_s": MOST_CPU_S,
+            "schema_bytes": len(asked),
+            "point": point,
+        }
+        program = Path(__file__).with_name("parquet_files.py")
+        # Other allocators reserve memory that they may never use, which would count.
+        alone = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **alone},
+        )
+        self._requests: Any = self._process.stdin
+        self._answers: Any = self._process.stdout
+        self._first = json.dumps(limits).encode() + b"\n" + asked
+
+    def __enter__(self) -> Decoder:  # noqa: PYI034 - Self is of Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        with suppress(OSError), self._process:  # what it was not sent is lost
+            pass
+
+    def batches(self, file: StoredFile) -> list[Any]:
+        """Return the rows of a file; ValueError, with its place, if it cannot be decoded."""
+        with file.open() as source:
+            data = source.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"{file.place}: larger than {MOST_BYTES // 2**20}MiB")
+        header = json.dumps({"bytes": len(data), "parts": file.parts}).encode()
+        rows, ended = [], b""
+        with suppress(OSError, self._arrow.ArrowException):
+            for part in (self._first, header, b"\n", data):
+                self._requests.write(part)
+            self._requests.flush()
+            self._first = b""  # sent
+            with self._arrow.ipc.open_stream(self._answers) as stream:
+                rows = [*stream]
+            ended = self._answers.read(1)
+        if not ended:
+            raise ValueError(f"{file.place}: {self._why()}")
+        return rows
+
+    def _why(self) -> str:
+        """Return why the program ended."""
+        with suppress(OSError):
+            self._requests.close()
+        self._process.stdin = None
+        _, errors = self._process.communicate()
+        if self._process.returncode == -signal.SIGXCPU:
+            return f"decoding it takes more than {MOST_CPU_S}s of CPU"
+        return errors.decode(errors="replace") if self._process.returncode == 1 else DAMAGED
 
 
 def _as_frame(table: Any) -> pd.DataFrame:
@@ -140,22 +228,6 @@ def _as_frame(table: Any) -> pd.DataFrame:
     frame = frame.assign(**{name: frame[name].astype(pd.StringDtype("python")) for name in shared})
     order = ["started_at", *PARTITIONS, "experiment", "point", "repetition"]
     return frame.sort_values(order, ignore_index=True)
-
-
-def _refuse_large(filesystem: Any, files: list[str]) -> None:
-    """Raise ValueError if files declare more than is read; nothing of them is unpacked."""
-    from pyarrow import parquet
-
-    rows = content_bytes = 0
-    for file in files:
-        with filesystem.open_input_file(file) as source:
-            known = parquet.read_metadata(source)
-        rows += known.num_rows
-        groups = (known.row_group(number) for number in range(known.num_row_groups))
-        content_bytes += sum(group.total_byte_size for group in groups)
-        if rows > MOST_ROWS or content_bytes > MOST_BYTES:
-            limit = f"at most {MOST_ROWS} trials and {MOST_BYTES // 2**20}MiB"
-            raise ValueError(f"{file}: the files up to this hold more than is read, {limit}")
 
 
 def is_store(path: str | Path) -> bool:
@@ -276,29 +348,76 @@ def _put(filesystem: Any, base: str, name: str, content: bytes) -> None:
     stream.close()
 
 
-def _files(filesystem: Any, base: str, path: str | Path) -> list[str]:
-    from pyarrow import fs
-
-    listed = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=True))
-    files = sorted(
-        info.path
-        for info in listed
-        if info.is_file
-        and info.path.endswith(".parquet")
-        and info.path[len(base) :].startswith("/campaign=")
-    )
-    if not files:
+def _files(filesystem: Any, base: str, path: str | Path) -> Iterator[StoredFile]:
+    """Yield every file of a store; InputError if there is none, OSError if it cannot be listed."""
+    local = filesystem.type_name == "local"
+    files = _on_disk(base) if local else _in_objects(filesystem, base)
+    first = next(files, None)
+    if first is None:
         what = "no run is stored there"
         step = "udpbench.write_runs() writes one"
         raise InputError([Problem(what, "store", str(path), next_step=step)])
-    return files
+    yield from chain([first], files)
 
 
-def _all(conditions: list[Any]) -> Any:
-    whole = None
-    for condition in conditions:
-        whole = condition if whole is None else whole & condition
-    return whole
+def _on_disk(base: str) -> Iterator[StoredFile]:
+    """Yield the files at the levels of a store; no link below the store is followed."""
+    try:
+        fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        yield from _below(Path(base), fd, {}, [MOST_ENTRIES])
+    finally:
+        os.close(fd)
+
+
+def _below(path: Path, fd: int, parts: dict[str, str], left: list[int]) -> Iterator[StoredFile]:
+    names = []
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(f"{path}: more than {MOST_ENTRIES} files and folders up to this")
+            names.append(entry.name)
+    if len(parts) == len(PARTITIONS):
+        for name in sorted(names):
+            if name.endswith(".parquet"):
+                place = path / name
+                yield StoredFile(str(place), parts, partial(open_regular, place, fd))
+        return
+    level = PARTITIONS[len(parts)]
+    for name in sorted(names):
+        if not name.startswith(f"{level}="):
+            continue
+        try:
+            inner = os.open(name, _FOLDER, dir_fd=fd)
+        except NotADirectoryError as error:
+            raise OSError(f"{path / name}: not a folder; a store holds no links") from error
+        try:
+            yield from _below(path / name, inner, {**parts, **_part(name)}, left)
+        finally:
+            os.close(inner)
+
+
+def _part(name: str) -> dict[str, str]:
+    """Return the column and value of a partition's folder."""
+    column, _, value = name.partition("=")
+    return {column: unquote(value)}
+
+
+def _in_objects(filesystem: Any, base: str) -> Iterator[StoredFile]:
+    from pyarrow import fs
+
+    listed = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=True))
+    if len(listed) > MOST_ENTRIES:
+        raise OSError(f"{base}: more than {MOST_ENTRIES} files and folders")
+    for place in sorted(info.path for info in listed if info.is_file):
+        *folders, name = place[len(base) :].strip("/").split("/")
+        levels = tuple(folder.partition("=")[0] for folder in folders)
+        if levels == PARTITIONS and name.endswith(".parquet"):
+            parts = {column: value for each in folders for column, value in _part(each).items()}
+            yield StoredFile(place, parts, partial(filesystem.open_input_stream, place))
 
 
 def _said(error: BaseException) -> str:

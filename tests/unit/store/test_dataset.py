@@ -7,14 +7,17 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as arrow
 import pytest
 from analysis.build import lossy, record, trial
 from control.fake import World, go
 from golden import Golden
+from pyarrow import parquet
 from report.stored import stored
 
 import udpbench
@@ -27,8 +30,8 @@ from udpbench.report.document import write
 from udpbench.store import dataset
 from udpbench.store.pairs import differing_facts
 
-pytest.importorskip("pyarrow", reason="pip install 'udpbench[store]'")
 DOCUMENT = Path(__file__).parents[3] / "docs" / "records.md"
+MIB = 2**20
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
 
@@ -153,6 +156,123 @@ def test_a_store_that_declares_too_much_is_not_unpacked(
         read_runs(tmp_path / "store")
 
 
+def test_no_link_in_a_store_is_followed(tmp_path: Path, golden: Golden) -> None:
+    """It would be read again and again, or lead out of the store."""
+    run = run_of(tmp_path / "run", 1000)
+    write_runs([run.folder], tmp_path / "store", campaign="c", pair="p")
+    (tmp_path / "store" / "campaign=c" / "a").symlink_to(".")
+    (tmp_path / "link").symlink_to("store")
+    assert 6 == len(read_runs(tmp_path / "link"))
+    (tmp_path / "store" / "campaign=d").symlink_to("campaign=c")
+    with golden.raises(RecordError):
+        read_runs(tmp_path / "store")
+
+
+@pytest.mark.parametrize("most", [3, 4])
+def test_a_store_of_too_many_files_is_not_walked(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders, too, which may hold none."""
+    run = run_of(tmp_path / "run", 1000)
+    write_runs([run.folder], tmp_path / "store", campaign="c", pair="p")
+    monkeypatch.setattr(dataset, "MOST_ENTRIES", most)
+    if most == 4:
+        assert 6 == len(read_runs(tmp_path / "store"))
+        return
+    with pytest.raises(RecordError, match="more than 3 files and folders"):
+        read_runs(tmp_path / "store")
+
+
+def _varint(number: int) -> bytes:
+    """Return a number as Thrift has it: zigzag, seven bits a byte."""
+    left, out = number << 1, b""
+    while left > 127:
+        left, out = left >> 7, out + bytes([left & 127 | 128])
+    return out + bytes([left])
+
+
+def _with_size(file: Path, size_bytes: int) -> None:
+    """Forge the content that the footer of a file declares."""
+    data = file.read_bytes()
+    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    declared = _varint(parquet.read_metadata(file).row_group(0).total_byte_size)
+    assert declared in data[begin:-8]
+    footer = data[begin:-8].replace(declared, _varint(size_bytes))
+    file.write_bytes(data[:begin] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+def _text(file: Path) -> None:
+    table = arrow.table({"question": ["x" * 40 * MIB]})
+    parquet.write_table(table, file, compression="zstd", use_dictionary=False)
+
+
+def _repeated_key(file: Path) -> None:
+    """Write a map of one text, 40 thousand times."""
+    places = arrow.array(range(40_000))
+    same = arrow.DictionaryArray.from_arrays(arrow.repeat(0, 40_000), ["x" * 2000])
+    keys = arrow.MapArray.from_arrays([0, 40_000], places.cast(arrow.string()), same)
+    parquet.write_table(arrow.table({"values": keys}), file, compression="zstd")
+
+
+def _entries(file: Path) -> None:
+    """Write a map of one trial, with two million entries that are all alike."""
+    names = arrow.array(["k"] * 2**21)
+    ledger = arrow.MapArray.from_arrays([0, 2**21], names, arrow.nulls(2**21, arrow.int64()))
+    parquet.write_table(arrow.table({"ledger": ledger}), file, compression="zstd")
+
+
+def _list(file: Path) -> None:
+    zeros = arrow.ListArray.from_arrays([0, 2**23], arrow.repeat(0.0, 2**23))
+    parquet.write_table(arrow.table({"delivered_pps": zeros}), file, compression="zstd")
+
+
+@pytest.mark.parametrize("declared_bytes", [None, 1, 2**30 - 1000])
+@pytest.mark.parametrize("write_file", [_text, _repeated_key, _entries, _list])
+def test_a_file_that_stands_for_more_than_its_size_is_refused(
+    write_file: Callable[[Path], None],
+    declared_bytes: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever its footer declares; a text, a dictionary, a run of equal values, or a list."""
+    day = tmp_path / "store" / "campaign=c" / "pair=p" / "day=2026-11-21"
+    day.mkdir(parents=True)
+    write_file(day / "x.parquet")
+    if declared_bytes is not None:
+        _with_size(day / "x.parquet", declared_bytes)
+    assert (day / "x.parquet").stat().st_size < 2**18
+    monkeypatch.setattr(dataset, "ROOM_BYTES", 24 * MIB)
+    with pytest.raises(RecordError, match=r"x\.parquet: it takes more memory than its size allows"):
+        read_runs(tmp_path / "store")
+
+
+def test_decoding_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel's limit."""
+    day = tmp_path / "store" / "campaign=c" / "pair=p" / "day=2026-11-21"
+    day.mkdir(parents=True)
+    monkeypatch.setattr(dataset, "MOST_ROWS", 2**23)
+    empty = arrow.nulls(2**23, arrow.string())
+    parquet.write_table(arrow.table({"question": empty}), day / "x.parquet")
+    monkeypatch.setattr(dataset, "MOST_CPU_S", 1)
+    with pytest.raises(RecordError, match=r"x\.parquet: decoding it takes more than 1s of CPU"):
+        read_runs(tmp_path / "store", point="none")
+
+
+def test_what_is_no_stored_trial_is_refused_within_a_file(tmp_path: Path) -> None:
+    """After rows that were good; what was decoded until then is no answer."""
+    run = run_of(tmp_path / "run", 1000)
+    (name,) = write_runs([run.folder], tmp_path / "store", campaign="c", pair="p")
+    file = tmp_path / "store" / name
+    table = arrow.concat_tables([parquet.read_table(file, partitioning=None)] * 2000)
+    parquet.write_table(table, file, compression="none", row_group_size=6000)
+    data = bytearray(file.read_bytes())
+    begin = parquet.read_metadata(file).row_group(1).column(0).dictionary_page_offset
+    data[begin : begin + 20] = bytes(20)
+    file.write_bytes(data)
+    with pytest.raises(RecordError, match="the store cannot be read: "):
+        read_runs(tmp_path / "store")
+
+
 @pytest.mark.parametrize("hosts", ["[" * 100, "{", '["a"]', '{"left": 1}'])
 def test_hosts_that_are_none_are_reported(hosts: str, golden: Golden) -> None:
     """The column is JSON of whoever wrote the store."""
@@ -185,8 +305,9 @@ def test_what_is_no_store_is_refused(
         read_runs("nowhere://store")
     with golden.raises(InputError):
         read_runs(tmp_path / "store")
-    (tmp_path / "store" / "campaign=c").mkdir(parents=True)
-    (tmp_path / "store" / "campaign=c" / "x.parquet").write_bytes(b"PAR1 torn")
+    day = tmp_path / "store" / "campaign=c" / "pair=p" / "day=2026-11-21"
+    day.mkdir(parents=True)
+    (day / "x.parquet").write_bytes(b"PAR1 torn")
     with pytest.raises(RecordError, match="the store cannot be read: "):
         read_runs(tmp_path / "store")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
