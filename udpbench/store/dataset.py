@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = ("campaign", "pair", "day")
 """Hive partitions ``campaign=…/pair=…/day=2026-11-22/``; the day is the run's start in UTC."""
+DAY = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
 SEARCHED = "throughput_pps"
 """Columns of a search, repeated in the row of each of its trials."""
 TRIAL = {**COLUMNS["trials"], SEARCHED: "Float64"}
@@ -401,8 +403,10 @@ def _below(path: Path, fd: int, parts: dict[str, str], left: list[int]) -> Itera
 
 
 def _part(name: str) -> dict[str, str]:
-    """Return the column and value of a partition's folder."""
+    """Return the column and value of a partition's folder; ValueError if a day is none."""
     column, _, value = name.partition("=")
+    if column == "day" and not DAY.fullmatch(value):
+        raise ValueError(f"{name}: not a day, such as 2026-11-22")
     return {column: unquote(value)}
 
 

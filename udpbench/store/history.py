@@ -6,12 +6,15 @@ selects the number of levels with the shortest description of all trials.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from udpbench.analysis.medians import interval
+from udpbench.errors import InputError, Problem
 from udpbench.metrics import unit_of
 from udpbench.model import Estimate
 from udpbench.store.dataset import SEARCHED
@@ -20,7 +23,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DELIVERED = "delivered_pps"
-ONE_SEARCH = ["run", "experiment", "point", "repetition"]
+MOST_POINTS = 4096
+"""Points, each on each pair, of which there are histories at once."""
+MOST_STEPS = 2**25
+"""Of jumpavg, which takes the square of a point's days: 250 points over a year, in 100 s."""
+
+
+class StoredTrial(NamedTuple):
+    """What a history needs of a trial; None is unknown."""
+
+    pair: str
+    experiment: str
+    point: str
+    day: str
+    run: str
+    repetition: int
+    search_trial: int | None
+    valid: bool | None
+    numbers: tuple[float | None, ...]
+    """Throughput of the search, delivered rate, and the chosen metric."""
 
 
 @dataclass(frozen=True)
@@ -62,41 +83,78 @@ def histories(trials: pd.DataFrame, metric: str | None = None) -> tuple[PointHis
 
     The default metric is the throughput for a search, else the delivered rate.
     """
-    return tuple(
-        _history((str(pair), str(experiment), str(point)), mine, metric)
-        for (pair, experiment, point), mine in trials.groupby(
-            ["pair", "experiment", "point"], sort=False
-        )
-    )
+    points = by_point(trials, ("pair", "experiment", "point"), metric)
+    steps = sum(len({trial.day for trial in mine}) ** 2 for mine in points.values())
+    if steps > MOST_STEPS:
+        raise _too_many(f"{len(points)} points over so many days", "points or days", "")
+    return tuple(_history(names, mine, metric) for names, mine in points.items())
 
 
-def _history(names: tuple[str, str, str], mine: pd.DataFrame, metric: str | None) -> PointHistory:
+def by_point(
+    trials: pd.DataFrame, names: tuple[str, ...], metric: str | None
+) -> dict[tuple[str, ...], list[StoredTrial]]:
+    """Return the trials of each point, in the order of their first; InputError if too many."""
+    columns = [*StoredTrial._fields[:-1], SEARCHED, DELIVERED, metric or DELIVERED]
+    lists = (trials[name].astype(object).where(trials[name].notna(), None) for name in columns)
+    names_of = attrgetter(*names)
+    points: dict[tuple[str, ...], list[StoredTrial]] = defaultdict(list)
+    for row in zip(*lists, strict=True):
+        trial = StoredTrial(*row[:-3], row[-3:])
+        if None not in (key := names_of(trial)):
+            points[key].append(trial)
+    refuse_many(len(points), MOST_POINTS)
+    return points
+
+
+def refuse_many(points: int, most: int) -> None:
+    """Raise InputError if a store has more points than are shown at once."""
+    if points > most:
+        raise _too_many(f"{points} points", "points", f"at most {most}")
+
+
+def _too_many(value: str, what: str, limit: str) -> InputError:
+    step = "select: --point of udpbench history; point, campaign or pair of udpbench.read_runs()"
+    return InputError([Problem(f"too many {what} at once", "store", value, limit, step)])
+
+
+def _history(
+    names: tuple[str, ...], mine: Sequence[StoredTrial], metric: str | None
+) -> PointHistory:
     name = metric if metric is not None else answering(mine)
     days = list(days_of(mine, name))
     medians = tuple(DayMedian(day, estimate_of(values, name)) for day, values in days)
-    return PointHistory(*names, name, medians, tuple(level_changes(days)))
+    pair, experiment, point = names
+    return PointHistory(pair, experiment, point, name, medians, tuple(level_changes(days)))
 
 
-def answering(mine: pd.DataFrame) -> str:
+def answering(mine: Sequence[StoredTrial]) -> str:
     """Return the metric that answers a point."""
-    return SEARCHED if mine.search_trial.notna().any() else DELIVERED
+    return SEARCHED if any(trial.search_trial is not None for trial in mine) else DELIVERED
 
 
-def values_of(mine: pd.DataFrame, metric: str) -> list[float]:
+def values_of(mine: Sequence[StoredTrial], metric: str) -> list[float]:
     """Return the known values of a metric in a point's valid trials; once per search."""
     if metric == SEARCHED:
-        mine = mine.drop_duplicates(ONE_SEARCH)
+        searches = {
+            (trial.run, trial.experiment, trial.point, trial.repetition): trial.numbers[0]
+            for trial in reversed(mine)  # the first of each counts
+        }
+        known = [*reversed(searches.values())]
     else:
-        mine = mine[mine.valid.fillna(value=False)]
-    return [float(value) for value in mine[metric].dropna()]
+        place = 1 if metric == DELIVERED else 2
+        known = [trial.numbers[place] for trial in mine if trial.valid]
+    return [float(value) for value in known if value is not None]
 
 
-def days_of(mine: pd.DataFrame, metric: str) -> Iterator[tuple[str, list[float]]]:
+def days_of(mine: Sequence[StoredTrial], metric: str) -> Iterator[tuple[str, list[float]]]:
     """Yield each day with known values of a metric, and the values."""
-    for day, of_day in mine.groupby("day", sort=True):
+    days: dict[str, list[StoredTrial]] = defaultdict(list)
+    for trial in mine:
+        days[trial.day].append(trial)
+    for day, of_day in sorted(days.items()):
         values = values_of(of_day, metric)
         if values:
-            yield str(day), values
+            yield day, values
 
 
 def estimate_of(values: Sequence[float], metric: str) -> Estimate:

@@ -6,6 +6,7 @@ Holm's correction over all points.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from udpbench.differences import flat, written
 from udpbench.errors import RecordError
 from udpbench.json_lines import parse_json
 from udpbench.model import Estimate
-from udpbench.store.history import answering, estimate_of, values_of
+from udpbench.store.history import StoredTrial, answering, by_point, estimate_of, values_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,12 +60,15 @@ class FactRow:
 def beside(trials: pd.DataFrame, metric: str | None = None) -> tuple[PointPairs, ...]:
     """Return every measured point, in the order of their first trials."""
     known = []
-    for (experiment, point), mine in trials.groupby(["experiment", "point"], sort=False):
+    for (experiment, point), mine in by_point(trials, ("experiment", "point"), metric).items():
         name = metric if metric is not None else answering(mine)
-        values = {str(pair): values_of(each, name) for pair, each in mine.groupby("pair")}
+        pairs: dict[str, list[StoredTrial]] = defaultdict(list)
+        for trial in mine:
+            pairs[trial.pair].append(trial)
+        values = {pair: values_of(each, name) for pair, each in sorted(pairs.items())}
         values = {pair: numbers for pair, numbers in values.items() if numbers}
         if values:
-            known.append((str(experiment), str(point), name, values))
+            known.append((experiment, point, name, values))
     chances = [_chance([*values.values()]) for _, _, _, values in known]
     return tuple(
         PointPairs(

@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import binom
 
 from analysis import build
+from udpbench.analysis import medians
 from udpbench.analysis.judge import judge
 from udpbench.analysis.medians import estimate, interval
 from udpbench.analysis.points import points
@@ -48,6 +49,16 @@ def test_the_ranks_are_scipys() -> None:
     numbers = [*range(6, 200), 999, 2000]
     ranks = [int(interval(list(range(1, n + 1)))[0] or 0) for n in numbers]
     assert [int(binom.ppf(0.025, n, 0.5)) for n in numbers] == ranks
+
+
+def test_many_trials_have_the_same_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In floating point as in integers, where a million trials would take weeks."""
+    numbers = [*range(60, 400), 999, 1000, 2000]
+    monkeypatch.setattr(medians, "LARGEST_N_IN_INTEGERS", 2000)
+    exact = [interval(list(range(n))) for n in numbers]
+    monkeypatch.setattr(medians, "LARGEST_N_IN_INTEGERS", 59)
+    assert exact == [interval(list(range(n))) for n in numbers]
+    assert (523283, 525292) == interval(range(2**20))
 
 
 def test_a_point_has_the_median_of_its_trials() -> None:

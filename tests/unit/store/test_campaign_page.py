@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from golden import Golden
 from report.test_html_page import Page
 
 from store.runs import POINTS, fill, run_of
 from udpbench.__main__ import main
+from udpbench.errors import InputError
+from udpbench.report.campaign import campaign_page as page_module
 from udpbench.report.campaign.campaign_figures import draw_days, draw_pairs, over_days
 from udpbench.report.campaign.campaign_page import campaign_page, write_campaign
 from udpbench.store.dataset import read_runs, write_runs
@@ -120,6 +123,17 @@ def test_the_page_says_it_all(store: Path, tmp_path: Path) -> None:
     assert ["2026-11-04", "2026-11-04"] == [row[1] for row in changes[1:]]
     assert 4 == len(days)
     assert not [each for _, each in page.elements if each.get("href", "#")[0] != "#"]
+
+
+def test_a_page_draws_so_many_points(
+    store: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """A page of more would take hours; and none has nothing to say."""
+    monkeypatch.setattr(page_module, "MOST_DRAWN", 3)
+    with golden.raises(InputError):
+        campaign_page(read_runs(store), "s")
+    with golden.raises(InputError):
+        campaign_page(read_runs(store, point="none"), "s")
 
 
 def test_a_campaign_of_one_day_and_pair_is_a_page(tmp_path: Path) -> None:

@@ -168,6 +168,13 @@ def test_no_link_in_a_store_is_followed(tmp_path: Path, golden: Golden) -> None:
         read_runs(tmp_path / "store")
 
 
+def test_a_day_that_is_none_is_reported(tmp_path: Path, golden: Golden) -> None:
+    """The page of a campaign places it on an axis."""
+    (tmp_path / "store" / "campaign=c" / "pair=p" / "day=x").mkdir(parents=True)
+    with golden.raises(RecordError):
+        read_runs(tmp_path / "store")
+
+
 @pytest.mark.parametrize("most", [3, 4])
 def test_a_store_of_too_many_files_is_not_walked(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

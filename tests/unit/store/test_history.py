@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from analysis.build import paced, record
 from control.fake import World, go
+from golden import Golden
 from report.stored import printed, stored
 
 from store.runs import POINTS, fill, run_of
 from udpbench.__main__ import main
 from udpbench.definition.load import load_experiment_data
+from udpbench.errors import InputError
 from udpbench.report.campaign.history_output import day_rows, history_json
+from udpbench.store import history as history_module
 from udpbench.store.dataset import read_runs, write_runs
 from udpbench.store.history import LevelChange, histories, level_changes
+from udpbench.store.pairs import beside
 
 pytest.importorskip("pyarrow", reason="pip install 'udpbench[store]'")
 pytest.importorskip("jumpavg", reason="pip install 'udpbench[store]'")
@@ -91,6 +97,41 @@ def test_a_search_counts_once_and_an_invalid_trial_never(tmp_path: Path) -> None
         history.metric,
         history.days[0].rate.n,
     )
+
+
+def many(points: int, days: int = 1) -> pd.DataFrame:
+    """Return the trials of many points, one a day."""
+    rows = [
+        (f"size={n}B", f"2026-{1 + day // 28:02d}-{1 + day % 28:02d}")
+        for n in range(points)
+        for day in range(days)
+    ]
+    trials = pd.DataFrame(rows, columns=["point", "day"])
+    same = {"campaign": "c", "pair": "p", "experiment": "e", "run": "r", "repetition": 1}
+    known = {"valid": True, "search_trial": None, "throughput_pps": None, "delivered_pps": 1000.0}
+    return trials.assign(**same, **known, hosts="{}", built_in_lab=True)
+
+
+def test_points_take_little_time_each() -> None:
+    """They took 5 ms each, and a million of them fit into a small file."""
+    began_s = time.process_time()
+    assert 4000 == len(histories(many(4000)))
+    assert 4000 == len(beside(many(4000)))
+    assert time.process_time() - began_s < 5
+
+
+def test_more_points_than_can_be_shown_are_refused(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """With how to read some of them; also of few points over very many days."""
+    monkeypatch.setattr(history_module, "MOST_POINTS", 3)
+    monkeypatch.setattr(history_module, "MOST_STEPS", 12)
+    assert 3 == len(histories(many(3, 2)))
+    for too_many in (many(4), many(3, 3)):
+        with golden.raises(InputError):
+            histories(too_many)
+    with golden.raises(InputError):
+        beside(many(4))
 
 
 def test_a_table_says_what_changed(store: Path) -> None:

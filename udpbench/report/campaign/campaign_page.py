@@ -21,7 +21,7 @@ from udpbench.report.figures.inline_svg import InlineFigures
 from udpbench.report.html_page import filled
 from udpbench.report.summary import LAB_LABEL
 from udpbench.store.dataset import read_runs
-from udpbench.store.history import PointHistory, histories
+from udpbench.store.history import PointHistory, histories, refuse_many
 from udpbench.store.pairs import ALPHA, FEWEST_TRIALS, PointPairs, beside, differing_facts
 from udpbench.units import plural
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 TEMPLATE = "campaign.html.jinja"
 FILE = "campaign.html"
+MOST_DRAWN = 512
+"""Points, each on each pair: some 90 figures."""
 HEADINGS = {
     "facts": "What differs between the pairs",
     "pairs": "Pairs side by side",
@@ -70,8 +72,8 @@ def write_campaign(path: str, folder: Path) -> Path:
 
 def campaign_page(trials: pd.DataFrame, store: str) -> str:
     """Return the page of the trials in a store."""
-    data = all_printable(campaign_data(trials, store))
-    pairs, changed = beside(_newest(trials)), histories(trials)
+    pairs, changed = compared(trials)
+    data = all_printable(campaign_data(trials, store, pairs, changed))
     figures = InlineFigures()
     with tempfile.TemporaryDirectory(prefix="udpbench-campaign-") as name:
         drawn = {
@@ -81,10 +83,20 @@ def campaign_page(trials: pd.DataFrame, store: str) -> str:
     return filled(TEMPLATE, figures, {**data, "drawn": drawn})
 
 
-def campaign_data(trials: pd.DataFrame, store: str) -> dict[str, Any]:
+def compared(trials: pd.DataFrame) -> tuple[Sequence[PointPairs], Sequence[PointHistory]]:
+    """Return the newest campaign by pair, and all by day; InputError if none, or too many."""
+    if trials.empty:
+        raise InputError([Problem("holds no trial", "store")])
+    changed = histories(trials)
+    refuse_many(len(changed), MOST_DRAWN)
+    return beside(_newest(trials)), changed
+
+
+def campaign_data(
+    trials: pd.DataFrame, store: str, pairs: Sequence[PointPairs], changed: Sequence[PointHistory]
+) -> dict[str, Any]:
     """Return what the template shows, without the figures."""
     newest = _newest(trials)
-    pairs, changed = beside(newest), histories(trials)
     facts = differing_facts(newest)
     names = [str(name) for name in newest.pair.drop_duplicates().sort_values()]
     built_in = bool(trials.built_in_lab.fillna(value=False).any())
