@@ -9,10 +9,13 @@ private, and the calling user's.
 from __future__ import annotations
 
 import errno
+import grp
 import os
+import pwd
 import secrets
 import shutil
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,6 +40,35 @@ def trusted_owners() -> frozenset[int]:
     """
     as_root = (os.stat("/").st_uid,) if os.geteuid() == 0 else ()  # noqa: PTH116
     return frozenset((0, calling_user(), os.geteuid(), *as_root))
+
+
+def other_writers(state: os.stat_result, passed: bool = False) -> Iterator[str]:
+    """Yield how others than root and the calling user may write something, in words.
+
+    A folder may be ``passed`` if nobody can replace what others have there, as in /tmp. An ACL that
+    lets others write shows as the group's right (acl(5)).
+    """
+    if state.st_uid not in trusted_owners():
+        yield f"belongs to user {state.st_uid}"
+    if stat.S_ISLNK(state.st_mode) or (passed and state.st_mode & stat.S_ISVTX):
+        return
+    if state.st_mode & stat.S_IWOTH:
+        yield "can be written by everybody"
+    elif state.st_mode & stat.S_IWGRP and not _is_private(state.st_gid):
+        yield f"can be written by group {state.st_gid}"
+
+
+def _is_private(group: int) -> bool:
+    """Return whether a group is that of root or of the calling user alone, as most systems make."""
+    with suppress(KeyError):
+        known = grp.getgrgid(group)
+        owners = {pwd.getpwuid(user) for user in {0, calling_user()}}
+        return any(
+            (each.pw_name, each.pw_gid) == (known.gr_name, group)
+            and set(known.gr_mem) <= {each.pw_name}
+            for each in owners
+        )
+    return False
 
 
 def real_path(fd: int) -> Path:
@@ -143,6 +175,10 @@ class Folder:
     def names(self) -> list[str]:
         """Return the sorted names of its entries."""
         return sorted(os.listdir(self.fd))  # noqa: PTH208 - Path has no descriptors
+
+    def other_writers(self) -> list[str]:
+        """Return how others than root and the calling user may write it, in words."""
+        return list(other_writers(os.fstat(self.fd)))
 
     def close(self) -> None:
         """Close its descriptor."""

@@ -32,6 +32,10 @@ LIST_BYTES, OBJECT_BYTES, ITEM_BYTES = 80, 200, 64
 """Memory of Python 3.11 for an empty list, a small object, and an item of either, rounded up."""
 LOOK_BYTES = 2**20
 """Of the estimate, between two looks at the memory of the process."""
+KERNEL_FILES = frozenset(
+    ("binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "efivarfs", "fusectl")
+) | {"mqueue", "nsfs", "proc", "pstore", "resctrl", "securityfs", "selinuxfs", "sysfs", "tracefs"}
+"""File systems whose regular files are answers of the kernel."""
 _OPENING, _CLOSING = b"[{", b"]}"
 _LEVELS = bytes.maketrans(_OPENING + _CLOSING, b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - {*_OPENING, *_CLOSING})
@@ -78,42 +82,75 @@ def cut_torn(fd: int) -> int:
     return size_bytes - whole_bytes
 
 
-def open_regular(path: Path, folder_fd: int | None = None) -> IO[bytes]:
+def open_regular(path: Path, folder_fd: int | None = None, follow: bool = True) -> IO[bytes]:
     """Open a regular file to read; a pipe or a device, which might never end, is an OSError.
 
-    With the descriptor of its folder, the name alone is looked up, and there.
+    With the descriptor of its folder, the name alone is looked up, and there; without ``follow``
+    the name must be no link.
     """
     name = path if folder_fd is None else path.name
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # open(2) waits on a pipe
-    fd = os.open(name, flags, dir_fd=folder_fd)
-    kind = os.fstat(fd).st_mode
-    if not stat.S_ISREG(kind):
-        os.close(fd)
-        if stat.S_ISDIR(kind):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    held = os.open(name, flags, dir_fd=folder_fd)
+    try:
+        return open_held(held, path)
+    finally:
+        os.close(held)
+
+
+def open_held(held: int, path: Path) -> IO[bytes]:
+    """Open what is held by O_PATH to read, if it is a regular file that is no kernel's; OSError.
+
+    Opening a device may do something, and reading /proc/kmsg takes the log away.
+    """
+    state = os.fstat(held)
+    if stat.S_ISDIR(state.st_mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if stat.S_ISLNK(state.st_mode):
+        raise OSError(errno.ELOOP, "a link, which is not followed; put the file itself there", str(path))
+    if not stat.S_ISREG(state.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(fd, "rb")
+    if _file_system(state.st_dev) in KERNEL_FILES:
+        raise OSError(errno.EINVAL, "a file of the kernel", str(path))
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.fdopen(os.open(f"/proc/self/fd/{held}", flags), "rb")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _file_system(device: int) -> str:
+    """Return the type of a mounted file system; empty if it is on a disk, or not known."""
+    if os.major(device) != 0:
+        return ""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo", errors="replace") as mounts:  # noqa: PTH123 - as below
+        for fields in map(str.split, mounts):
+            if fields[2] == number:
+                return fields[fields.index("-") + 1]
+    return ""
 
 
 def read_lines(
-    path: Path, room: Room, folder_fd: int | None = None
+    path: Path, room: Room, folder_fd: int | None = None, follow: bool = True
 ) -> Iterator[tuple[int, dict[str, Any] | None, int]]:
     """Yield number, object and bytes of each line of a file; a torn last line has no object.
 
     Opened as by ``open_regular``. Raises OSError if the file is not regular or too large,
     DamagedLine for its content.
     """
-    with open_regular(path, folder_fd) as file:
-        if os.fstat(file.fileno()).st_size > MOST_BYTES:
-            raise OSError(errno.EFBIG, f"larger than {MOST_BYTES // 2**20}MiB", str(path))
+    with open_regular(path, folder_fd, follow) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
         number = 0
-        while line := file.readline(MOST_LINE_BYTES + 1):
+        while size_bytes <= MOST_BYTES and (line := file.readline(MOST_LINE_BYTES + 1)):
             number += 1
             whole = line.endswith(b"\n")
             if not whole and (len(line) > MOST_LINE_BYTES or file.read(1)):
                 limit = f"{MOST_LINE_BYTES // 2**20}MiB"
                 raise DamagedLine(number, f"longer than {limit}: not a line of udpbench's")
             yield number, _object(number, line, room) if whole else None, len(line)
+            size_bytes = max(size_bytes, file.tell())  # somebody may append to it meanwhile
+    if size_bytes > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {MOST_BYTES // 2**20}MiB", str(path))
 
 
 def parse_lines(data: bytes) -> tuple[list[dict[str, Any]], int]:

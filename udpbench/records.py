@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import re
-import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,7 +30,7 @@ from pydantic_core import SchemaValidator
 
 from udpbench.errors import RecordError, StoreError
 from udpbench.file_lock import lock_file
-from udpbench.folder import Folder, trusted_owners
+from udpbench.folder import Folder, other_writers
 from udpbench.host_settings import set_keys
 from udpbench.json_lines import (
     MOST_LINE_BYTES,
@@ -223,7 +222,7 @@ def last_run(base: Path) -> Path:
 def _begun(folder: Path) -> str:
     """Return when a run began, from its first line; empty if that is damaged."""
     try:
-        with open_regular(folder / RUN_FILE) as file:
+        with open_regular(folder / RUN_FILE, follow=False) as file:
             return str(parse_json(file.readline(MOST_LINE_BYTES)).get("started_at", ""))
     except (OSError, ValueError, AttributeError):
         return ""
@@ -309,9 +308,9 @@ class RunWriter:
         with _uncollected():
             return _read_run(self.folder, self._held.fd)
 
-    def strangers(self) -> frozenset[int]:
-        """Return the other users who could have written this run; -1 for everybody."""
-        return strangers(os.fstat(fd) for fd in (self._held.fd, self._run_fd, self._series_fd))
+    def strangers(self) -> list[str]:
+        """Return how other users could have written this run, in words."""
+        return _strangers(os.fstat(fd) for fd in (self._held.fd, self._run_fd, self._series_fd))
 
     def resume(self, run: Run, begin: Begin) -> None:
         """Begin another session of ``run``, which was read from this folder under the lock."""
@@ -417,17 +416,13 @@ class RunWriter:
         raise StoreError(f"{self.folder}: the run folder was {how} during the run; {step}")
 
 
-def writers_of(folder: Path) -> frozenset[int]:
+def writers_of(folder: Path) -> list[str]:
     """Return as ``RunWriter.strangers`` who else could have written a run; OSError if gone."""
-    return strangers((folder / name).stat() for name in ("", RUN_FILE, SERIES_FILE))
+    return _strangers((folder / name).stat() for name in ("", RUN_FILE, SERIES_FILE))
 
 
-def strangers(states: Iterable[os.stat_result]) -> frozenset[int]:
-    """Return the other users who could have written these files or folders; -1 for everybody."""
-    known = list(states)
-    owners = {state.st_uid for state in known} - trusted_owners()
-    shared = any(state.st_mode & stat.S_IWOTH for state in known)
-    return frozenset((*owners, -1) if shared else owners)
+def _strangers(states: Iterable[os.stat_result]) -> list[str]:
+    return sorted({how for state in states for how in other_writers(state)})
 
 
 def _plain(adapter: TypeAdapter[Any], value: Any) -> dict[str, Any]:
@@ -526,7 +521,7 @@ class _Reading:
     def lines(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield place and object of every complete line; only the last line may be torn."""
         try:
-            for number, line, size_bytes in read_lines(path, self.room, self.folder_fd):
+            for number, line, size_bytes in read_lines(path, self.room, self.folder_fd, False):
                 if line is None:
                     self.findings.append(_torn(path, number, size_bytes))
                 else:

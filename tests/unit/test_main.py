@@ -442,6 +442,27 @@ def test_what_the_system_refuses_is_reported_in_a_line(
     assert message == capsys.readouterr().err
 
 
+def test_a_report_is_not_left_where_others_write(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    golden: Golden,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Unless the folder is named: they could read what is private, or have chosen what is in it."""
+    from store.runs import run_of
+
+    from udpbench import write_runs
+
+    made = run_of(tmp_path / "run", 1000)
+    write_runs([made.folder], tmp_path / "store", campaign="c", pair="p")
+    for name in ("run", "store"):
+        (tmp_path / name).chmod(0o777)
+        assert 2 == run(monkeypatch, "report", str(tmp_path / name), "--format", "csv")
+        golden.check(capsys.readouterr().err.splitlines())
+    words = ("report", str(tmp_path / "run"), "--format", "csv", "--out", str(tmp_path / "run"))
+    assert 0 == run(monkeypatch, *words)
+
+
 def test_a_report_into_the_place_of_a_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,14 @@ from udpbench import records
 from udpbench.definition.load import load_experiments
 from udpbench.errors import RecordError, StoreError
 from udpbench.host_settings import Ethtool, Ntuple, Settings, VethPair
-from udpbench.json_lines import MOST_LEVELS, MOST_LINE_BYTES, Room
+from udpbench.json_lines import (
+    MOST_LEVELS,
+    MOST_LINE_BYTES,
+    Room,
+    open_held,
+    open_regular,
+    read_lines,
+)
 from udpbench.model import (
     RAW_NS,
     RECORD_SCHEMA,
@@ -377,6 +384,70 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, golden: Golden) ->
     os.truncate(written(tmp_path) / SERIES_FILE, 2**40)
     with golden.raises(RecordError):
         read_run(tmp_path)
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever appends as fast as it is read keeps nobody busy."""
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(b"{}\n")
+    monkeypatch.setattr("udpbench.json_lines.MOST_BYTES", 30)
+
+    def follow() -> None:
+        with file.open("ab", 0) as more:
+            for _ in zip(read_lines(file, Room()), range(1000), strict=False):
+                more.write(b"{}\n")
+
+    with pytest.raises(OSError, match="larger than 0MiB"):
+        follow()
+    assert file.stat().st_size <= 2 * 30 + 3
+
+
+@pytest.mark.parametrize("name", [RUN_FILE, SERIES_FILE])
+def test_a_link_in_a_run_folder_is_not_followed(tmp_path: Path, name: str, golden: Golden) -> None:
+    """It may lead to a run that is private, of which a report would be made beside it."""
+    folder = written(tmp_path / "run")
+    (tmp_path / "link").symlink_to("run")
+    assert read_run(folder).header == read_run(tmp_path / "link").header
+    (folder / name).rename(tmp_path / name)
+    (folder / name).symlink_to(tmp_path / name)
+    with golden.raises(RecordError):
+        read_run(folder)
+
+
+@pytest.mark.parametrize("path", ["/dev/ptmx", "/proc/self/maps", "/sys/kernel/uevent_seqnum"])
+def test_what_is_no_file_of_a_disk_is_not_opened(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a terminal makes another, and reading /proc/kmsg takes the kernel's log away."""
+    real_open, opened = os.open, []
+
+    def noted(name: str | Path, flags: int, **place: int | None) -> int:
+        opened.append((str(name), bool(flags & os.O_PATH)))
+        return real_open(name, flags, **place)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("udpbench.json_lines.os.open", noted)
+    with pytest.raises(OSError, match=r"not a regular file|a file of the kernel"):
+        open_regular(Path(path))
+    assert [(path, True)] == opened
+
+
+def test_a_file_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the descriptor by which it is opened."""
+    (tmp_path / "x").write_text("")
+    held = os.open(tmp_path / "x", os.O_PATH)
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied", f"/proc/self/fd/{held}")
+
+    monkeypatch.setattr("udpbench.json_lines.os.open", refuse)
+    with pytest.raises(PermissionError) as refused:
+        open_held(held, tmp_path / "x")
+    os.close(held)
+    assert str(tmp_path / "x") == refused.value.filename
 
 
 def test_lines_that_together_take_too_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

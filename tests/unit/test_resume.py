@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 import shutil
 import signal
 import sys
@@ -15,7 +18,7 @@ from golden import Golden
 from report.stored import COMPLETE, stored
 
 import udpbench
-from udpbench import records
+from udpbench import folder, records
 from udpbench.__main__ import main
 from udpbench.commands import resume
 from udpbench.commands.resume import ResumedRun, ResumeOptions, reopen_run
@@ -167,7 +170,7 @@ def test_an_experiment_that_changed_is_refused(
 def test_what_an_experiment_extends_is_looked_at_too(begun: Callable[..., Run]) -> None:
     """The file itself is as it was, and what it means is not."""
     Path("base.yaml").write_text("question: Base?\ntraffic: {size: 32B}\n")
-    Path("mine.yaml").write_text(TEXT + "extends: base.yaml\n")
+    Path("mine.yaml").write_text(TEXT + "question: What?\nextends: base.yaml\n")
     begun()
     Path("base.yaml").write_text("question: Base?\ntraffic: {size: 64B}\n")
     line = "traffic.size: 32B → 64B: changed since the run began"
@@ -418,7 +421,8 @@ def test_a_folder_of_somebody_else_is_not_trusted(
     """Though every definition is as it was."""
     begun()
     owner = Path("run").stat().st_uid
-    monkeypatch.setattr(records, "trusted_owners", lambda: frozenset((owner + 1,)))
+    whose = [f"belongs to user {owner}"]
+    monkeypatch.setattr(records, "other_writers", lambda *_, **__: whose)
     assert [f"run: belongs to user {owner}"] == doubts()
 
 
@@ -429,6 +433,59 @@ def test_a_folder_that_anybody_writes_is_not_trusted(name: str, begun: Callable[
     path = Path("run") / name
     path.chmod(path.stat().st_mode | 0o002)
     assert ["run: can be written by everybody"] == doubts()
+
+
+@pytest.mark.parametrize("name", ["run", f"run/{RUN_FILE}", "mine.yaml", "."])
+def test_what_a_group_writes_is_not_trusted(
+    name: str, begun: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor what an ACL lets others write, which shows there; but a group of the user alone is."""
+    begun()
+    path = Path(name)
+    path.chmod(path.stat().st_mode | 0o020)
+    group = path.stat().st_gid
+    me = pwd.getpwuid(path.stat().st_uid)
+    monkeypatch.setattr(folder.pwd, "getpwuid", lambda _: me)
+    for members, others in (([], False), ([me.pw_name], False), ([me.pw_name, "else"], True)):
+        known = grp.struct_group((me.pw_name, "x", group, members))
+        monkeypatch.setattr(folder.grp, "getgrgid", lambda _, known=known: known)
+        if not others:
+            assert () == going_on().notes
+    assert all(doubt.endswith(f"can be written by group {group}") for doubt in doubts())
+    known = grp.struct_group(("users", "x", group, []))
+    monkeypatch.setattr(folder.grp, "getgrgid", lambda _: known)
+    assert doubts()
+    monkeypatch.setattr(folder.grp, "getgrgid", {}.__getitem__)
+    assert doubts()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("of_stranger", ["file", "folder", "link between"])
+def test_an_own_link_to_a_strangers_file_does_not_vouch(
+    of_stranger: str, begun: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Neither if the file, nor if a folder or another link on the way is the stranger's."""
+    begun()
+    there = tmp_path / "there"
+    there.mkdir()
+    Path("mine.yaml").rename(there / "mine.yaml")
+    Path("between").symlink_to("there")
+    Path("mine.yaml").symlink_to("between/mine.yaml")
+    assert () == going_on().notes
+    its = {"file": there / "mine.yaml", "folder": there, "link between": tmp_path / "between"}
+    os.chown(its[of_stranger], 1234, -1, follow_symlinks=False)
+    assert [f"mine.yaml: {its[of_stranger]} belongs to user 1234"] == doubts()
+
+
+def test_a_base_that_others_write_does_not_vouch(begun: Callable[..., Run]) -> None:
+    """Nor one that the base extends; it is what the definition says."""
+    Path("mine.yaml").write_text("question: What?\nextends: base.yaml\n")
+    Path("base.yaml").write_text("question: What?\nextends: lowest.yaml\n")
+    Path("lowest.yaml").write_text(TEXT)
+    begun()
+    assert () == going_on().notes
+    Path("lowest.yaml").chmod(0o666)
+    assert [f"mine.yaml: {Path.cwd()}/lowest.yaml can be written by everybody"] == doubts()
 
 
 def test_definitions_that_came_with_the_folder_do_not_vouch_for_it(
@@ -466,7 +523,7 @@ def test_no_path_leads_to_where_one_stands(way: str, begun: Callable[..., Run]) 
     """Nor by the links of the kernel."""
     begun()
     rewrite('"path":"mine.yaml"', f'"path":"{way}/mine.yaml"')
-    assert [f"{way}/mine.yaml: {way} leads elsewhere for each process"] == doubts()
+    assert [f"{way}/mine.yaml: /proc leads elsewhere for each process"] == doubts()
 
 
 def test_a_complete_run_needs_no_trust(begun: Callable[..., Run]) -> None:
@@ -482,7 +539,8 @@ def test_a_definition_of_somebody_else_does_not_vouch(
     """Who wrote the folder also wrote which file that is; what is named by the user does."""
     begun()
     owner = Path("run").stat().st_uid
-    monkeypatch.setattr(resume, "trusted_owners", lambda: frozenset((owner + 1,)))
+    whose = [f"belongs to user {owner}"]
+    monkeypatch.setattr(resume, "other_writers", lambda _, passed: [] if passed else whose)
     where = f"{Path.cwd()}/mine.yaml belongs to user {owner}"
     assert [f"mine.yaml: {where}", f"lab.yaml: {where.replace('mine', 'lab')}"] == doubts()
     assert () == going_on(ResumeOptions(["mine.yaml"], "lab.yaml")).notes
@@ -590,7 +648,8 @@ def test_a_shipped_definition_vouches_whoever_installed_it(
     begun()
     rewrite('"lab_path":"lab.yaml"', f'"lab_path":"{LAB}"')
     owner = LAB.stat().st_uid
-    monkeypatch.setattr(resume, "trusted_owners", lambda: frozenset((owner + 1,)))
+    whose = [f"belongs to user {owner}"]
+    monkeypatch.setattr(resume, "other_writers", lambda _, passed: [] if passed else whose)
     assert ["mine.yaml"] == [line.partition(":")[0] for line in doubts()]
 
 

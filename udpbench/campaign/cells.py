@@ -28,7 +28,6 @@ from udpbench.folder import Folder
 from udpbench.json_lines import MOST_LINE_BYTES, open_regular, parse_json
 from udpbench.model import Experiment, Lab
 from udpbench.protocol import build_id
-from udpbench.records import strangers
 
 CAMPAIGN_FILE = "campaign.json"
 CELL_FILE = "cell.json"
@@ -211,9 +210,8 @@ class CampaignFolder:
 
 def refuse_strangers(folder: Folder) -> None:
     """Raise EPERM if others could have put files into a folder of a campaign."""
-    for user in strangers([os.fstat(folder.fd)]):
-        whose = f"belongs to user {user}; chown" if user >= 0 else "everybody may write; chmod o-w"
-        what = f"{whose} it once you know what is in it"
+    for how in folder.other_writers():
+        what = f"{how}; chown or chmod it once you know what is in it"
         raise PermissionError(errno.EPERM, what, str(folder.path))
 
 

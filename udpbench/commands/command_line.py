@@ -741,7 +741,8 @@ def report(
     stored = [_read_stored(folder) for folder in folders or (None,)]
     if out is None and len(stored) > 1:
         raise InputError([Problem("missing", "--out", None, f"one folder for {len(stored)} runs")])
-    _write_report(stored, out if out is not None else stored[0].folder, form.split(","))
+    folder = out if out is not None else stored[0].folder
+    _write_report(stored, folder, form.split(","), named=out is not None)
 
 
 def _refuse_metric(metric: str | None) -> None:
@@ -763,7 +764,8 @@ def _report_store(path: str, out: Path | None) -> bool:
 
     if out is None and "://" in path:
         raise InputError([Problem("missing", "--out", None, "a folder for the page")])
-    _say(f"report: {write_campaign(path, out if out is not None else Path(path))}")
+    page = write_campaign(path, out if out is not None else Path(path), out is not None)
+    _say(f"report: {page}")
     return True
 
 
@@ -1222,12 +1224,15 @@ def _reader_may_leave() -> Iterator[None]:
 
 
 def _write_report(
-    stored: Sequence[Run], folder: Path, formats: Sequence[str] | None = None
+    stored: Sequence[Run],
+    folder: Path,
+    formats: Sequence[str] | None = None,
+    named: bool = True,
 ) -> None:
     from udpbench.report.document import DOCUMENTS, write
 
     pages = []
-    for path in write(stored, folder, DOCUMENTS if formats is None else formats):
+    for path in write(stored, folder, DOCUMENTS if formats is None else formats, named):
         if path.suffix == ".png":
             pages.append(path)
         else:

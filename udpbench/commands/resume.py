@@ -15,15 +15,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 from udpbench.control.schedule import lasting, remaining
 from udpbench.definition import shipped
 from udpbench.definition.definition_changes import experiment_changes, lab_changes
-from udpbench.definition.load import experiment_of, lab_of, load_experiments, load_lab
+from udpbench.definition.load import bases_of, experiment_of, lab_of, load_experiments, load_lab
 from udpbench.definition.same_point import against_itself
 from udpbench.errors import InputError, Problem, UdpbenchError
-from udpbench.folder import trusted_owners
+from udpbench.folder import MAX_STEPS, other_writers
 from udpbench.model import Experiment, Lab, LabHost, Receive, Trial, trial_count
 from udpbench.printable import printable
 from udpbench.records import Begin, Run, RunHeader, RunWriter, now_utc, writers_of
@@ -144,7 +145,7 @@ def _notes(compared: _Comparison, complete: bool) -> tuple[str, ...]:
     return tuple(f"{doubt}; the run continues with its stored copy" for doubt in doubts)
 
 
-def _compared(run: Run, strangers: frozenset[int], options: ResumeOptions) -> _Comparison:
+def _compared(run: Run, strangers: Sequence[str], options: ResumeOptions) -> _Comparison:
     """Return what changed in a run's definitions, and what has to be trusted."""
     header = run.header
     if header.watched:
@@ -153,9 +154,8 @@ def _compared(run: Run, strangers: frozenset[int], options: ResumeOptions) -> _C
     lab = lab_of(header.lab_text, Path(header.lab_path or f"{header.lab_name}.yaml"))
     compared = _Comparison(header, run.folder, options, lab)
     compared.problems.extend(_options(header, options))
-    for user in sorted(strangers):
-        whose = f"belongs to user {user}" if user >= 0 else "can be written by everybody"
-        compared.doubt(run.folder, whose)
+    for how in strangers:
+        compared.doubt(run.folder, how)
     compared.problems.extend(_gathered(_experiments(compared)))
     compared.problems.extend(_gathered(_lab(compared)))
     return compared
@@ -236,7 +236,8 @@ def _current(compared: _Comparison) -> Iterator[tuple[Experiment, Experiment | N
         return
     for experiment in header.experiments:
         path = Path(header.working_folder) / experiment.path
-        why = _distrust(path, compared)
+        files = chain([path], bases_of(path))  # each is trusted before it is read
+        why = next((why for file in files if (why := _distrust(file, compared))), None)
         if why is None:
             yield from _loaded([str(path)], compared)
         else:
@@ -309,16 +310,27 @@ def _distrust(path: Path, compared: _Comparison) -> str | None:
         return None
     if real.is_relative_to(compared.folder.resolve()):
         return "lies in the run folder, and may have come with it"
-    for step in (path, *path.parents):
+    for step in _steps(path):
         state = step.lstat()
         if state.st_dev == proc:  # to the user's own folder, wherever that is
             return f"{step} leads elsewhere for each process"
-        if state.st_uid not in trusted_owners():
-            return f"{step} belongs to user {state.st_uid}"
-        shared = state.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
-        if shared and not stat.S_ISLNK(state.st_mode):
-            return f"{step} can be written by everybody"
+        for how in other_writers(state, passed=stat.S_ISDIR(state.st_mode)):
+            return f"{step} {how}"
     return None
+
+
+def _steps(path: Path) -> Iterator[Path]:
+    """Yield every folder and link by which a path leads to its file, and the file."""
+    at, left = Path("/"), [*reversed(path.parts)]
+    for _ in range(MAX_STEPS):
+        if not left:
+            return
+        name = left.pop()
+        at = at.parent if name == ".." else at / name
+        yield at
+        if at.is_symlink():
+            left += reversed(at.readlink().parts)
+            at = at.parent
 
 
 # --- lab -----------------------------------------------------------------------------------------

@@ -120,6 +120,22 @@ def load_experiment_data(data: dict[str, Any], name: str, sets: Sequence[str] = 
     return _experiment(_extended(tree, Path(name), (), scope), name, name, text, _sets(sets))
 
 
+def bases_of(path: Path) -> Iterator[Path]:
+    """Yield the file that a definition extends, then what that one extends, unread until asked."""
+    for _ in range(MAX_EXTENDS):
+        try:
+            name = yaml_reader.parse(yaml_reader.read_text(path, path.name), path.name).data.get(
+                "extends"
+            )
+        except InputError:
+            return  # loading it says why
+        base = shipped.find_base(name, path) if isinstance(name, str) else None
+        if base is None:
+            return
+        yield base
+        path = base
+
+
 def experiment_of(stored: Experiment) -> Experiment:
     """Return what the text of a stored experiment says; InputError with every problem."""
     tree = Tree(yaml_reader.parse(stored.text, stored.path).data, Place(stored.path))

@@ -19,6 +19,7 @@ from typing import IO
 from udpbench.definition import shipped
 from udpbench.definition.values import refusal
 from udpbench.folder import real_path, trusted_owners
+from udpbench.json_lines import open_held
 
 STEP = "name a file beside it"
 
@@ -46,9 +47,7 @@ class ReadScope:
             raise refusal(f"cannot be read: {error.strerror}", next_step=STEP) from error
         try:
             self._refuse(held)
-            # The same file, whatever the name leads to by now.
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-            return os.fdopen(os.open(f"/proc/self/fd/{held}", flags), "rb")
+            return open_held(held, path)  # the same file, whatever the name leads to by now
         except OSError as error:
             raise refusal(f"cannot be read: {error.strerror}", next_step=STEP) from error
         finally:

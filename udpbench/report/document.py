@@ -39,13 +39,19 @@ FIGURES = "report-figures"
 """Folder of single figures, next to the pages."""
 
 
-def write(runs: Sequence[Run], folder: Path, formats: Sequence[str] = DOCUMENTS) -> list[Path]:
+def write(
+    runs: Sequence[Run],
+    folder: Path,
+    formats: Sequence[str] = DOCUMENTS,
+    named: bool = True,
+) -> list[Path]:
     """Write one document of some runs, or their data, into a folder; return the files.
 
     ``html`` is one self-contained file that includes the data; ``png`` are the pages, and every
     figure as PNG and SVG; ``csv`` and ``parquet`` are the frames. Raises InputError for an unknown
     format, a folder that cannot be created or runs that must not be combined, and OSError if the
-    folder cannot be written.
+    folder cannot be written. A folder that was not ``named`` to be written to must be the user's
+    alone.
     """
     _refuse(runs, formats)
     try:
@@ -55,7 +61,17 @@ def write(runs: Sequence[Run], folder: Path, formats: Sequence[str] = DOCUMENTS)
         step = "name another with --out"
         raise InputError([Problem(what, "--out", str(folder), next_step=step)]) from error
     with out:
+        if not named:
+            refuse_shared(out)
         return _write(runs, out, formats)
+
+
+def refuse_shared(folder: Folder) -> None:
+    """Raise InputError if others write a folder: they chose what is in it, and may read it."""
+    step = "name another with --out"
+    for how in folder.other_writers():
+        what = f"the report would be written beside what is reported, which {how}"
+        raise InputError([Problem(what, "--out", str(folder.path), next_step=step)])
 
 
 def _write(runs: Sequence[Run], folder: Folder, formats: Sequence[str]) -> list[Path]:

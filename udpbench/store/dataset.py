@@ -245,7 +245,7 @@ def _file_of(run: Run, campaign: str, pair: str) -> str:
 
     The first line identifies a run, even if it was copied, moved or resumed.
     """
-    with open_regular(run.folder / RUN_FILE) as file:
+    with open_regular(run.folder / RUN_FILE, follow=False) as file:
         identity = sha256(file.readline()).hexdigest()[:IDENTITY]
     values = (campaign, pair, run.header.started_at[:10])
     folders = [
@@ -386,7 +386,7 @@ def _below(path: Path, fd: int, parts: dict[str, str], left: list[int]) -> Itera
         for name in sorted(names):
             if name.endswith(".parquet"):
                 place = path / name
-                yield StoredFile(str(place), parts, partial(open_regular, place, fd))
+                yield StoredFile(str(place), parts, partial(open_regular, place, fd, follow=False))
         return
     level = PARTITIONS[len(parts)]
     for name in sorted(names):

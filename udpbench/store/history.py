@@ -99,7 +99,7 @@ def by_point(
     names_of = attrgetter(*names)
     points: dict[tuple[str, ...], list[StoredTrial]] = defaultdict(list)
     for row in zip(*lists, strict=True):
-        trial = StoredTrial(*row[:-3], row[-3:])
+        trial = StoredTrial._make((*row[:-3], row[-3:]))
         if None not in (key := names_of(trial)):
             points[key].append(trial)
     refuse_many(len(points), MOST_POINTS)

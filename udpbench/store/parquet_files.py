@@ -84,7 +84,7 @@ class Files:
         """Return the content of a file; ValueError if all together hold more than is read."""
         groups = (known.row_group(number) for number in range(known.num_row_groups))
         declared_bytes = sum(group.total_byte_size for group in groups)
-        content_bytes = max(size_bytes, min(declared_bytes, UNPACKED_TIMES * size_bytes))
+        content_bytes: int = max(size_bytes, min(declared_bytes, UNPACKED_TIMES * size_bytes))
         self._content_bytes += content_bytes
         self._declared_bytes += max(declared_bytes, size_bytes)
         self._rows += known.num_rows

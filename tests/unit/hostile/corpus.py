@@ -110,6 +110,16 @@ def endless(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
+def terminal(path: Path) -> None:
+    """Make a link to a device that makes another each time that it is opened."""
+    path.symlink_to("/dev/ptmx")
+
+
+def kernel(path: Path) -> None:
+    """Make a link to a file of the kernel."""
+    path.symlink_to("/proc/self/maps")
+
+
 def sparse(path: Path) -> None:
     """Make a file of a TiB that takes no disk."""
     with path.open("wb") as file:
@@ -121,7 +131,7 @@ def dangling(path: Path) -> None:
     path.symlink_to("nowhere")
 
 
-NO_FILES = (fifo, folder, listening, looping, endless, sparse, dangling)
+NO_FILES = (fifo, folder, listening, looping, endless, terminal, kernel, sparse, dangling)
 
 
 def _named(name: str) -> str:
@@ -447,8 +457,59 @@ def _no_store(make: Callable[[Path], None], at: Path) -> Work:
     return partial(_read_store, at / "store")
 
 
+def _linked(at: Path) -> Work:
+    """Make two links to the folder that they are in: 2^40 ways to one file."""
+    store_file(at)
+    for name in ("a", "b"):
+        (at / "store" / "campaign=c" / name).symlink_to(".")
+    return partial(_read_store, at / "store")
+
+
+def _with_table(table: Callable[[], pa.Table], at: Path) -> Work:
+    pq.write_table(table(), store_file(at), compression="zstd", use_dictionary=False)
+    return partial(_read_store, at / "store")
+
+
+def _one_trial(kind: str, keys: pa.Array, items: pa.Array) -> pa.Table:
+    return pa.table({kind: pa.MapArray.from_arrays([0, len(keys)], keys, items)})
+
+
+TABLES: dict[str, Callable[[], pa.Table]] = {
+    "long-text": lambda: pa.table({"question": ["x" * 200 * MIB]}),
+    "entries": lambda: _one_trial(
+        "ledger", pa.repeat("k", 8 * MIB), pa.repeat(pa.scalar(0, pa.int64()), 8 * MIB)
+    ),
+    "points": lambda: pa.table(
+        {"point": [f"{n}" for n in range(100_000)], "experiment": ["e"] * 100_000}
+    ),
+    "trials-of-a-day": lambda: pa.table(
+        {
+            "point": pa.repeat("p", 200_000),
+            "experiment": pa.repeat("e", 200_000),
+            "valid": pa.repeat(True, 200_000),
+            "delivered_pps": pa.repeat(5.0, 200_000),
+        }
+    ),
+}
+
+
+def _days(at: Path) -> Work:
+    """Make a point that was measured on five thousand days."""
+    file = store_file(at)
+    for number in range(5000):
+        day = f"day={2000 + number // 336}-{1 + number // 28 % 12:02d}-{1 + number % 28:02d}"
+        folder = file.parents[1] / day
+        folder.mkdir(exist_ok=True)
+        os.link(file, folder / "x.parquet")
+    return partial(_read_store, at / "store")
+
+
 def stores() -> Iterator[tuple[str, Case]]:
     """Yield every case of a store."""
+    yield "store-linked", _linked
+    yield "store-days", _days
+    for label, table in TABLES.items():
+        yield f"store-{label}", partial(_with_table, table)
     hosts = {name: text for name, text in VALUES.items() if len(text) < 10 * MIB}
     for label, text in hosts.items():
         yield f"store-hosts-{label}", partial(_store_column, "hosts", text, 1)

@@ -17,6 +17,7 @@ from udpbench.folder import Folder
 from udpbench.printable import all_printable
 from udpbench.report.campaign.campaign_figures import draw_campaign, over_days
 from udpbench.report.campaign.history_output import COLUMNS, change_text, day_rows, shown, title
+from udpbench.report.document import refuse_shared
 from udpbench.report.figures.inline_svg import InlineFigures
 from udpbench.report.html_page import filled
 from udpbench.report.summary import LAB_LABEL
@@ -55,14 +56,17 @@ NOTES = {
 FACTOR_COLUMNS = ("point", "least", "greatest", "least / greatest", "p", "pairs differ")
 
 
-def write_campaign(path: str, folder: Path) -> Path:
+def write_campaign(path: str, folder: Path, named: bool = True) -> Path:
     """Write the page of a store into a folder; return the file.
 
-    InputError or RecordError if there is no store, InputError if the folder cannot be created.
+    InputError or RecordError if there is no store, InputError if the folder cannot be created, or
+    was not ``named`` to be written to and others write it.
     """
     page = campaign_page(read_runs(path), path)
     try:
         with Folder.open(folder, make=True) as out:
+            if not named:
+                refuse_shared(out)
             return out.write(FILE, page.encode())
     except OSError as error:
         step = "name another with --out"
