@@ -106,7 +106,9 @@ def open_held(held: int, path: Path) -> IO[bytes]:
     if stat.S_ISDIR(state.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if stat.S_ISLNK(state.st_mode):
-        raise OSError(errno.ELOOP, "a link, which is not followed; put the file itself there", str(path))
+        raise OSError(
+            errno.ELOOP, "a link, which is not followed; put the file itself there", str(path)
+        )
     if not stat.S_ISREG(state.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     if _file_system(state.st_dev) in KERNEL_FILES:

@@ -182,9 +182,11 @@ class Decoder:
     def batches(self, file: StoredFile) -> list[Any]:
         """Return the rows of a file; ValueError, with its place, if it cannot be decoded."""
         with file.open() as source:
-            data = source.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"{file.place}: larger than {MOST_BYTES // 2**20}MiB")
+            size_bytes = source.seek(0, os.SEEK_END)
+            if size_bytes > MOST_BYTES:
+                raise ValueError(f"{file.place}: larger than {MOST_BYTES // 2**20}MiB")
+            source.seek(0)
+            data = source.read(size_bytes)
         header = json.dumps({"bytes": len(data), "parts": file.parts}).encode()
         rows, ended = [], b""
         with suppress(OSError, self._arrow.ArrowException):
@@ -421,7 +423,7 @@ def _in_objects(filesystem: Any, base: str) -> Iterator[StoredFile]:
         levels = tuple(folder.partition("=")[0] for folder in folders)
         if levels == PARTITIONS and name.endswith(".parquet"):
             parts = {column: value for each in folders for column, value in _part(each).items()}
-            yield StoredFile(place, parts, partial(filesystem.open_input_stream, place))
+            yield StoredFile(place, parts, partial(filesystem.open_input_file, place))
 
 
 def _said(error: BaseException) -> str:

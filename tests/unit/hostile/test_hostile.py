@@ -14,6 +14,7 @@ from hostile.corpus import CASES, MIB, content_bytes
 from hostile.forked import Ended, ended
 from udpbench.errors import PRECEDENCE, YES
 from udpbench.json_lines import ROOM_BYTES, ROOM_TIMES
+from udpbench.store.dataset import ROW_BYTES
 
 SAMPLED = 12
 LIMIT_S = 60
@@ -23,12 +24,16 @@ SAID_CHARACTERS = 400
 SAID_LINES = 60
 UNPACKED = {"report-bomb": 100 * MIB, "answer": 64 * MIB}
 """Beginning of a case → what its compressed content is, or what twenty answers are, at most."""
+TRIALS = {"store-points": 100_000, "store-trials": 200_000}
+"""Beginning of a case → trials that are read, each of which may take ROW_BYTES."""
 
 
 def bound_bytes(name: str, folder: Path) -> int:
-    """Return what reading a case may take: three times its uncompressed content, and 64 MiB."""
+    """Return what reading a case may take: three times its content, 64 MiB, and its trials."""
     unpacked = [size for begin, size in UNPACKED.items() if name.startswith(begin)]
-    return ROOM_TIMES * (content_bytes(folder) + sum(unpacked)) + ROOM_BYTES
+    trials = [count for begin, count in TRIALS.items() if name.startswith(begin)]
+    content = content_bytes(folder) + sum(unpacked)
+    return ROOM_TIMES * content + ROOM_BYTES + ROW_BYTES * sum(trials)
 
 
 def wrong_with(name: str, known: Ended, folder: Path, bound: int) -> list[str]:
