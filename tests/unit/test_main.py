@@ -453,8 +453,8 @@ def test_a_report_is_not_left_where_others_write(
 
     from udpbench import write_runs
 
-    made = run_of(tmp_path / "run", 1000)
-    write_runs([made.folder], tmp_path / "store", campaign="c", pair="p")
+    private = run_of(tmp_path / "run", 1000)
+    write_runs([private.folder], tmp_path / "store", campaign="c", pair="p")
     for name in ("run", "store"):
         (tmp_path / name).chmod(0o777)
         assert 2 == run(monkeypatch, "report", str(tmp_path / name), "--format", "csv")

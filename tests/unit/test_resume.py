@@ -170,7 +170,7 @@ def test_an_experiment_that_changed_is_refused(
 def test_what_an_experiment_extends_is_looked_at_too(begun: Callable[..., Run]) -> None:
     """The file itself is as it was, and what it means is not."""
     Path("base.yaml").write_text("question: Base?\ntraffic: {size: 32B}\n")
-    Path("mine.yaml").write_text(TEXT + "question: What?\nextends: base.yaml\n")
+    Path("mine.yaml").write_text(TEXT + "extends: base.yaml\n")
     begun()
     Path("base.yaml").write_text("question: Base?\ntraffic: {size: 64B}\n")
     line = "traffic.size: 32B → 64B: changed since the run began"
