@@ -190,6 +190,15 @@ def test_a_store_of_too_many_files_is_not_walked(
         read_runs(tmp_path / "store")
 
 
+def test_a_long_run_is_decoded_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that its memory does not grow with its trials, of which a run may have 100,000."""
+    monkeypatch.setattr(dataset, "GROUP_ROWS", 4)
+    run = run_of(tmp_path / "run", 1000)
+    (name,) = write_runs([run.folder], tmp_path / "store", campaign="c", pair="p")
+    assert 2 == parquet.read_metadata(tmp_path / "store" / name).num_row_groups
+    assert 6 == len(read_runs(tmp_path / "store"))
+
+
 def _varint(number: int) -> bytes:
     """Return a number as Thrift has it: zigzag, seven bits a byte."""
     left, out = number << 1, b""
