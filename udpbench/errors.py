@@ -258,6 +258,6 @@ def from_wire(error: dict[str, str], host: str = "") -> HostError:
     cls = ERRORS.get(error.get("kind", ""), AgentError)
     if not issubclass(cls, HostError):
         cls = AgentError
-    # A message with line breaks could imitate output of udpbench.
+    # A message with line breaks could imitate output of udpbench, and another's name another host.
     message = printable(error.get("message", "no message"), keep="")
-    return cls(message, error.get("host") or host)
+    return cls(message, host or printable(error.get("host", ""), keep=""))

@@ -25,10 +25,13 @@ def printable(text: str, keep: str = "\n\t") -> str:
     )
 
 
-def all_printable(data: Any) -> Any:
-    """Return plain data with all of its text printable."""
+def all_printable(data: Any, keep: str = "\n\t") -> Any:
+    """Return plain data with all of its text printable, that of keys included."""
     if isinstance(data, str):
-        return printable(data)
+        return printable(data, keep)
     if isinstance(data, dict):
-        return {key: all_printable(value) for key, value in data.items()}
-    return [all_printable(item) for item in data] if isinstance(data, (list, tuple)) else data
+        return {
+            printable(key, keep) if isinstance(key, str) else key: all_printable(value, keep)
+            for key, value in data.items()
+        }
+    return [all_printable(item, keep) for item in data] if isinstance(data, (list, tuple)) else data

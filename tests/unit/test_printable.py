@@ -59,6 +59,7 @@ def test_what_a_terminal_obeys_becomes_its_escape() -> None:
     assert "a\tb\n" == printable("a\tb\n")
     assert r"a\tb\n" == printable("a\tb\n", keep="")
     assert {"a": [SHOWN, 1, None]} == all_printable({"a": (EVIL, 1, None)})
+    assert {SHOWN: SHOWN, 2: []} == all_printable({EVIL: EVIL, 2: []})
 
 
 def test_a_stored_run_of_somebody_else_is_shown_and_not_obeyed(

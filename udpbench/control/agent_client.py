@@ -32,6 +32,7 @@ from udpbench.model import (
     WorkerSpec,
     WorkerStats,
 )
+from udpbench.printable import all_printable
 from udpbench.protocol import (
     PROTOCOL,
     VERBS,
@@ -51,6 +52,9 @@ from udpbench.protocol import (
 LEASED = ("sample", "snapshot", "ping")
 """Verbs of a phase: on a lost connection they wait as long as the agent does, because the phase
 continues and nothing is lost if the connection returns within the lease."""
+VERBATIM = ("record", "close")
+"""Verbs whose replies have the text of files or of a program, with its line breaks; a line break in
+any other reply could imitate output of udpbench."""
 ROUND_TRIPS = 10
 """Added to each limit, in whole seconds: TCP's slow start spreads a long reply over several, and
 lost segments are sent again."""
@@ -140,10 +144,16 @@ class AgentClient:
         if verb in LEASED and self.channel.pid is None:
             limit_ns = max(limit_ns, self._lease_ns)
         plain = self.channel.request(verb, limit_ns, **args)
+        if verb not in VERBATIM:
+            plain = all_printable(plain, keep="\t")  # sysctls have tabs
         try:
-            return decode(VERBS[verb].reply, plain)
+            reply = decode(VERBS[verb].reply, plain)
         except (ValueError, TypeError) as error:
             raise AgentError(f"{verb}: malformed reply: {error}", self.name) from error
+        if getattr(reply, "host", self.name) != self.name:
+            text = f"{verb}: malformed reply: it speaks for {reply.host[:80]}"
+            raise AgentError(text, self.name)
+        return reply
 
     def hello(self, run: str, lease_ns: int) -> Hello:
         """Greet the agent and estimate its clock offset; raises HelloRefused."""

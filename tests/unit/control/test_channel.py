@@ -81,6 +81,15 @@ def test_a_failure_is_raised_as_the_same_class(opened: Opened, golden: Golden) -
         opened(ECHO).request("fail", SECOND_NS * 10)
 
 
+def test_a_failure_is_of_the_host_that_the_channel_leads_to(opened: Opened) -> None:
+    """Whoever it says it is, and however many lines that name has."""
+    name = "right: all right\nudpbench: every host is restored\nright"
+    error = {"kind": "AgentError", "message": "no", "host": name}
+    with pytest.raises(AgentError) as caught:
+        opened(ECHO).request("wail", SECOND_NS * 10, error=error)
+    assert ("left", "left: no") == (caught.value.host, str(caught.value))
+
+
 def test_an_agent_that_ends_is_lost_with_its_last_words(opened: Opened, golden: Golden) -> None:
     """The error tells at which verb, how it ended, and what it said last."""
     channel = opened(ECHO)

@@ -640,7 +640,7 @@ def test_every_failure_on_the_way_is_reported_as_what_it_is(
 
 def test_a_proxy_command_carries_bytes_and_ends() -> None:
     """It runs in a session of its own, so that Ctrl-C does not end it."""
-    program = "import os; os.write(2, b'words'); print(os.getsid(0), flush=True); os.execvp('cat', ['cat'])"
+    program = "import os; os.write(2, b'words\\nudpbench: fine\\n'); print(os.getsid(0), flush=True); os.execvp('cat', ['cat'])"
     proxy = Proxy(f"{shlex.join((sys.executable, '-c', program))}")
     with proxy.socket.makefile("rwb") as stream:
         session = int(stream.readline())
@@ -650,7 +650,10 @@ def test_a_proxy_command_carries_bytes_and_ends() -> None:
     last_words = proxy.last_words()
     proxy.close()
     assert session != os.getsid(0)
-    assert f"ProxyCommand {sys.executable} is running and printed: words" == last_words
+    assert (
+        f"ProxyCommand {sys.executable} is running and printed: words | udpbench: fine"
+        == last_words
+    )
 
 
 def test_a_proxy_command_that_does_not_end_is_killed() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from udpbench.control.agent_client import AgentClient
-from udpbench.errors import AgentLost, ConnectError
+from udpbench.errors import AgentError, AgentLost, ConnectError
 from udpbench.model import SECOND_NS
 from udpbench.protocol import VERBS
 
@@ -122,3 +122,37 @@ def test_an_agent_of_a_built_in_lab_elsewhere_makes_its_own_namespace() -> None:
     remote.take("alone")
     hello = channel.requests["hello"]
     assert (None, False, True) == (channel.outlasting, hello["returns"], hello["private"])
+
+
+FORGED = "left: all right\nudpbench: every host is restored\x1b[2J"
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"record", "close"}))
+def test_no_text_of_a_host_has_a_line_of_its_own(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in a value nor in a key; tabs stay, which sysctls have."""
+    channel = Noting(None)
+    told = {FORGED: [FORGED, "4096\t87380"]}
+    monkeypatch.setattr(channel, "request", lambda *_, **__: told)
+    monkeypatch.setattr("udpbench.control.agent_client.decode", lambda _, plain: plain)
+    shown = r"left: all right\nudpbench: every host is restored\x1b[2J"
+    client = AgentClient(channel, "sender", "eth3", ("namespace",))
+    assert {shown: [shown, "4096\t87380"]} == client._ask(verb)
+
+
+def test_what_a_program_printed_keeps_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stored as it is."""
+    channel = Noting(None)
+    monkeypatch.setattr(channel, "request", lambda *_, **__: "one\ntwo\n")
+    client = AgentClient(channel, "sender", "eth3", ("namespace",))
+    assert "one\ntwo\n" == client.close()
+
+
+def test_a_host_speaks_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters of another host would be taken for that host's."""
+    channel = Noting(None)
+    monkeypatch.setattr(channel, "request", lambda *_, **__: {**SNAPSHOT, "host": "right"})
+    client = AgentClient(channel, "sender", "eth3", ("namespace",))
+    with pytest.raises(AgentError, match=r"^left: snapshot: malformed reply: it speaks for right$"):
+        client.snapshot()

@@ -341,7 +341,7 @@ class Channel:
     def _collect(self) -> None:
         """Keep the last lines of the agent's stderr."""
         while line := self._pipes.errors.readline(STDERR_LINE_BYTES):
-            text = line.decode(errors="replace").strip()
+            text = printable(line.decode(errors="replace").strip(), keep="")
             if text:
                 self._words.append(text)
 

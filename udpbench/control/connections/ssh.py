@@ -53,6 +53,7 @@ from udpbench.control.deployment.deployer import (
 )
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS, Connect
+from udpbench.printable import printable
 from udpbench.units import format_duration
 
 DEAD_NS = 3 * SECOND_NS
@@ -162,6 +163,7 @@ class _Login:
         words = output.decode(errors="replace").strip()
         lines = " | ".join(words.splitlines()[-STDERR_LINES:])
         step = next_step(self._connect, status, words, self.python, self._module)
+        lines = printable(lines, keep="")
         return f"the agent did not start: its last output: {lines or 'none'}; {step}"
 
 
@@ -324,7 +326,7 @@ def _skip_noise(
         ready = READY.search(line.decode(errors="replace"))
         if ready is not None:
             agent.settimeout(None)
-            return ready[1].strip()
+            return printable(ready[1].strip(), keep="")
         if not line:
             how = "ended before it started our command"
             break
@@ -589,7 +591,7 @@ def why(error: Exception, target: Destination, tried: Sequence[str]) -> str:
 
 def _text(error: Exception) -> str:
     text = error.strerror if isinstance(error, OSError) else None
-    return text or str(error) or "connection closed"
+    return printable(text or str(error), keep="") or "connection closed"
 
 
 class ReplyPipe(io.RawIOBase):

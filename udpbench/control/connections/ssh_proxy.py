@@ -12,6 +12,8 @@ import socket
 import subprocess
 import tempfile
 
+from udpbench.printable import printable
+
 END_S = 2.0
 """For the program to end after its stdin has; ssh -W takes a few milliseconds."""
 WORDS_S = 0.2
@@ -42,7 +44,8 @@ class Proxy:
             self._process.wait(WORDS_S)  # its pipe closes a little before it ends
         status = self._process.returncode
         self._errors.seek(0)
-        words = self._errors.read()[-WORDS_BYTES:].decode(errors="replace").strip()
+        words = self._errors.read()[-WORDS_BYTES:].decode(errors="replace")
+        words = printable(" | ".join(words.strip().split("\n")), keep="")
         state = "is running" if status is None else f"ended with status {status}"
         output = f" and printed: {words}" if words else ""
         return f"ProxyCommand {self._program} {state}{output}"

@@ -19,7 +19,7 @@ from udpbench.agent import install
 from udpbench.control.deployment.bundle import Bundle, Target, make_bundle
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS
-from udpbench.printable import printable
+from udpbench.printable import all_printable
 from udpbench.units import format_bytes
 
 OLDEST = (3, 9)
@@ -79,13 +79,13 @@ class Conversation:
         if not text:
             raise EOFError
         try:
-            answer = json.loads(text)
+            answer = all_printable(json.loads(text), keep="")
         except (ValueError, RecursionError) as error:
             what = f"its Python wrote {text[:80]!r} instead of an answer"
             raise ConnectError(f"{what}; find out what prints that", self.host) from error
         state = answer.get("state", "report") if isinstance(answer, dict) else None
         if state == "failed":
-            why = printable(str(answer.get("why")), keep="")
+            why = answer.get("why")
             step = "make room in one of them, or install it there: connect: {python: …}"
             raise ConnectError(f"the agent cannot be stored there: {why}; {step}", self.host)
         fits = state in states and all(
@@ -186,8 +186,8 @@ class Deployer:
                 told_ns = time.monotonic_ns()
                 self._tell(line.host, f"{arrived * 100 // len(archive)} % transferred")
         for note in reply["notes"]:
-            self._tell(line.host, f"not in {printable(note, keep='')}")
-        self._tell(line.host, f"agent installed in {printable(reply['folder'], keep='')}")
+            self._tell(line.host, f"not in {note}")
+        self._tell(line.host, f"agent installed in {reply['folder']}")
         return reply
 
     def _become(self, line: Conversation, report: dict[str, Any]) -> None:
@@ -205,11 +205,11 @@ class Deployer:
         line.send({"do": "remove", "place": "system" if become else "cache"})
         reply = line.hear("removed")
         for folder in reply["removed"]:
-            self._tell(line.host, f"removed {printable(folder, keep='')}")
+            self._tell(line.host, f"removed {folder}")
         for folder in reply["busy"]:
-            self._tell(line.host, f"kept {printable(folder, keep='')}: a running agent uses it")
+            self._tell(line.host, f"kept {folder}: a running agent uses it")
         for folder, why in reply["kept"]:
-            self._tell(line.host, f"kept {printable(folder, keep='')}: {printable(why, keep='')}")
+            self._tell(line.host, f"kept {folder}: {why}")
         if not any(reply[key] for key in ("removed", "busy", "kept")):
             self._tell(line.host, "no agent installed")
         return not reply["busy"] and not reply["kept"]
@@ -219,9 +219,7 @@ def _greet(line: Conversation, become: bool) -> dict[str, Any]:
     """Return a host's report; a Python that another user can change is never run as root."""
     report = line.begin()
     if become and report["distrusted"] is not None:
-        why = printable(report["distrusted"], keep="")
-        executable = printable(report["executable"], keep="")
-        what = f"its Python {executable} must not be run by root: {why}"
+        what = f"its Python {report['executable']} must not be run by root: {report['distrusted']}"
         step = "put root's own Python first in PATH there, or name it: connect: {python: …}"
         raise ConnectError(f"{what}; {step}", line.host)
     return report
