@@ -18,7 +18,7 @@ from udpbench.control.agent_client import AgentClient, Requests
 from udpbench.control.connections.channel import AGENT, OBSERVER, Channel
 from udpbench.control.connections.local_agent import open_machine, open_observer
 from udpbench.control.connections.namespaces import Namespaces
-from udpbench.control.lease import keep_leases
+from udpbench.control.lease import Lease
 from udpbench.definition.binding.bind import (
     BRIDGE,
     BRIDGE_INTERFACE,
@@ -161,7 +161,7 @@ class LabAgents:
         self._opened: list[AgentClient] = []
         self._hellos: dict[AgentClient, Hello] = {}
         self._left_behind: dict[str, tuple[str, ...]] = {}
-        self._leased: list[Requests] = []
+        self._lease = Lease(lease_ns)
         self._ends = ExitStack()
 
     def begin(self) -> None:
@@ -170,8 +170,8 @@ class LabAgents:
         A run that waits for a machine thus disturbs it with a single process. Raises ConnectError,
         HelloRefused, SafetyError, with the failures of all hosts.
         """
-        self._ends.callback(self._close_channels)
-        self._ends.enter_context(keep_leases(self._leased, self._lease_ns))
+        self._ends.callback(self._lease.close)
+        self._ends.callback(self._close_channels)  # first: one host may hold up the others' end
         if self.lab.built_in:
             self._opened.append(
                 AgentClient(self._reach.machine(MACHINE), "machine", "", ("machine",))
@@ -252,7 +252,7 @@ class LabAgents:
                 continue
             try:
                 self._hellos[client] = client.hello(self._run, self._lease_ns)
-                self._leased.append(client.channel)
+                self._lease.keep(client.channel)
             except AgentLost as error:
                 failures.append(client.channel.not_started(error))
             except HostError as error:

@@ -1,16 +1,18 @@
-"""The lease: one thread that pings every agent of a run, so that none restores by itself.
+"""The lease: a thread for each agent of a run that pings it, so that none restores by itself.
 
-Owns the time of the pings. A slow or lost agent never delays another's.
+Owns the time of the pings. A slow or lost agent never delays another's: one that takes no ping
+holds up its own thread alone.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Protocol
 
 from udpbench.model import SECOND_NS
+
+END_NS = SECOND_NS // 10
+"""For a thread to end; one whose ping is not taken is left to the limit of that write."""
 
 
 class Renewable(Protocol):
@@ -20,20 +22,26 @@ class Renewable(Protocol):
         """Send a request without waiting for the reply."""
 
 
-@contextmanager
-def keep_leases(channels: Sequence[Renewable], lease_ns: int) -> Iterator[None]:
-    """Ping every channel each third of the lease until the block ends."""
-    ended = threading.Event()
+class Lease:
+    """Pings every channel each third of the lease until it ends."""
 
-    def keep() -> None:
-        while not ended.wait(lease_ns / 3 / SECOND_NS):
-            for channel in channels:
+    def __init__(self, lease_ns: int) -> None:
+        self._interval_s = lease_ns / 3 / SECOND_NS
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def keep(self, channel: Renewable) -> None:
+        """Ping a channel from now on."""
+
+        def ping() -> None:
+            while not self._ended.wait(self._interval_s):
                 channel.ping()
 
-    thread = threading.Thread(target=keep, name="lease", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+        self._threads.append(threading.Thread(target=ping, name="lease", daemon=True))
+        self._threads[-1].start()
+
+    def close(self) -> None:
+        """End the pings, waiting for no agent."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(END_NS / SECOND_NS)

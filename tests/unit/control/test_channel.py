@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from golden import Golden
 from udpbench.control.connections import channel as channel_module
 from udpbench.control.connections.channel import Channel
 from udpbench.control.connections.local_agent import open_local
-from udpbench.control.lease import keep_leases
+from udpbench.control.lease import Lease
 from udpbench.errors import AgentError, AgentLost, ConnectError, DeadlineExceeded, SettingRefused
 from udpbench.model import SECOND_NS
 
@@ -254,9 +255,11 @@ class Pinged:
             self.three.set()
 
 
-def test_a_lease_pings_every_channel_until_its_block_ends() -> None:
+def test_a_lease_pings_every_channel_until_it_ends() -> None:
     """Three pings in a lease's time; none after the end."""
     channels = [Pinged(), Pinged()]
-    with keep_leases(channels, 30 * 10**6):
+    with closing(Lease(30 * 10**6)) as lease:
+        for channel in channels:
+            lease.keep(channel)
         assert all(channel.three.wait(10) for channel in channels)
     assert "lease" not in {thread.name for thread in threading.enumerate()}

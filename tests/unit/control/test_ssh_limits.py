@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +15,13 @@ import paramiko
 import pytest
 from golden import Golden
 
+from control.test_channel import Pinged
 from udpbench.control.connections.ssh import MARKER, _Login, open_ssh, talk
 from udpbench.control.connections.ssh_limits import SshLimits, WholeLimit
 from udpbench.control.deployment import deployer
 from udpbench.control.deployment.bundle import Bundle
 from udpbench.control.deployment.deployer import Conversation, Deployer
+from udpbench.control.lease import Lease
 from udpbench.errors import ConnectError
 from udpbench.model import SECOND_NS, Connect
 
@@ -51,6 +53,8 @@ class Host(paramiko.ServerInterface):
         self.pause_s = DRIP_S
         self.deaf = False
         """A command reads nothing."""
+        self.window_bytes = 2**21
+        """What may be sent to a command that reads nothing."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         names = f"[127.0.0.1]:{self.port}"
@@ -84,7 +88,7 @@ class Host(paramiko.ServerInterface):
                 self._let_in(line)
 
     def _let_in(self, line: socket.socket) -> None:
-        with paramiko.Transport(line) as server:
+        with paramiko.Transport(line, default_window_size=self.window_bytes) as server:
             server.add_server_key(HOST_KEY)
             server.start_server(threading.Event(), self)
             channel = server.accept(LIMIT_S)
@@ -260,6 +264,22 @@ def test_a_request_that_a_host_does_not_take_breaks_the_connection(host: Host) -
         login = _Login("left", replace(host.connect, python="/py"), LIMITS, stack)
         with pytest.raises(TimeoutError, match="no answer within 1s"):
             login.requests.write(bytes(2**24))
+
+
+def test_a_host_that_takes_no_ping_costs_no_other_its_lease(host: Host) -> None:
+    """Its window has room for one ping, and never opens again."""
+    host.output, host.deaf, host.window_bytes = READY, True, 60
+    channel = open_ssh("left", replace(host.connect, python="/py"))
+    other = Pinged()
+    with closing(Lease(30 * 10**6)) as lease:
+        lease.keep(channel)
+        lease.keep(other)
+        for _ in range(3):
+            other.three.clear()
+            assert other.three.wait(LIMIT_S)
+        assert channel._writing.locked()
+    channel._pipes.kill()
+    channel.close(SECOND_NS // 100)
 
 
 def test_a_name_with_many_addresses_has_one_limit(

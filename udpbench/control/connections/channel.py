@@ -163,7 +163,7 @@ class Channel:
         if not self._writing.acquire(blocking=False):
             return  # A request is being written, which renews the lease, too.
         try:
-            if self._lost is None:
+            if self._lost is None and not self._leaving.is_set():
                 self._put(write_line({"id": 0, "verb": "ping", "args": {}}))
         finally:
             self._writing.release()
