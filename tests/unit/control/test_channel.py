@@ -167,6 +167,66 @@ def test_the_clock_offset_is_that_of_the_least_round_trip(opened: Opened) -> Non
     assert abs(channel.offset_ns - 3600 * SECOND_NS) <= channel.round_trip_ns / 2
 
 
+FLOOD = "import sys\nwhile True: sys.stdout.write('{}\\n')"
+PADDED = """
+import json, sys
+for line in sys.stdin:
+    print(json.dumps({"id": 0, "result": "x" * 2**16}), flush=True)
+"""
+NOISY = "import sys\nwhile True: sys.stderr.write('x' * 1999 + '\\n')"
+
+
+def killed(channel: Channel) -> None:
+    """End an agent that still writes, and would be waited for."""
+    assert channel.pid is not None
+    os.kill(channel.pid, signal.SIGKILL)
+
+
+def test_replies_that_nobody_asked_for_end_the_agent(opened: Opened, golden: Golden) -> None:
+    """They would come for ever; it needs no request to see that."""
+    channel = opened(FLOOD)
+    channel._threads[0].join(10)
+    assert not channel._threads[0].is_alive()
+    killed(channel)
+    with pytest.raises(AgentLost) as caught:
+        channel.request("echo", SECOND_NS * 10)
+    golden.check(caught.value.message.partition(" (")[0])
+
+
+def test_answers_to_pings_that_are_too_long_end_the_agent(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are as many as the pings, and nobody waits for them."""
+    monkeypatch.setattr(channel_module, "UNASKED_BYTES", 2**18)
+    channel = opened(PADDED)
+    for _ in range(5):
+        channel.ping()
+    with pytest.raises(AgentLost, match="more than 10 replies or 256KiB that nobody asked for"):
+        channel.request("echo", SECOND_NS * 10)
+
+
+def test_many_pings_of_a_slow_agent_may_be_answered_at_once(opened: Opened) -> None:
+    """It answers each of them, when it comes to it."""
+    channel = opened(ECHO)
+    for _ in range(5 * channel_module.UNASKED_REPLIES):
+        channel.ping()
+    assert {} == channel.request("echo", SECOND_NS * 10)
+
+
+def test_an_agent_that_prints_errors_without_end_is_lost(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """Reading them costs CPU time."""
+    monkeypatch.setattr(channel_module, "STDERR_BYTES", 2**18)
+    channel = opened(NOISY)
+    channel._threads[1].join(10)
+    assert not channel._threads[1].is_alive()
+    killed(channel)
+    with pytest.raises(AgentLost) as caught:
+        channel.request("echo", SECOND_NS * 10)
+    golden.check(caught.value.message.partition(" (")[0])
+
+
 def test_two_threads_share_a_channel(opened: Opened) -> None:
     """Each gets its own replies."""
     channel = opened(ECHO)

@@ -36,6 +36,7 @@ from udpbench.control.connections.ssh import (
     why,
 )
 from udpbench.control.connections.ssh_config import Destination, chosen, read_config, target_of
+from udpbench.control.connections.ssh_limits import WholeLimit
 from udpbench.control.connections.ssh_proxy import Proxy
 from udpbench.errors import AgentLost, ConnectError, HostError
 from udpbench.model import SECOND_NS, Connect
@@ -486,7 +487,8 @@ def test_algorithms_are_those_that_are_allowed(home: Path) -> None:
 
 def paramiko_transport(home: Path, sock: socket.socket, config: str) -> paramiko.Transport:
     """Return a transport to the left host under a configuration."""
-    return _Transport(load_host_keys(target(home, "left", config), "left"), sock)
+    whole = WholeLimit("left", SshLimits())
+    return _Transport(load_host_keys(target(home, "left", config), "left"), whole, sock)
 
 
 def test_a_key_of_a_type_that_is_not_accepted_is_not_tried(home: Path) -> None:

@@ -22,7 +22,7 @@ from udpbench.control.deployment import deployer
 from udpbench.control.deployment.bundle import Bundle
 from udpbench.control.deployment.deployer import Conversation, Deployer
 from udpbench.control.lease import Lease
-from udpbench.errors import ConnectError
+from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS, Connect
 
 LIMIT_S = 20.0
@@ -53,6 +53,10 @@ class Host(paramiko.ServerInterface):
         self.pause_s = DRIP_S
         self.deaf = False
         """A command reads nothing."""
+        self.obeys = True
+        """It sends no more than its window."""
+        self.ignores = False
+        """It sends messages to ignore."""
         self.window_bytes = 2**21
         """What may be sent to a command that reads nothing."""
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -97,7 +101,10 @@ class Host(paramiko.ServerInterface):
             channel.sendall(self.output)
             if self.deaf:
                 self.over.wait()
-            self._go_on(channel.sendall)
+            if self.ignores or not self.obeys:
+                channel.recv(1)
+                channel.out_window_size = 2**40
+            self._go_on((lambda _: server.send_ignore(2**14)) if self.ignores else channel.sendall)
 
     def _go_on(self, send: Send) -> None:
         """Send on until the other side, or the test, has ended."""
@@ -264,6 +271,47 @@ def test_a_request_that_a_host_does_not_take_breaks_the_connection(host: Host) -
         login = _Login("left", replace(host.connect, python="/py"), LIMITS, stack)
         with pytest.raises(TimeoutError, match="no answer within 1s"):
             login.requests.write(bytes(2**24))
+
+
+def test_a_packet_that_ssh_does_not_have_is_not_read(host: Host) -> None:
+    """Its length would be taken into memory, which a host may name up to 4 GiB."""
+    host.raw, host.endless = BANNER + struct.pack(">IBB", 2**31 - 4, 4, 20), bytes(2**10)
+    assert (
+        "left: the login at me@127.0.0.1:PORT: the host sent a packet of more than 256KiB; find out "
+        "what prints that there, or what runs there instead of sshd"
+    ) == refusal(host, replace(LIMITS, whole_ns=60 * SECOND_NS))
+
+
+def test_a_host_that_sends_more_than_its_window_is_given_up(host: Host) -> None:
+    """Nothing is read meanwhile, and paramiko would keep all of it."""
+    host.output, host.obeys, host.pause_s, host.endless = READY, False, 0, bytes(2**16)
+    limits = replace(LIMITS, whole_ns=60 * SECOND_NS)
+    with ExitStack() as stack:
+        login = _Login("left", replace(host.connect, python="/py"), limits, stack)
+        login.requests.write(b"begin")
+        assert login.agent.status_event.wait(LIMIT_S)
+        assert len(login.agent.in_buffer) < 2**22
+        with pytest.raises(ConnectError) as caught:
+            login.replies.read()
+    assert (
+        "left: the start of our command: the host sent more than the 2MiB that SSH let it send at "
+        "once; find out what prints that there, or what runs there instead of sshd"
+    ) == str(caught.value)
+
+
+def test_what_comes_without_an_answer_is_counted_whatever_it_is(host: Host) -> None:
+    """Here messages that are to be ignored; the agent is lost and no connection made anew."""
+    host.output, host.pause_s, host.ignores = READY, 0, True
+    limits = replace(LIMITS, whole_bytes=2**19)
+    channel = open_ssh("left", replace(host.connect, python="/py"), limits)
+    channel.outlast("run", 60 * SECOND_NS)
+    with pytest.raises(AgentLost) as caught:
+        channel.request("ping", 20 * SECOND_NS)
+    assert (
+        "agent lost during ping: its answers: the host sent more than 512KiB; find out what prints "
+        "that there, or what runs there instead of sshd"
+    ) == caught.value.message
+    channel.close(SECOND_NS // 100)
 
 
 def test_a_host_that_takes_no_ping_costs_no_other_its_lease(host: Host) -> None:

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any
 
-from udpbench.errors import AgentError, AgentLost, ConnectError, DeadlineExceeded, from_wire
+from udpbench.errors import (
+    AgentError,
+    AgentLost,
+    ConnectError,
+    DeadlineExceeded,
+    HostError,
+    from_wire,
+)
 from udpbench.model import INTEGERS, SECOND_NS
 from udpbench.printable import printable
 from udpbench.protocol import MAX_LINE_BYTES, decode, encode, read_line, write_line
@@ -26,6 +33,7 @@ AGENT = "udpbench.agent.serve"
 OBSERVER = "udpbench.agent.observe"
 """Serves what only looks, with no right to change anything."""
 ENDED = "it ended"
+INSTEAD = "find out what runs there instead of its agent"
 STDERR_LINES = 8
 STDERR_LINE_BYTES = 2000
 LOSS_NS = SECOND_NS // 5
@@ -35,8 +43,13 @@ LAST_PAUSE_NS = SECOND_NS
 """Between two attempts to reconnect: twice as long each time, up to this."""
 LATE_NS = 15 * SECOND_NS
 """After the lease, for an attempt that began within it; by then the agent has restored."""
-MAX_RETURNS = 10
-"""For one answer: its deadline starts again with each, so a host could put it off for ever."""
+UNASKED_REPLIES = 10
+"""More than there were requests: an agent sends none, so whatever sends them is given up."""
+UNASKED_BYTES = MAX_LINE_BYTES
+"""Of replies that nobody waits for, since the last that somebody waited for: answers to pings, and
+those that come after their deadline."""
+STDERR_BYTES = MAX_LINE_BYTES
+"""Of one connection."""
 CLOSE_NS = 10 * SECOND_NS
 """For an agent whose stdin was closed to stop its workers (2 s) and restore the host."""
 
@@ -57,6 +70,8 @@ class Pipes:
     """Close the connection that carried the pipes, once the agent has ended."""
     next_step: Callable[[int | None, str], str]
     """Exit status and last output of an agent that did not start → next step."""
+    answered: Callable[[], None] = lambda: None
+    """Called with each reply that was waited for: from then on a host's bytes count anew."""
     broken: Callable[[], bool] = lambda: False
     """At the end of the replies: whether the connection ended, not the agent."""
     again: Callable[[str, int], Pipes] | None = None
@@ -110,6 +125,9 @@ class Channel:
         self._book = threading.Lock()
         self._waiting: dict[int, PendingRequest] = {}
         self._next_id = 1
+        self._unasked_replies = 0
+        """Replies less requests that were written."""
+        self._unasked_bytes = 0
         self._lost: str | None = None
         self._words: deque[str] = deque(maxlen=STDERR_LINES)
         self._threads = [self._start(self._listen), self._start(self._collect)]
@@ -128,13 +146,12 @@ class Channel:
         """Return the result of a verb, plain data, within ``deadline_ns`` nanoseconds from now.
 
         Raises the agent's error, AgentLost, or DeadlineExceeded; a reply after its deadline is
-        dropped, so the channel stays usable. The deadline starts again after a reconnection.
+        dropped, so the channel stays usable. The deadline starts again after a reconnection, but
+        reconnecting delays no answer by more than one absence may last.
         """
         number, pending = self._enter(verb, encode(args))
         try:
-            sent_ns = time.monotonic_ns()
-            with self._writing:
-                self._put(pending.line)
+            sent_ns = self._write(pending.line, deadline_ns)
             answer = self._await(pending, deadline_ns)
         except queue.Empty:
             limit = format_duration(deadline_ns)
@@ -179,13 +196,18 @@ class Channel:
         The guardian of a killed agent restores the host.
         """
         self._leaving.set()
-        with self._writing:
+        if not self._writing.acquire(timeout=limit_ns / SECOND_NS):
+            self._pipes.kill()  # what is being written, the host does not take
+            self._writing.acquire()
+        try:
             if self._outlasting is not None:
                 self._put(write_line({"id": 0, "verb": "leave", "args": {}}))
             try:
                 self._pipes.requests.close()
             except OSError:
                 self._lost = self._lost or "its stdin was closed"
+        finally:
+            self._writing.release()
         status = self._pipes.ended(limit_ns)
         if status is None:
             self._pipes.kill()
@@ -219,12 +241,14 @@ class Channel:
 
     def _await(self, pending: PendingRequest, deadline_ns: int) -> Answer | None:
         """Return the answer to a request; raises queue.Empty at its deadline."""
-        limit_ns, away, returns = deadline_ns, False, 0
+        end_ns = time.monotonic_ns() + deadline_ns + self._absence_limit_ns()
+        limit_ns, away = deadline_ns, False
         while True:
+            left_ns = max(end_ns - time.monotonic_ns(), 0)
             try:
-                item = pending.slot.get(timeout=limit_ns / SECOND_NS)
+                item = pending.slot.get(timeout=min(limit_ns, left_ns) / SECOND_NS)
             except queue.Empty:
-                if not away:
+                if not away or left_ns < limit_ns:
                     raise
                 self.lose(f"it could not be reached again within {format_duration(limit_ns)}")
                 return None
@@ -232,10 +256,6 @@ class Channel:
                 return item
             self.notice(item.text)
             away = item.away
-            returns += not away
-            if returns > MAX_RETURNS:
-                self.lose(f"its connection was lost {returns} times before it answered")
-                return None
             limit_ns = self._absence_limit_ns() if away else deadline_ns
 
     def _absence_limit_ns(self) -> int:
@@ -243,7 +263,20 @@ class Channel:
         lease_ns = self._outlasting[1] if self._outlasting is not None else 0
         return lease_ns + LATE_NS
 
+    def _write(self, line: bytes, deadline_ns: int) -> int:
+        """Write a request, return when; raises queue.Empty if the host takes not even a ping."""
+        if not self._writing.acquire(timeout=deadline_ns / SECOND_NS):
+            raise queue.Empty
+        try:
+            sent_ns = time.monotonic_ns()
+            self._put(line)
+        finally:
+            self._writing.release()
+        return sent_ns
+
     def _put(self, line: bytes) -> None:
+        with self._book:
+            self._unasked_replies -= 1
         try:
             self._pipes.requests.write(line)
             self._pipes.requests.flush()
@@ -258,6 +291,8 @@ class Channel:
             why = self._take_replies()
             while why == ENDED and self._come_back():
                 why = self._take_replies()
+        except HostError as error:
+            why = error.message
         except Exception as error:  # noqa: BLE001 - another thread may wait for a reply
             why = f"its replies ended with {type(error).__name__}: {error}"
         self.lose(why)
@@ -332,15 +367,34 @@ class Channel:
             except ValueError:
                 why = f"it wrote something other than a reply: {line[:80]!r}"
                 break
-            with self._book:
-                pending = self._waiting.pop(reply.get("id", 0), None)
-            if pending is not None:
-                pending.slot.put((received_ns, reply))
+            if not self._deliver(received_ns, reply, len(line)):
+                most = f"{UNASKED_REPLIES} replies or {format_bytes(UNASKED_BYTES)}"
+                why = f"it sent more than {most} that nobody asked for; {INSTEAD}"
+                break
         return why
+
+    def _deliver(self, received_ns: int, reply: dict[str, Any], size_bytes: int) -> bool:
+        """Hand a reply to its waiter; return False if too much came that nobody waits for."""
+        with self._book:
+            pending = self._waiting.pop(reply.get("id", 0), None)
+            self._unasked_replies += 1
+            self._unasked_bytes += size_bytes
+            if pending is not None:
+                self._unasked_bytes = 0
+        if pending is not None:
+            self._pipes.answered()
+            pending.slot.put((received_ns, reply))
+        return self._unasked_replies <= UNASKED_REPLIES and self._unasked_bytes <= UNASKED_BYTES
 
     def _collect(self) -> None:
         """Keep the last lines of the agent's stderr."""
-        while line := self._pipes.errors.readline(STDERR_LINE_BYTES):
+        pipes, read_bytes = self._pipes, 0
+        while line := pipes.errors.readline(STDERR_LINE_BYTES):
+            read_bytes += len(line)
+            if read_bytes > STDERR_BYTES:
+                self.lose(f"it sent more than {format_bytes(STDERR_BYTES)} on stderr; {INSTEAD}")
+                pipes.release()
+                break
             text = printable(line.decode(errors="replace").strip(), keep="")
             if text:
                 self._words.append(text)

@@ -26,6 +26,7 @@ from functools import partial
 from typing import IO, Any, TypeVar, cast
 
 import paramiko
+from paramiko.packet import Packetizer
 
 from udpbench.control.connections.channel import (
     AGENT,
@@ -54,7 +55,7 @@ from udpbench.control.deployment.deployer import (
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS, Connect
 from udpbench.printable import printable
-from udpbench.units import format_duration
+from udpbench.units import format_bytes, format_duration
 
 DEAD_NS = 3 * SECOND_NS
 """A connection with data unacknowledged for this long is dead. Pings are a third of a lease apart,
@@ -72,6 +73,10 @@ NOISE_BYTES = 2**18
 NOISE_LINE_BYTES = 2**16
 NOISE_SHOWN_BYTES = 200
 MAX_JUMPS = 8
+PACKET_BYTES = 2**18
+"""As in OpenSSH (PACKET_MAX_SIZE); RFC 4253, 6.1, asks for 35000 bytes."""
+DATA = (94, 95)
+"""Messages with the data of a channel, and of its stderr (RFC 4254, 9)."""
 PYTHON = "python3"
 # sh, because the login shell may be another; cd /, so that no file of the user's shadows a module;
 # LC_ALL, because `next_step` matches English messages. $1 is python.
@@ -124,9 +129,24 @@ class _Login:
             self.agent = _run(self.client, command(connect, module), host, limits)
             within = partial(_answered, _transport(self.client), limits.whole_ns)
             self.requests = cast("IO[bytes]", RequestPipe(self.agent, within))
-            self.replies = io.BufferedReader(ReplyPipe(self.agent.recv))
+            self.replies = io.BufferedReader(ReplyPipe(self._receive))
             self.errors = io.BufferedReader(ReplyPipe(self.agent.recv_stderr))
             self.python = _skip_noise(self.agent, self.replies, host, limits)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the host sent too much or took too long, so that reconnecting is no use."""
+        return bool(self._whole.why)
+
+    def count_answer(self) -> None:
+        """Limit from here on what the host sends up to its next answer."""
+        self._whole.count_answer()
+
+    def _receive(self, size_bytes: int) -> bytes:
+        data = self.agent.recv(size_bytes)
+        if not data and self.given_up:
+            raise ConnectError(self._whole.why, self._host)
+        return data
 
     def talk(self, act: Callable[[Conversation], T]) -> T:
         """Return what ``act`` does with the program that brings agents; raises ConnectError."""
@@ -187,6 +207,7 @@ def _open(
             folder = login.talk(lambda line: deployer.bring(line, become, "start", module, folder))
         if module[0] == RETURNING:
             login.await_announcement()
+        login.count_answer()
         kept = stack.pop_all()
 
     def ended(limit_ns: int) -> int | None:
@@ -208,7 +229,8 @@ def _open(
         release=kept.close,
         next_step=lambda status, words: next_step(connect, status, words, login.python, module[0]),
         # If the agent ends but not the connection, its end is reported.
-        broken=lambda: not agent.eof_received and agent.exit_status < 0,
+        broken=lambda: not (agent.eof_received or agent.exit_status >= 0 or login.given_up),
+        answered=login.count_answer,
         again=again if module[0] != OBSERVER else None,
     )
 
@@ -405,7 +427,7 @@ class _Dialer:
             banner_timeout=self._limits.connect_s,
             auth_timeout=self._limits.connect_s,
             channel_timeout=self._limits.connect_s,
-            transport_factory=partial(_Transport, host_keys),
+            transport_factory=partial(_Transport, host_keys, self._whole),
             auth_strategy=cast("Any", keys),  # anything that has ``authenticate``
         )
 
@@ -471,15 +493,41 @@ class _Jump:
             self._channel.close()
 
 
+class _Packets(Packetizer):
+    """Reads no packet that SSH does not have; paramiko (5.1) would read one of 4 GiB."""
+
+    def __init__(self, whole: WholeLimit, sock: Any) -> None:
+        super().__init__(sock)
+        self._whole = whole
+
+    def read_all(self, n: int, check_rekey: bool = False) -> bytes:
+        """Return so many bytes."""
+        if n > PACKET_BYTES:
+            self._whole.end(f"sent a packet of more than {format_bytes(PACKET_BYTES)}")
+            raise paramiko.SSHException(self._whole.why)
+        return bytes(super().read_all(n, check_rekey))
+
+
+Feed = Callable[[paramiko.Channel, paramiko.Message], None]
+
+
 class _Transport(paramiko.Transport):
     """A transport with the algorithms that a target's configuration allows."""
 
-    def __init__(self, host_keys: HostKeys, sock: Any, **_: Any) -> None:
+    def __init__(self, host_keys: HostKeys, whole: WholeLimit, sock: Any, **_: Any) -> None:
         allowed = host_keys.target.algorithms
         ours_pubkeys = our_algorithms("pubkeys")
         pubkeys = allowed.get("pubkeys", ours_pubkeys)
         disabled = [name for name in ours_pubkeys if name not in pubkeys]
-        super().__init__(sock, disabled_algorithms={"pubkeys": disabled})
+        super().__init__(
+            sock,
+            disabled_algorithms={"pubkeys": disabled},
+            packetizer_class=cast("Any", partial(_Packets, whole)),
+        )
+        self._whole = whole
+        handlers = cast("Any", paramiko.Transport)._channel_handler_table
+        within = {kind: self._within_window(handlers[kind]) for kind in DATA}
+        self._channel_handler_table = {**handlers, **within}
         ours = self.get_security_options()
         ours.kex = allowed.get("kex", ours.kex)
         ours.ciphers = allowed.get("ciphers", ours.ciphers)
@@ -489,6 +537,19 @@ class _Transport(paramiko.Transport):
             first = tuple(name for name in host_keys.types if name in types)
             types = tuple(dict.fromkeys((*first, *types)))
         ours.key_types = types
+
+    def _within_window(self, feed: Feed) -> Feed:
+        """Return what feeds a channel, up to its window; paramiko (5.1) feeds it for ever."""
+
+        def feed_within(channel: paramiko.Channel, message: paramiko.Message) -> None:
+            feed(channel, message)
+            unread_bytes = len(channel.in_buffer) + len(channel.in_stderr_buffer)
+            if unread_bytes > channel.in_window_size:
+                window = format_bytes(channel.in_window_size)
+                self._whole.end(f"sent more than the {window} that SSH let it send at once")
+                raise paramiko.SSHException(self._whole.why)
+
+        return feed_within
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""What a host may take to let a controller in: time and bytes, of each step and of the whole.
+"""What a host may take to let a controller in and to answer: time and bytes.
 
 A host that sends one byte now and then ends no wait for the next byte. So each of a login, a
 deployment and a reconnection has one deadline and a most of bytes, after which its sockets are shut
-down. Knows nothing of SSH.
+down; an answer has the same most, whatever carries it. Knows nothing of SSH.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SshLimits:
     whole_ns: int = 60 * SECOND_NS
     """For the whole of a login, of a deployment, of a reconnection, and of writing a request."""
     whole_bytes: int = 64 * 2**20
-    """That a host may send in the whole of each."""
+    """That a host may send in the whole of each, and for one answer."""
 
     @property
     def connect_s(self) -> float:
@@ -50,6 +50,7 @@ class SshLimits:
 
 
 LIMITS = SshLimits()
+PRINTS = "find out what prints that there, or what runs there instead of sshd"
 
 
 class WholeLimit:
@@ -65,7 +66,8 @@ class WholeLimit:
         """Received in what is being done; None: nothing is limited."""
         self._end_ns = 0
         self._timer = threading.Timer(0, self._end_late)
-        self._why = ""
+        self.why = ""
+        """Why the host was given up."""
 
     @contextmanager
     def during(self, doing: str) -> Iterator[None]:
@@ -78,14 +80,14 @@ class WholeLimit:
         except Exception as error:
             if time.monotonic_ns() >= self._end_ns:  # the timer may be late
                 self._end_late()
-            if self._why:
-                raise ConnectError(self._why, self._host) from error
+            if self.why:
+                raise ConnectError(self.why, self._host) from error
             raise
         finally:
             self._timer.cancel()
             self._bytes = None
-        if self._why:
-            raise ConnectError(self._why, self._host)
+        if self.why:
+            raise ConnectError(self.why, self._host)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -114,8 +116,11 @@ class WholeLimit:
             return
         self._bytes += size_bytes
         if self._bytes > self._limits.whole_bytes:
-            step = "find out what prints that there, or what runs there instead of sshd"
-            self._end(f"sent more than {format_bytes(self._limits.whole_bytes)}", step)
+            self.end(f"sent more than {format_bytes(self._limits.whole_bytes)}")
+
+    def count_answer(self) -> None:
+        """Count the bytes up to the next answer from here on."""
+        self.doing, self._bytes = "its answers", 0
 
     def _start_timer(self) -> None:
         self._timer = threading.Timer(self.left_s, self._end_late)
@@ -125,10 +130,11 @@ class WholeLimit:
     def _end_late(self) -> None:
         limit = format_duration(self._limits.whole_ns)
         step = "find out what slows it down, or what runs there instead of sshd; then try again"
-        self._end(f"did not come to an end within {limit}", step)
+        self.end(f"did not come to an end within {limit}", step)
 
-    def _end(self, what: str, step: str) -> None:
-        self._why = self._why or f"{self.doing}: the host {what}; {step}"
+    def end(self, what: str, step: str = PRINTS) -> None:
+        """Give the host up: nothing more of it is read."""
+        self.why = self.why or f"{self.doing}: the host {what}; {step}"
         for carrier in self._sockets:
             with suppress(OSError):
                 carrier.shutdown(socket.SHUT_RDWR)
