@@ -58,6 +58,8 @@ any other reply could imitate output of udpbench."""
 ROUND_TRIPS = 10
 """Added to each limit, in whole seconds: TCP's slow start spreads a long reply over several, and
 lost segments are sent again."""
+SLOWEST_NS = SECOND_NS
+"""Round trip, as by satellite, up to which limits grow: a host decides how long its own is."""
 GREETING_PINGS = 5
 """Pings for a first estimate of the clock offset; later replies refine it."""
 
@@ -139,7 +141,7 @@ class AgentClient:
         """This process, if the agent is on the same machine."""
 
     def _ask(self, verb: str, **args: Any) -> Any:
-        slow_ns = ROUND_TRIPS * (self.channel.round_trip_ns or 0)
+        slow_ns = ROUND_TRIPS * self.trip_ns
         limit_ns = (VERBS[verb].limit_s + slow_ns // SECOND_NS) * SECOND_NS
         if verb in LEASED and self.channel.pid is None:
             limit_ns = max(limit_ns, self._lease_ns)
@@ -154,6 +156,11 @@ class AgentClient:
             text = f"{verb}: malformed reply: it speaks for {reply.host[:80]}"
             raise AgentError(text, self.name)
         return reply
+
+    @property
+    def trip_ns(self) -> int:
+        """The shortest round trip, as far as it is waited for."""
+        return min(self.channel.round_trip_ns or 0, SLOWEST_NS)
 
     def hello(self, run: str, lease_ns: int) -> Hello:
         """Greet the agent and estimate its clock offset; raises HelloRefused."""

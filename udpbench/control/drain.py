@@ -24,19 +24,25 @@ FIRST_PACKET_FACTOR = 10
 for longer than a quiet time, and no socket shows that."""
 STALL_NS = 5 * SECOND_NS
 """How long a non-empty queue may stall, beyond the work on one batch."""
+DRAIN_NS = 600 * SECOND_NS
+"""For all of it, beyond twice the work that was asked for: a host that lies about its queue, and
+reads a packet now and then, would else be waited for without end."""
 FLIGHT_NS = 9 * SECOND_NS
 """How long packets may be in flight, sent and in no receiver's queue yet. With a second to hear who
 sends, a stranger is an error after ten."""
 SKB_BYTES = 512
 """A queued message takes no less: struct sk_buff and skb_shared_info alone are 552 bytes (Linux
 6.1)."""
+QUEUE_PACKETS = (2**31 - 1) // SKB_BYTES
+"""The most that a socket can hold: its memory is counted by an int."""
 
 
 class Drain:
     """State of the receivers between polls, until counts stop changing and queues are empty.
 
-    A slow reader with a long queue may take any time, as long as its counts grow. Queues are read
-    in order: once as many messages were read as a queue held, none of these is left.
+    A slow reader with a long queue may take twice its work, and DRAIN_NS, as long as its counts
+    grow. Queues are read in order: once as many messages were read as a queue held, none of these
+    is left.
     """
 
     def __init__(
@@ -44,6 +50,8 @@ class Drain:
         quiet_ns: int,
         batch_work_ns: int,
         *,
+        work_ns: int = 0,
+        readers: int = 1,
         needs_first: bool,
         now_ns: int,
         sent_packets: int,
@@ -51,6 +59,10 @@ class Drain:
         own_alone: bool = False,
     ) -> None:
         self.stall_ns = STALL_NS + batch_work_ns
+        queued_packets = min(sent_packets, readers * QUEUE_PACKETS)
+        self.limit_ns = DRAIN_NS + 2 * work_ns * queued_packets
+        self.end_ns = now_ns + self.limit_ns
+        """Time at which they are given up, whatever is read."""
         self.queued_bytes = 0
         self.arrived = Arrived(0, 0, 0, None)
         self.is_strange = False

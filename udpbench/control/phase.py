@@ -56,6 +56,7 @@ SENDERS_GRACE_NS = 3 * SECOND_NS
 """For senders to end after a phase: a send may block 50 ms (SO_SNDTIMEO)."""
 HEAR_NS = SECOND_NS
 """How long to listen for a stranger: who holds a phase up sends five packets in that time."""
+SLOW_STEP = "find out what slows the reader down there, or use a smaller buffer (receive.buffer)"
 NAMED_MAX = 3
 """Strangers that an error names."""
 STOP_NS = 5 * SECOND_NS
@@ -106,6 +107,11 @@ class TrialAgents:
         """Maximum time that slow readers on one CPU work on what one call of each returned."""
         readers = [spec.receive for spec in self.workers if spec.receive is not None]
         return sum(receive.work_ns * receive.messages for receive in readers)
+
+    @property
+    def work_ns(self) -> int:
+        """Maximum time that a slow reader works on one packet."""
+        return max((w.receive.work_ns for w in self.workers if w.receive is not None), default=0)
 
     @property
     def answers_ns(self) -> int:
@@ -213,7 +219,7 @@ class PhaseRun:
         working = self.agents.working
         clock = self.waiter.clock
         # Agents are asked one after the other: on a slow link that adds up.
-        trips_ns = sum(client.channel.round_trip_ns or 0 for client in working)
+        trips_ns = sum(client.trip_ns for client in working)
         at_ns = clock.now_ns() + LEAD_NS * len(working) + trips_ns
         plan = self.plan
         order = StartOrder(
@@ -260,12 +266,14 @@ class PhaseRun:
         """Poll until the receivers have drained."""
         agents, clock = self.agents, self.waiter.clock
         begun_ns = clock.now_ns()
-        reads = any(spec.role == "receiver" for spec in agents.workers)
+        readers = sum(spec.role == "receiver" for spec in agents.workers)
         probes = self.plan.name == "path"
         drain = Drain(
             self.plan.quiet_ns,
             agents.batch_work_ns,
-            needs_first=reads and probes,
+            work_ns=agents.work_ns,
+            readers=readers,
+            needs_first=readers > 0 and probes,
             now_ns=begun_ns,
             sent_packets=self._sent_packets(),
             probes=probes,
@@ -281,6 +289,9 @@ class PhaseRun:
             if now_ns >= drain.stalled_at_ns:
                 why = f"{drain.queued_bytes}B still queued and unread"
                 raise self._not_quiet(drain.stall_ns, why, agents.receivers)
+            if now_ns >= drain.end_ns:
+                why = f"{drain.queued_bytes}B still queued, read at {drain.pps(now_ns)}pps"
+                raise self._not_quiet(drain.limit_ns, f"{why}; {SLOW_STEP}", agents.receivers)
             if drain.is_strange:
                 self._refuse_strangers(drain, now_ns - begun_ns)
                 drain.wait_on(clock.now_ns())

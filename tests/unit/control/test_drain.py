@@ -9,12 +9,14 @@ import pytest
 from golden import Golden
 
 from control.fake import PACKETS, World, only
-from udpbench.control.drain import FLIGHT_NS, PROBE_QUIET_NS, QUIET_NS, Drain
+from udpbench.control import drain as drain_module
+from udpbench.control.drain import DRAIN_NS, FLIGHT_NS, PROBE_QUIET_NS, QUIET_NS, Drain
 from udpbench.control.wait import POLL_NS
 from udpbench.errors import AgentError
 from udpbench.model import SECOND_NS, TrialRecord, WorkerStats
 from udpbench.protocol import SampleReply, Stranger
 
+MINUTE_NS = 60 * SECOND_NS
 SKB = 768
 """What the kernel counts for a small datagram in a queue."""
 
@@ -74,6 +76,56 @@ def test_a_queue_that_nobody_reads_is_a_deadline(tmp_path: Path) -> None:
         "768B still queued and unread",
         "host": "receiver",
     } == record.error
+
+
+def test_a_queue_that_hardly_ever_moves_is_a_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gigabyte, they say, of which a packet is read each three seconds: it would never end."""
+    monkeypatch.setattr(drain_module, "DRAIN_NS", MINUTE_NS)
+
+    def reading(since_ns: int) -> tuple[int, int]:
+        return since_ns // (3 * SECOND_NS), 10**9
+
+    world = World(reading=reading)
+    begun_ns = world.clock.now_ns()
+    record = only(tmp_path, world, duration="1s", warmup="0s")
+    assert {
+        "kind": "DeadlineExceeded",
+        "message": "timed out after 1min: receivers not quiet after phase path: 1000000000B still "
+        "queued, read at 0pps; find out what slows the reader down there, or use a smaller buffer "
+        "(receive.buffer)",
+        "host": "receiver",
+    } == record.error
+    assert MINUTE_NS <= world.clock.now_ns() - begun_ns < MINUTE_NS + 5 * SECOND_NS
+
+
+def test_own_packets_that_never_end_are_a_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would hold up a measured phase in which strangers are told apart."""
+    monkeypatch.setattr(drain_module, "DRAIN_NS", MINUTE_NS)
+    world = World()
+    rising = lambda since_ns: (since_ns // (SECOND_NS // 10), 0)  # noqa: E731
+    world.hooks["start receiver measured"] = lambda: setattr(world, "reading", rising)
+    record = only(tmp_path, world, duration="1s", warmup="0s")
+    assert record.error is not None
+    assert record.error["message"].startswith("timed out after 1min: receivers not quiet after")
+
+
+def test_slow_work_that_was_asked_for_may_take_longer() -> None:
+    """Twice what all packets take that were sent, and that a socket can hold."""
+
+    def limit_ns(sent_packets: int, work_ns: int) -> int:
+        drain = Drain(
+            QUIET_NS, 0, work_ns=work_ns, needs_first=False, now_ns=7, sent_packets=sent_packets
+        )
+        assert drain.end_ns == 7 + drain.limit_ns
+        return drain.limit_ns
+
+    assert DRAIN_NS == limit_ns(10**6, 0)
+    assert DRAIN_NS + 2000 * SECOND_NS == limit_ns(10**6, 10**6)
+    assert limit_ns(2**62, 10**6) == limit_ns(2**40, 10**6)
 
 
 def test_a_batch_of_slow_work_is_no_stall(tmp_path: Path) -> None:

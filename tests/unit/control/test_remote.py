@@ -81,6 +81,16 @@ def test_a_silent_connection_is_waited_for_as_long_as_the_lease(
     assert VERBS["stop"].limit_s * SECOND_NS == channel.limits["stop"]
 
 
+@pytest.mark.parametrize(("trip_s", "slow_s"), [(0.3, 3), (1, 10), (19.9, 10)])
+def test_a_host_that_answers_late_is_not_waited_for_ever_longer(trip_s: float, slow_s: int) -> None:
+    """A limit grows by ten round trips, as slow as a satellite's link has them."""
+    channel = Noting(None)
+    channel.round_trip_ns = int(trip_s * SECOND_NS)
+    client = AgentClient(channel, "sender", "eth3", ("namespace",))
+    client.stop()
+    assert channel.limits["stop"] == (VERBS["stop"].limit_s + slow_s) * SECOND_NS
+
+
 def test_an_agent_of_this_machine_is_told_who_controls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its boot id: over SSH it cannot see whose process asked for it."""
     snapshots = []
