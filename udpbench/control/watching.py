@@ -21,7 +21,8 @@ from udpbench.control.phase import moved_since
 from udpbench.control.run import RunOptions, run_name
 from udpbench.control.trial import described
 from udpbench.control.trial_state import KEPT_MAX
-from udpbench.errors import InputError, NothingToWatch, Problem, UdpbenchError
+from udpbench.control.wait import Clock
+from udpbench.errors import DeadlineExceeded, InputError, NothingToWatch, Problem, UdpbenchError
 from udpbench.model import (
     DAY_NS,
     SECOND_NS,
@@ -41,9 +42,12 @@ from udpbench.model import (
     WorkerStats,
 )
 from udpbench.records import Ending, RunWriter, new_header, now_utc
+from udpbench.units import format_duration
 
 POLL_NS = SECOND_NS // 4
 """Between two checks for Ctrl-C."""
+FACTS_NS = 60 * SECOND_NS
+"""For a host to give the facts of the interfaces that are new in one look: it says how many."""
 PORTS_NAMED = 12
 LOOPBACK = "lo"
 
@@ -97,7 +101,8 @@ def watch(
     with closing(LabAgents(lab, run_name(), RunOptions.lease_ns, around.reach)) as agents:
         agents.begin()
         with around.interrupt.caught():
-            onlookers = [_Onlooker(client, watched, kept) for client in agents.onlookers()]
+            clock = around.clock
+            onlookers = [_Onlooker(each, watched, kept, clock) for each in agents.onlookers()]
             states = []
             for _ in _seconds(duration_ns, around):
                 states = [onlooker.look() for onlooker in onlookers]
@@ -126,8 +131,11 @@ def _seconds(duration_ns: int | None, around: Surroundings) -> Iterator[int]:
 class _Onlooker:
     """One watched host."""
 
-    def __init__(self, client: AgentClient, watched: Watched, kept: KeptLooks | None) -> None:
+    def __init__(
+        self, client: AgentClient, watched: Watched, kept: KeptLooks | None, clock: Clock
+    ) -> None:
         self._client = client
+        self._clock = clock
         self._watched = watched
         self._kept = kept
         self._facts: dict[str, Facts] = {}
@@ -148,9 +156,17 @@ class _Onlooker:
     def _look(self, before: HostState | None) -> HostState:
         watched = self._watched
         look = self._client.look(watched.pid, watched.unit, watched.exact)
+        end_ns = self._clock.now_ns() + FACTS_NS
         for interface in look.interfaces:
             if interface not in self._facts:
                 self._facts[interface] = self._client.facts_of(interface)
+            if self._clock.now_ns() >= end_ns:
+                what = f"the facts of its {len(look.interfaces)} interfaces"
+                step = "find out what slows it down there"
+                limit = format_duration(FACTS_NS)
+                raise DeadlineExceeded(
+                    f"{what} took longer than {limit}; {step}", self._client.name
+                )
         if self._kept is not None:
             self._kept.take(look.snapshot, self._facts)
         return after(before, look)

@@ -21,7 +21,7 @@ from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings
 from udpbench.control.watching import KeptLooks, Watched, lab_to_watch, watch
 from udpbench.definition.load import load_lab
-from udpbench.errors import InputError, NothingToWatch
+from udpbench.errors import DeadlineExceeded, InputError, NothingToWatch
 from udpbench.model import SECOND_NS, Connect, Finding, HostLook, Snapshot, UdpSocket
 from udpbench.records import read_run
 
@@ -141,6 +141,27 @@ def test_a_port_that_nobody_has_is_an_error(golden: Golden) -> None:
     with golden.raises(NothingToWatch, host=socket.gethostname()):
         watch_machine(Watchable(), Watched(port=54), None, lambda _: None)
     watch_machine(Watchable(), Watched(port=53), SECOND_NS, lambda _: None)
+
+
+def test_a_host_that_has_ever_more_interfaces_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """Each is asked about, and each of these answers takes its time."""
+    world = Watchable()
+    look = Seen._look
+
+    def slow(self: Seen, interface: str) -> Any:
+        world.clock.time_ns += 9 * SECOND_NS
+        return facts(self.host, interface, ())
+
+    def many(self: Seen, **args: Any) -> HostLook:
+        return replace(look(self, **args), interfaces=tuple(f"eth{n}" for n in range(1000)))
+
+    monkeypatch.setattr(Seen, "_facts", slow)
+    monkeypatch.setattr(Seen, "_look", many)
+    with pytest.raises(DeadlineExceeded) as caught:
+        watch_machine(world, Watched(), SECOND_NS, lambda _: None)
+    golden.check(caught.value.message)
 
 
 def test_a_destination_or_a_labs_receivers_are_watched(tmp_path: Any) -> None:
