@@ -102,6 +102,14 @@ def test_an_agent_that_ends_is_lost_with_its_last_words(opened: Opened, golden: 
         channel.request("echo", SECOND_NS * 10)
 
 
+def test_last_words_are_shown_and_not_obeyed(opened: Opened) -> None:
+    """They are in an error, and in the record of a trial."""
+    channel = opened(r"import sys; sys.exit('\x1b[2J\rleft: all right')")
+    with pytest.raises(AgentLost) as caught:
+        channel.request("echo", SECOND_NS * 10)
+    assert caught.value.message.endswith(r"its last output: \x1b[2J\rleft: all right")
+
+
 def test_an_agent_that_is_killed_is_lost(opened: Opened) -> None:
     """The signal is told, whether the request could still be written or not."""
     channel = opened(ECHO)
