@@ -676,6 +676,8 @@ def test_a_connection_that_ends_under_a_write_is_a_broken_pipe(error: Exception)
     """As with any other way to an agent: then the agent is lost, and nothing else is."""
 
     class Cut:
+        closed = False
+
         def sendall(self, _data: bytes) -> None:
             raise error
 
@@ -686,6 +688,20 @@ def test_a_connection_that_ends_under_a_write_is_a_broken_pipe(error: Exception)
     for does in (lambda: requests.write(b"x"), requests.close):
         with pytest.raises(BrokenPipeError):
             does()
+    assert requests.closed
+
+
+def test_the_pipe_of_a_connection_that_has_ended_closes_without_a_thread() -> None:
+    """Python's exit may close it, and would wait for that thread for ever."""
+
+    class Ended:
+        closed = True
+
+    def within() -> Any:
+        raise AssertionError("a thread is started")
+
+    requests = RequestPipe(cast("Any", Ended()), within)
+    requests.close()
     assert requests.closed
 
 

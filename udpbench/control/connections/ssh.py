@@ -704,9 +704,12 @@ class RequestPipe(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """Close the agent's stdin; raises OSError if the connection ends meanwhile."""
+        """Close the agent's stdin; raises OSError if the connection ends meanwhile.
+
+        As a finalizer it may run at Python's exit, where no thread starts any more.
+        """
         try:
-            if not self.closed:
+            if not self.closed and not self._agent.closed:
                 with _as_broken_pipe(), self._within():
                     self._agent.shutdown_write()
         finally:
