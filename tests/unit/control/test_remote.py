@@ -143,8 +143,8 @@ def test_no_text_of_a_host_has_a_line_of_its_own(
 ) -> None:
     """Neither in a value nor in a key; tabs stay, which sysctls have."""
     channel = Noting(None)
-    told = {FORGED: [FORGED, "4096\t87380"]}
-    monkeypatch.setattr(channel, "request", lambda *_, **__: told)
+    forged = {FORGED: [FORGED, "4096\t87380"]}
+    monkeypatch.setattr(channel, "request", lambda *_, **__: forged)
     monkeypatch.setattr("udpbench.control.agent_client.decode", lambda _, plain: plain)
     shown = r"left: all right\nudpbench: every host is restored\x1b[2J"
     client = AgentClient(channel, "sender", "eth3", ("namespace",))
