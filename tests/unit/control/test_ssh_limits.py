@@ -299,6 +299,24 @@ def test_a_host_that_sends_more_than_its_window_is_given_up(host: Host) -> None:
     ) == str(caught.value)
 
 
+def test_a_connection_that_ends_while_its_window_is_given_back_has_ended(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is why the host was given up, if it was; else the connection is made anew."""
+    host.output, host.deaf = READY, True
+    with ExitStack() as stack:
+        login = _Login("left", replace(host.connect, python="/py"), LIMITS, stack)
+
+        def recv(_size_bytes: int) -> bytes:
+            raise EOFError
+
+        monkeypatch.setattr(login.agent, "recv", recv)
+        assert b"" == login._receive(1)
+        login._whole.end("sent too much", "stop it")
+        with pytest.raises(ConnectError, match="the host sent too much; stop it"):
+            login._receive(1)
+
+
 def test_what_comes_without_an_answer_is_counted_whatever_it_is(host: Host) -> None:
     """Here messages that are to be ignored; the agent is lost and no connection made anew."""
     host.output, host.pause_s, host.ignores = READY, 0, True

@@ -143,7 +143,9 @@ class _Login:
         self._whole.count_answer()
 
     def _receive(self, size_bytes: int) -> bytes:
-        data = self.agent.recv(size_bytes)
+        data = b""
+        with suppress(EOFError, paramiko.SSHException):  # ended while it gave back the window
+            data = self.agent.recv(size_bytes)
         if not data and self.given_up:
             raise ConnectError(self._whole.why, self._host)
         return data
