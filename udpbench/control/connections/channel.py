@@ -211,7 +211,7 @@ class Channel:
         status = self._pipes.ended(limit_ns)
         if status is None:
             self._pipes.kill()
-            status = self._pipes.ended(limit_ns)
+            status = self._pipes.ended(max(limit_ns, SECOND_NS))
         for thread in self._threads:
             thread.join(limit_ns / SECOND_NS)
         self._pipes.release()
