@@ -159,9 +159,9 @@ def lab_tests(_: Path) -> tuple[Done, Result]:
     in_guest(f"{PYTHON} -m pip install -q {' '.join(image.TEST_TOOLS)}")
     files = " ".join(f"tests/lab/{name}" for name in LAB_TESTS)
     words = f"-m 'not long' -p patient -rs -v --timeout=1200 -p no:cacheprovider {files}"
-    done = in_guest(
-        f"cd /srv/udpbench && UDPBENCH_REQUIRE_LAB=1 {PATIENT_LAB} .nox/udpbench/bin/pytest {words}"
-    )
+    # The tests' own networks may be those of this connection, which no setting may divert.
+    terminal = f"env -u SSH_CONNECTION -u SSH_CLIENT UDPBENCH_REQUIRE_LAB=1 {PATIENT_LAB}"
+    done = in_guest(f"cd /srv/udpbench && {terminal} .nox/udpbench/bin/pytest {words}")
     return done, judged(done)
 
 
