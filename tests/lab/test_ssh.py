@@ -516,7 +516,7 @@ def test_control_traffic_on_the_path_under_test_is_a_finding(pair: Pair, start: 
     finally:
         for host in pair.hosts:
             host.python(FLUSH)
-    assert {"right": "SSH by test0"} == shared(result)
+    assert {"right": "SSH uses test0"} == shared(result)
     assert {"left": None, "right": "test0"} == control_interfaces(controller)
     assert [] == amiss(controller)
 
