@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -180,7 +181,7 @@ def test_whoever_asked_for_a_process(machine: Machine) -> None:
 def test_a_process_that_cannot_be_seen(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, error: type[psutil.Error], golden: Golden
 ) -> None:
-    """It is an OSError, as of any file; among all processes it is left out."""
+    """It is an OSError, as of any file."""
     machine.add(5)
 
     def refuse(pid: int) -> None:
@@ -191,7 +192,16 @@ def test_a_process_that_cannot_be_seen(
     with golden.raises(OSError) as raised:
         machine.parent(5)
     assert code == raised.value.errno
-    assert {} == machine.process_names()
+
+
+def test_a_name_costs_nothing_of_a_long_command_line(machine: Machine) -> None:
+    """Which any process can make as long as it likes; one that has ended meanwhile is left out."""
+    machine.add(5, name="fifteen-letters")
+    (machine.root / "proc/5/cmdline").write_bytes(b"\0" * 2**20)
+    (machine.root / "proc/6").mkdir()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert {5: "fifteen-letters"} == machine.process_names()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1024
 
 
 def test_threads_of_interfaces(machine: Machine) -> None:

@@ -29,7 +29,6 @@ LOSING = ("smoke", "drops/closed-port", "drops/small-buffer", "--set", "repetiti
 DEGRADED = "the lab is degraded"
 
 
-@pytest.mark.apart
 def test_an_ordinary_user_measures_and_loses_packets_on_purpose(tmp_path: Path) -> None:
     """These experiments hold without root, and say in each trial what the lab lacks."""
     home = tmp_path / "home"
@@ -71,7 +70,6 @@ receive:
 """
 
 
-@pytest.mark.apart
 @pytest.mark.parametrize(("port", "rights"), [(4321, 0), (53, 1 << 10)])
 def test_a_program_of_a_users_lab_is_not_root_of_it(tmp_path: Path, port: int, rights: int) -> None:
     """It is the user, called 0 there, with a right to its port alone, and sees no agent."""
@@ -148,7 +146,6 @@ def test_where_the_kernel_forbids_it_one_message_says_what_to_do(tmp_path: Path)
     assert reason in done.stdout
 
 
-@pytest.mark.apart
 def test_an_ordinary_user_who_left_nothing_has_nothing_to_restore(tmp_path: Path) -> None:
     """It ends well, with a note that root may have left something."""
     Path("/run/udpbench").mkdir(mode=0o700, exist_ok=True)

@@ -185,12 +185,16 @@ class ReadingHost:
     # --- processes -----------------------------------------------------------------------------
 
     def process_names(self) -> dict[int, str]:
-        """Return pid → name of every visible process."""
+        """Return pid → name of every visible process, of at most 15 bytes.
+
+        Not from its command line, which a process can make as long as it likes (prctl(2)).
+        """
         names = {}
         for text in self.listdir("/proc"):
             if text.isdigit():
-                with suppress(OSError), self._process(int(text)) as process:  # it may have ended
-                    names[process.pid] = process.name()
+                with suppress(OSError):  # it may have ended
+                    line = self.read_text(f"/proc/{text}/stat")
+                    names[int(text)] = line.partition("(")[2].rpartition(")")[0]
         return names
 
     def kernel_threads(self) -> dict[int, str]:
