@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from busy import ended_well
-from own_namespaces import own_namespaces
+from own_namespaces import left_since, own_namespaces
 from recorded_host import RecordedHost, read_recorded
 from sampled import sampled
 
@@ -128,7 +128,7 @@ def test_ctrl_c_ends_a_run_restored_and_in_words(tmp_path: Path) -> None:
         process.kill()
     assert (130, "the run was interrupted\n") == (process.returncode, err), line + out
     assert "no trial is stored" in out
-    assert set() == own_namespaces() - spaces
+    assert set() == left_since(spaces)
     assert 130 == done(tmp_path, "show", "run")[0]
 
 
@@ -209,7 +209,7 @@ def test_a_run_folder_that_is_deleted_ends_the_run_restored(tmp_path: Path) -> N
         r"stored trials, during the run; find out who deleted it, and run again\n",
         err,
     ), err
-    assert set() == own_namespaces() - spaces
+    assert set() == left_since(spaces)
 
 
 def test_a_full_disk_names_the_trial_that_ran(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_an_interface_that_goes_under_way_is_reported_in_words(tmp_path: Path, c
         r"(receive|send)0: No such (device|file)\b.*, while .*; it was removed", output
     ), output
     assert not re.search(r"Errno|OSError|Traceback|bug", output), output
-    assert set() == own_namespaces() - spaces
+    assert set() == left_since(spaces)
 
 
 def test_where_nothing_was_measured_no_gate_is_green(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from own_namespaces import own_namespaces
+from own_namespaces import left_since, own_namespaces
 from test_command_line import done
 
 pytestmark = [
@@ -46,7 +46,7 @@ def test_a_plan_changes_nothing(tmp_path: Path) -> None:
     assert {} == {
         name: (before.get(name), now) for name, now in after.items() if before.get(name) != now
     }
-    assert (set(), []) == (own_namespaces() - spaces, list(tmp_path.iterdir()))
+    assert (set(), []) == (left_since(spaces), list(tmp_path.iterdir()))
 
 
 def test_doctor_reads_the_machine_and_changes_nothing(tmp_path: Path) -> None:

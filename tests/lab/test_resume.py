@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ssh_hosts
-from own_namespaces import own_namespaces
+from own_namespaces import left_since, own_namespaces
 from ssh_hosts import pair_of_hosts
 from test_command_line import LIMIT_S, await_line, done, start
 
@@ -72,7 +72,7 @@ def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None
     assert first == run.records[0]
     assert [64] * 2 == [record.trial.traffic.size_bytes for record in run.records]
     assert [0] * 2 == [judge(record).unaccounted for record in run.records]
-    assert set() == own_namespaces() - spaces
+    assert set() == left_since(spaces)
     texts = [finding.what for record in run.records for finding in record.findings]
     assert [] == [what for what in texts if "before the run was resumed" in what]
 
