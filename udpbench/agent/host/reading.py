@@ -51,8 +51,9 @@ _ETH_MAC, _RMON = 1, 3
 RTM_GETQDISC = 38  # include/uapi/linux/rtnetlink.h
 TCM_BYTES = 20
 """Of struct tcmsg: family and padding, index, handle, parent, info; 4 bytes each."""
-PROGRAM_FOLDERS: tuple[str, ...] = tuple(
-    f"{place}/{folder}" for folder in ("sbin", "bin") for place in ("/usr/local", "/usr", "")
+PROGRAM_FOLDERS: tuple[str, ...] = (
+    *("/usr/local/sbin", "/usr/sbin", "/sbin"),
+    *("/usr/local/bin", "/usr/bin", "/bin"),
 )
 """Searched after PATH, which lacks sbin for users over SSH."""
 PROGRAM_TIMEOUT_S = 20.0

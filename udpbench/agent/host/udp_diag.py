@@ -85,7 +85,13 @@ def _at_ports(ports: Sequence[int]) -> bytes:
 
 def _answer(family: int, filtering: bytes) -> Iterator[bytes]:
     """Yield the datagrams of the answer."""
-    asked = ASKED.pack(family, socket.IPPROTO_UDP, 1 << (SKMEMINFO - 1), 0xFFFFFFFF) + filtering
+    yield from dump(
+        ASKED.pack(family, socket.IPPROTO_UDP, 1 << (SKMEMINFO - 1), 0xFFFFFFFF) + filtering
+    )
+
+
+def dump(asked: bytes) -> Iterator[bytes]:
+    """Yield the datagrams of sock_diag's answer to a request for all sockets of a kind."""
     header = HEADER.pack(HEADER.size + len(asked), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.send(header + asked)

@@ -10,16 +10,8 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from udpbench.agent.host.genetlink import (
-    ANSWER_BYTES,
-    DUMP,
-    HEADER,
-    NLMSG_ERROR,
-    REQUEST,
-    attributes,
-    unsigned,
-)
-from udpbench.agent.host.udp_diag import NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, ends
+from udpbench.agent.host.genetlink import HEADER, NLMSG_ERROR, attributes, unsigned
+from udpbench.agent.host.udp_diag import dump
 
 ASKED = struct.Struct("=BBHIIIII")
 """struct unix_diag_req (include/uapi/linux/unix_diag.h)"""
@@ -40,14 +32,8 @@ def unix_names(prefix: bytes) -> Iterator[list[tuple[bytes, int, bool]]]:
     """
     show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID
     asked = ASKED.pack(socket.AF_UNIX, 0, 0, 1 << CLOSE | 1 << LISTEN, 0, show, 0, 0)
-    header = HEADER.pack(HEADER.size + len(asked), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, 0, 0)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
-        link.send(header + asked)
-        ended = False
-        while not ended:
-            datagram = link.recv(ANSWER_BYTES)
-            ended = ends(datagram)
-            yield list(_named(datagram, b"\0" + prefix))
+    for datagram in dump(asked):
+        yield list(_named(datagram, b"\0" + prefix))
 
 
 def _named(datagram: bytes, start: bytes) -> Iterator[tuple[bytes, int, bool]]:
