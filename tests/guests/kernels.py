@@ -36,11 +36,13 @@ CODE = ("udpbench", "native", "experiments", "tests", "noxfile.py", "pyproject.t
 UDPBENCH = "/srv/udpbench/.nox/udpbench/bin/udpbench"
 PYTHON = "/srv/udpbench/.nox/udpbench/bin/python"
 LAB_TESTS = (
-    *("test_ledger.py", "test_ledger_quirks.py", "test_settings_firewall.py"),
-    *("test_settings_kernel.py", "test_settings_links.py", "test_settings_random.py"),
+    *("test_ledger.py", "test_ledger_quirks.py", "test_settings_random.py"),
     *("test_unprivileged.py", "test_watch.py", "test_ways.py"),
 )
-"""The sample of the lab tests: ledger, settings with their restore, watching, and every way."""
+"""The sample of the lab tests: ledger, ordinary users, watching, and every way.
+
+Each kind of setting has its trial (``trials``) and its pairs (``hosts_settings``).
+"""
 PATIENT_LAB = "PYTHONPATH=/srv/udpbench/tests/guests/patient_agents:/srv/udpbench/tests/guests"
 """Longer deadlines of local agents and their controller."""
 NEEDS_NEWER = re.compile(r"needs Linux [\d.]+")
