@@ -91,7 +91,7 @@ def dump(kind: int, protocol: int, asked: bytes = b"", family: int = 0) -> list[
     """Return what follows the first four bytes of each message of a dump of another protocol.
 
     Those are the whole header of nfnetlink (linux/netfilter/nfnetlink.h), and the family and the
-    padding of rtnetlink's struct tcmsg. OSError if the kernel refuses.
+    padding of rtnetlink's struct tcmsg, or zeros of its nhmsg. OSError if the kernel refuses.
     """
     return _exchange(kind, family, REQUEST | DUMP, asked, protocol)
 
@@ -107,7 +107,7 @@ def _family_id(name: str) -> int:
 def _exchange(
     family: int, command: int, flags: int, asked: bytes, protocol: int = NETLINK_GENERIC
 ) -> list[bytes]:
-    body = GENERIC.pack(command, 1, 0) + asked
+    body = GENERIC.pack(command, protocol == NETLINK_GENERIC, 0) + asked
     request = HEADER.pack(HEADER.size + len(body), family, flags, 0, 0) + body
     answers: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as link:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -49,6 +50,8 @@ _HEADER_DEV_INDEX = 1
 _BITSET_NOMASK, _BITSET_SIZE, _BITSET_VALUE = 1, 2, 4
 _ETH_MAC, _RMON = 1, 3
 RTM_GETQDISC = 38  # include/uapi/linux/rtnetlink.h
+RTM_GETNEXTHOP = 106
+NHA_ID, NHA_OIF, NHA_GATEWAY = 1, 5, 6  # include/uapi/linux/nexthop.h
 TCM_BYTES = 20
 """Of struct tcmsg: family and padding, index, handle, parent, info; 4 bytes each."""
 PROGRAM_FOLDERS: tuple[str, ...] = (
@@ -344,6 +347,25 @@ class ReadingHost:
         index = struct.pack("=i", self.index(interface))
         listed = genetlink.dump(RTM_GETQDISC, socket.NETLINK_ROUTE, bytes(TCM_BYTES - 4))
         return [message[4:] for message in listed if message[:4] == index]
+
+    def nexthops(self) -> list[tuple[int, int, Optional[str]]]:
+        """Return (id, interface's index, gateway) of each nexthop object that has an interface."""
+        try:
+            listed = genetlink.dump(RTM_GETNEXTHOP, socket.NETLINK_ROUTE, bytes(4))
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # before Linux 5.3
+                return []
+            raise
+        objects = [dict(genetlink.attributes(message[4:])) for message in listed]
+        return [
+            (
+                genetlink.unsigned(nexthop[NHA_ID]),
+                genetlink.unsigned(nexthop[NHA_OIF]),
+                str(ip_address(nexthop[NHA_GATEWAY])) if NHA_GATEWAY in nexthop else None,
+            )
+            for nexthop in objects
+            if NHA_OIF in nexthop
+        ]
 
     def xdp_program(self, interface: str) -> Optional[int]:
         """Return the id of the XDP program on an interface; None if there is none."""

@@ -42,6 +42,12 @@ def _restore_addresses(host: Host, index: int, had: list[link_flap.Request]) -> 
                 raise
 
 
+def _is_of(fields: dict[str, Any], address: Any) -> bool:
+    """Return whether a request recreates an address, or what the kernel made with one."""
+    by_kernel = "dst" in fields and fields.get("proto") == link_flap.RTPROT_KERNEL
+    return by_kernel or fields.get("local") == str(address)
+
+
 def _split_address(host: Host, target: str) -> tuple[int, Union[IPv4Interface, IPv6Interface]]:
     interface, _, address = target.partition("/")
     return host.index(interface), ip_interface(address)
@@ -88,7 +94,7 @@ class Address(Kind):
         _restore_addresses(
             host,
             index,
-            [request for request in had if dict(request[1]).get("local") != str(requested.ip)],
+            [request for request in had if not _is_of(dict(request[1]), requested.ip)],
         )
 
     def by_hand(self, target: str, value: Any) -> Command:

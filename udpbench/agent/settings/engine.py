@@ -18,7 +18,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.settings import by_hand, link_flap, refusal
 from udpbench.agent.settings.handlers import KINDS
 from udpbench.agent.settings.journal import Entry, Journal
-from udpbench.agent.settings.kind import Kind
+from udpbench.agent.settings.kind import EVERY, Kind
 from udpbench.agent.settings.protected import diverting, protected
 from udpbench.errors import RestoreError, SettingRefused, next_step
 from udpbench.model import Change, Planned, Scope, Setting
@@ -186,6 +186,8 @@ class Engine:
             if not as_wanted and danger is None:
                 kind.check(self._host, setting.target, setting.value, now)
                 self._check_destroyed(kind, setting)
+                if kind.flaps:
+                    link_flap.check_flap(self._host, _interface(setting))
         except refusal.FAILURES as error:
             return Planned(setting, None, refusal.explain(setting, error))
         return Planned(setting, now, danger, as_wanted)
@@ -218,14 +220,19 @@ class Engine:
                 "it would divert the packets of the SSH connection; choose a network "
                 "without the controller's address, or set it by hand before the run"
             )
-        if not kind.disruptive:
+        interface = kind.disturbed(setting.target)
+        if not interface:
             return None
         if self._protected is None:
             self._protected = protected(self._host)
-        interface = setting.target.partition("/")[0]
+        carrying = ", ".join(sorted(self._protected))
+        if interface == EVERY and self._protected:
+            return (
+                f"the SSH connection uses {carrying}, and this acts on every interface and could "
+                "cut it; set it for the interface of the measurement, or by hand before the run"
+            )
         if interface not in self._protected:
             return None
-        carrying = ", ".join(sorted(self._protected))
         return (
             f"the SSH connection uses {interface} (carried by {carrying}), and this could cut "
             "it; measure over another interface, or set it by hand before the run"

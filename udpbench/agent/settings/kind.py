@@ -11,6 +11,8 @@ from typing import Any, Union
 
 from udpbench.agent.host.system import Host
 
+EVERY = "all"
+"""In place of an interface; none can have this name (net/ipv4/devinet.c)."""
 Command = Union[Sequence[str], str, None]
 """A command as words, or a shell line; None if there is no command."""
 
@@ -36,6 +38,10 @@ class Kind:
     """errno of a refusal → an alternative; 0 for a value that reads back differently."""
     otherwise = ""
     """The alternative if a write is refused with any other errno; may name ``{interface}``."""
+
+    def disturbed(self, target: str) -> str:
+        """Return the interface whose connections it could cut; EVERY one, or none if empty."""
+        return target.partition("/")[0] if self.disruptive else ""
 
     def read(self, host: Host, target: str) -> Any:
         """Return the current value."""

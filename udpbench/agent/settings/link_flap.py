@@ -1,14 +1,15 @@
 """Restores what a flapping link loses, after waiting until it is up again.
 
 A driver that changes rings or channels takes the link down; the kernel then drops IPv6 addresses,
-neighbours and routes of the interface, whether set by the host or by udpbench.
+neighbours and routes of the interface, whether set by the host or by udpbench. What could not be
+recreated exactly is refused before the change.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any, Callable, Optional
@@ -18,28 +19,54 @@ from udpbench.agent.host.system import Host
 CARRIER_DEADLINE_S = 15.0
 """10GBASE-T autonegotiation takes up to 6 s; longer with spanning tree on the switch."""
 IFF_LOWER_UP = 0x10000  # include/uapi/linux/if.h
-RTPROT_KERNEL = 2  # include/uapi/linux/rtnetlink.h
+RTN_UNICAST = 1  # include/uapi/linux/rtnetlink.h
+RTPROT_KERNEL = 2
+RTPROT_RA = 9
+RTNH_F_PERVASIVE, RTNH_F_ONLINK = 2, 4
 IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
 IFA_F_PERMANENT = 0x80
 IFA_F_NOPREFIXROUTE = 0x200
 IFA_F_MCAUTOJOIN = 0x400
 _FLAGS = IFA_F_NODAD | IFA_F_NOPREFIXROUTE | IFA_F_MCAUTOJOIN
+_FLAGS_OF_IPV6 = _FLAGS | 4 | 0x10 | 0x100
+"""And IFA_F_OPTIMISTIC, IFA_F_HOMEADDRESS, IFA_F_MANAGETEMPADDR."""
+_FLAGS_OF_KERNEL = {1: "temporary", 8: "dadfailed", 0x800: "stable-privacy"}
+"""What cannot be set for IPv6 (net/ipv6/addrconf.c: inet6_rtm_newaddr)."""
+IFAPROT_KERNEL_LL = 3
 FOREVER_S = 2**32 - 1
-NUD_PERMANENT = 0x80  # include/uapi/linux/neighbour.h
-_ADDRESS = (
-    ("address", "IFA_ADDRESS"),
-    ("local", "IFA_LOCAL"),
-    ("broadcast", "IFA_BROADCAST"),
-    ("label", "IFA_LABEL"),
-)
-_ROUTE = (
-    ("dst", "RTA_DST"),
-    ("gateway", "RTA_GATEWAY"),
-    ("prefsrc", "RTA_PREFSRC"),
-    ("priority", "RTA_PRIORITY"),
-    ("table", "RTA_TABLE"),
-)
+NUD_NOARP, NUD_PERMANENT = 0x40, 0x80  # include/uapi/linux/neighbour.h
+NTF_PROXY, NTF_EXT_LEARNED, NTF_ROUTER = 0x08, 0x10, 0x80
+_ADDRESS = {
+    "IFA_ADDRESS": "address",
+    "IFA_LOCAL": "local",
+    "IFA_BROADCAST": "broadcast",
+    "IFA_LABEL": "label",
+    "IFA_RT_PRIORITY": "rt_priority",
+    "IFA_PROTO": "proto",
+}
+_ROUTE = {
+    "RTA_DST": "dst",
+    "RTA_GATEWAY": "gateway",
+    "RTA_VIA": "via",
+    "RTA_PREFSRC": "prefsrc",
+    "RTA_PRIORITY": "priority",
+    "RTA_TABLE": "table",
+    "RTA_OIF": "oif",
+    "RTA_FLOW": "flow",
+    "RTA_PREF": "pref",
+    "RTA_METRICS": "metrics",
+}
+_NEIGHBOUR = {"NDA_DST": "dst", "NDA_LLADDR": "lladdr", "NDA_PROTOCOL": "protocol"}
+_STATE = ("IFA_FLAGS", "IFA_CACHEINFO", "RTA_CACHEINFO", "NDA_CACHEINFO", "NDA_PROBES")
+_UNNAMED = {17: "fastopen_no_cookie", 26: "ttl-propagate", 30: "nhid"}
+"""Attributes of routes that pyroute2 0.9.7 does not know."""
+ADVERTISED = "advertised by a router"
+LISTED_MAX = 5
+_VERBS = {"addr": "add", "route": "append", "neigh": "replace"}
+"""Another route to the same network may be there, and a neighbour that was learnt meanwhile."""
 Request = tuple[str, tuple[tuple[str, Any], ...]]
+Recreated = tuple[Request, list[str]]
+"""A request, and what the thing has that the request lacks."""
 
 
 @contextmanager
@@ -48,9 +75,10 @@ def restored_link(
 ) -> Iterator[None]:
     """Run a change that may take the link down; afterwards the link and its state are restored.
 
-    Calls ``note`` with the state before, and with an empty list once it is restored. OSError
-    ETIMEDOUT if the carrier does not return.
+    Calls ``note`` with the state before, and with an empty list once it is restored. ValueError
+    beforehand as by ``check_flap``; OSError ETIMEDOUT if the carrier does not return.
     """
+    check_flap(host, interface, with_advertised=False)
     index = host.index(interface)
     carrier = has_carrier(host, interface)
     had = attached(host, index)
@@ -72,74 +100,179 @@ def has_carrier(host: Host, interface: str) -> bool:
     return bool(host.link(interface)["flags"] & IFF_LOWER_UP)
 
 
+def check_flap(host: Host, interface: str, with_advertised: bool = True) -> None:
+    """Raise ValueError if an interface has what could not be recreated exactly after a flap.
+
+    Routes advertised by routers, which the kernel learns again, count before a change that was
+    asked for, but do not keep it from being undone.
+    """
+    index = host.index(interface)
+    lost = [
+        f"{_named(request)} ({', '.join(lacks)})"
+        for request, lacks in _state(host, index)
+        if lacks and (with_advertised or lacks != [ADVERTISED])
+    ]
+    lost += _nexthops(host, index)
+    if lost:
+        raise ValueError(
+            f"a driver may take {interface} down for it, and these could not be recreated exactly: "
+            f"{listed(lost)}; remove them before the run, or choose another interface"
+        )
+
+
+def listed(things: Sequence[str]) -> str:
+    """Return the first of several things, and how many more there are."""
+    more = f" and {len(things) - LISTED_MAX} more" if len(things) > LISTED_MAX else ""
+    return ", ".join(things[:LISTED_MAX]) + more
+
+
+def lost_with_ipv6(host: Host, index: Optional[int] = None) -> list[str]:
+    """Return what one or all interfaces lose permanently if the kernel stops IPv6 there.
+
+    These are addresses, neighbours and routes that the kernel does not make by itself.
+    """
+    lost = []
+    for (noun, fields), _ in _state(host, index):
+        own = dict(fields)
+        by_kernel = {"addr": IFAPROT_KERNEL_LL, "route": RTPROT_KERNEL}.get(noun)
+        if own["family"] != socket.AF_INET6 or own.get("proto", -1) == by_kernel:
+            continue
+        if noun != "addr":
+            lost.append(_named((noun, fields)))
+        elif not (_is_link_local(own) or ip_address(own["address"]).is_loopback):
+            lost.append(own["address"])
+    return lost + _nexthops(host, index)
+
+
+def _nexthops(host: Host, index: Optional[int]) -> list[str]:
+    return [f"nexthop {number}" for number, oif, _ in host.nexthops() if index in (None, oif)]
+
+
 def assigned_ipv6(host: Host, index: int) -> list[Request]:
     """Return requests that recreate permanent IPv6 addresses, except link-local ones."""
     messages = host.rtnl("addr", "dump", index=index, family=socket.AF_INET6)
-    requests = [_address(item, 0) for item in messages if item["flags"] & IFA_F_PERMANENT]
+    requests = [_address(item)[0] for item in reversed(messages) if item["flags"] & IFA_F_PERMANENT]
     return [item for item in requests if not _is_link_local(dict(item[1]))]
 
 
 def attached(host: Host, index: int) -> list[Request]:
     """Return requests that recreate an interface's addresses, neighbours and routes."""
-    requests: list[Request] = []
-    requests += [_address(message) for message in host.rtnl("addr", "dump", index=index)]
-    for message in host.rtnl("neigh", "dump", ifindex=index):
-        if message["state"] & NUD_PERMANENT and message.get_attr("NDA_LLADDR"):
-            entry = {"dst": message.get_attr("NDA_DST"), "lladdr": message.get_attr("NDA_LLADDR")}
-            requests.append(("neigh", (*entry.items(), ("ifindex", index), ("state", "permanent"))))
-    return requests + _routes(host, index)
+    return [request for request, lacks in _state(host, index) if not lacks]
 
 
-def _address(message: Any, hurry: int = IFA_F_NODAD) -> Request:
-    own = [(key, message.get_attr(name)) for key, name in _ADDRESS if message.get_attr(name)]
-    more = [
-        ("index", message["index"]),
-        ("prefixlen", message["prefixlen"]),
-        ("family", message["family"]),
-    ]
-    flags = (message.get_attr("IFA_FLAGS") or message["flags"]) & _FLAGS
+def _state(host: Host, index: Optional[int]) -> Iterator[Recreated]:
+    """Yield the addresses, neighbours and routes of one or all interfaces.
+
+    Without those that the kernel makes again by itself.
+    """
+    messages = host.rtnl("addr", "dump", **({} if index is None else {"index": index}))
+    newest_first = [message for message in messages if message["family"] == socket.AF_INET6]
+    ipv4 = [message for message in messages if message["family"] != socket.AF_INET6]
+    for message in (*ipv4, *reversed(newest_first)):
+        request, lacks = _address(message)
+        if not (lacks and _is_link_local(dict(request[1]))):
+            yield request, lacks
+    proxies = host.rtnl("neigh", "dump", dump_filter=_is_set, flags=NTF_PROXY)
+    for message in (*host.rtnl("neigh", "dump"), *proxies):
+        if index in (None, message["ifindex"]) and _is_set(message):
+            yield _neighbour(message)
+    for message in host.rtnl("route", "dump"):
+        by_kernel = message["proto"] == RTPROT_KERNEL and message["type"] != RTN_UNICAST
+        if not by_kernel and (index is None or index in (oif for oif, _ in hops(message))):
+            yield _route(message)
+
+
+def hops(message: Any) -> Iterator[tuple[int, Optional[str]]]:
+    """Yield the interface and the gateway of each way that a route's message names."""
+    legs = message.get_attr("RTA_MULTIPATH")
+    for leg in (message,) if legs is None else legs:
+        index = leg.get_attr("RTA_OIF") if legs is None else leg["oif"]
+        if index is not None:
+            yield index, leg.get_attr("RTA_GATEWAY") or (leg.get_attr("RTA_VIA") or {}).get("addr")
+
+
+def _is_set(message: Any) -> bool:
+    """Return whether a program set a neighbour, or learnt it in place of the kernel."""
+    if message["flags"] & (NTF_PROXY | NTF_EXT_LEARNED) or message.get_attr("NDA_FLAGS_EXT"):
+        return True
+    if message["state"] & NUD_NOARP:  # the kernel makes those of multicast addresses
+        return not ip_address(message.get_attr("NDA_DST")).is_multicast
+    return bool(message["state"] & NUD_PERMANENT)
+
+
+def _split(message: Any, names: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Return attributes under the names that a request has for them, and the names of others."""
+    own: dict[str, Any] = {}
+    lacks: list[str] = []
+    for name, value in message["attrs"]:
+        if name in names:
+            own[names[name]] = value
+        elif name == "UNKNOWN":
+            number = value["header"]["type"]
+            lacks.append(_UNNAMED.get(number, f"attribute {number}"))
+        elif name not in _STATE:
+            lacks.append(name.partition("_")[2].lower())
+    return own, lacks
+
+
+def _address(message: Any) -> Recreated:
+    own, lacks = _split(message, _ADDRESS)
+    own.update((key, message[key]) for key in ("index", "prefixlen", "family"))
+    flags = message.get_attr("IFA_FLAGS") or message["flags"]
     if message["family"] == socket.AF_INET6:
-        flags |= hurry  # usable at once, not a second later
+        own["flags"] = flags & _FLAGS_OF_IPV6
+        lacks += [name for flag, name in _FLAGS_OF_KERNEL.items() if flags & flag]
     else:
-        more.append(("scope", message["scope"]))
-    if flags:
-        more.append(("flags", flags))
+        own["scope"] = message["scope"]
+        own |= {"flags": flags & _FLAGS} if flags & _FLAGS else {}
     # A leased address must not become permanent. Equal requests may differ in the remaining
     # seconds; the kernel then returns EEXIST.
     times = message.get_attr("IFA_CACHEINFO") or {}
-    limited = times.get("ifa_valid", FOREVER_S) != FOREVER_S
-    lasting = (
-        [
-            ("preferred_lft", times["ifa_preferred"]),
-            ("valid_lft", times["ifa_valid"]),
-        ]
-        if limited
-        else []
-    )
-    return "addr", (*own, *more, *lasting)
+    lasting = {"preferred_lft": "ifa_preferred", "valid_lft": "ifa_valid"}
+    if any(times.get(name, FOREVER_S) != FOREVER_S for name in lasting.values()):
+        own.update((key, times[name]) for key, name in lasting.items())
+    return ("addr", tuple(own.items())), lacks
 
 
-def _routes(host: Host, index: int) -> list[Request]:
-    requests: list[Request] = []
-    for message in host.rtnl("route", "dump", oif=index):
-        if message["proto"] == RTPROT_KERNEL or message["type"] != 1:
-            continue
-        own = [(key, message.get_attr(name)) for key, name in _ROUTE if message.get_attr(name)]
-        family = message["family"]
-        if message["dst_len"] == 0:
-            own.append(("dst", "default"))
-        else:
-            own[0] = ("dst", f"{own[0][1]}/{message['dst_len']}")
-        more = [("oif", index), ("family", family), ("proto", message["proto"])]
-        if family == socket.AF_INET:
-            more.append(("scope", message["scope"]))
-        requests.append(("route", (*own, *more)))
-    return requests
+def _neighbour(message: Any) -> Recreated:
+    own, lacks = _split(message, _NEIGHBOUR)
+    own.update((key, message[key]) for key in ("ifindex", "state", "family"))
+    kept = message["flags"] & (NTF_PROXY | NTF_ROUTER)
+    if kept:
+        own["flags"] = kept
+    if message["flags"] & NTF_EXT_LEARNED:
+        lacks.append("extern_learn")
+    return ("neigh", tuple(own.items())), lacks
 
 
-def restore_missing(host: Host, had: Sequence[Request], have: Sequence[Request]) -> None:
+def _route(message: Any) -> Recreated:
+    own, lacks = _split(message, _ROUTE)
+    length = message["dst_len"]
+    own["dst"] = f"{own['dst']}/{length}" if length else "default"
+    if "metrics" in own:
+        known = [name for name, _ in own["metrics"]["attrs"] if name != "UNKNOWN"]
+        names = {name: name.partition("_")[2].lower() for name in known}
+        own["metrics"], unknown = _split(own["metrics"], names)
+        lacks += unknown
+    own.update((key, message[key]) for key in ("family", "proto", "type", "tos"))
+    if message["family"] == socket.AF_INET:
+        own["scope"] = message["scope"]
+    kept = message["flags"] & (RTNH_F_ONLINK | RTNH_F_PERVASIVE)
+    if kept:
+        own["flags"] = kept
+    if message["proto"] == RTPROT_RA:
+        lacks = [ADVERTISED]
+    elif (message.get_attr("RTA_CACHEINFO") or {}).get("rta_expires"):
+        lacks.append("expires")
+    return ("route", tuple(own.items())), lacks
+
+
+def restore_missing(
+    host: Host, had: Sequence[Request], have: Sequence[Request], at_once: bool = True
+) -> None:
     """Recreate what is missing; additions by other processes stay.
 
+    IPv6 addresses can be used ``at_once``, without a second of duplicate address detection.
     Continues after a refusal; OSError at the end lists every refusal.
     """
     missing = [request for request in had if request not in have]
@@ -147,7 +280,7 @@ def restore_missing(host: Host, had: Sequence[Request], have: Sequence[Request])
         refusals = [
             (request, error)
             for request in missing
-            if (error := _refusal(host, *request)) is not None
+            if (error := _refusal(host, *request, at_once)) is not None
         ]
         if len(refusals) == len(missing):
             words = "; ".join(f"{_named(request)}: {error.strerror}" for request, error in refusals)
@@ -156,12 +289,21 @@ def restore_missing(host: Host, had: Sequence[Request], have: Sequence[Request])
         missing = [request for request, _ in refusals]
 
 
-def _refusal(host: Host, noun: str, fields: tuple[tuple[str, Any], ...]) -> Optional[OSError]:
+def _refusal(
+    host: Host, noun: str, fields: tuple[tuple[str, Any], ...], at_once: bool
+) -> Optional[OSError]:
+    own = dict(fields)
+    flags = own.get("flags", 0)
+    is_hurried = at_once and own.get("family") == socket.AF_INET6 and not flags & IFA_F_NODAD
     try:
-        host.rtnl(noun, "add", **dict(fields))
+        if noun == "addr" and is_hurried:
+            host.rtnl(noun, "add", **{**own, "flags": flags | IFA_F_NODAD})
+            host.rtnl(noun, "replace", **own)
+        else:
+            host.rtnl(noun, _VERBS[noun], **own)
     except OSError as error:
         # The kernel recreates link-local addresses.
-        if error.errno != errno.EEXIST and not _is_link_local(dict(fields)):
+        if error.errno != errno.EEXIST and not _is_link_local(own):
             return error
     return None
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import socket
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Any, Optional
 
 from udpbench.agent.host.system import Host, link_kind
@@ -36,7 +34,7 @@ class Up(Kind):
         index = host.index(target)
         had = [] if value else link_flap.assigned_ipv6(host, index)
         host.rtnl("link", "set", index=index, state="up" if value else "down")
-        link_flap.restore_missing(host, had, [])
+        link_flap.restore_missing(host, had, [], at_once=False)
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
@@ -48,21 +46,12 @@ FOLLOWERS = ("vlan", "macvlan", "macvtap")
 """Kinds of upper interface whose MTU is lowered with the lower one's (NETDEV_CHANGEMTU)."""
 
 
-def ipv6_addresses(host: Host, index: Optional[int] = None) -> list[str]:
-    """Return IPv6 addresses of one or all interfaces, without those created by the kernel."""
-    fields = {} if index is None else {"index": index}
-    messages = host.rtnl("addr", "dump", family=socket.AF_INET6, **fields)
-    addresses = [ip_address(message.get_attr("IFA_ADDRESS")) for message in messages]
-    return [
-        str(address) for address in addresses if not (address.is_link_local or address.is_loopback)
-    ]
-
-
 class Mtu(Kind):
     """An interface's MTU in bytes.
 
-    Below 1280 the kernel removes IPv6 addresses, which nothing would restore; and it lowers, but
-    does not raise, the MTU of a VLAN or macvlan on the interface. Both are refused.
+    Below 1280 the kernel ends IPv6 on it, with addresses, routes and neighbours that nothing would
+    restore; and it lowers, but does not raise, the MTU of a VLAN or macvlan on the interface. Both
+    are refused.
     """
 
     disruptive = flaps = True
@@ -78,11 +67,11 @@ class Mtu(Kind):
         host.rtnl("link", "set", index=host.index(target), mtu=value)
 
     def check(self, host: Host, target: str, value: int, now: int) -> None:
-        """Refuse a change that would remove IPv6 addresses or lower an upper interface's MTU."""
+        """Refuse a change that would end IPv6 in use or lower an upper interface's MTU."""
         index = host.index(target)
-        lost = ipv6_addresses(host, index)
-        if value < IPV6_MIN_MTU_BYTES <= now and lost:
-            what = f"below {IPV6_MIN_MTU_BYTES} B {target} would lose {', '.join(lost)}"
+        lost = link_flap.lost_with_ipv6(host, index) if value < IPV6_MIN_MTU_BYTES <= now else ()
+        if lost:
+            what = f"below {IPV6_MIN_MTU_BYTES} B {target} would lose {link_flap.listed(lost)}"
             raise OSError(errno.EBUSY, f"{what}; choose at least {IPV6_MIN_MTU_BYTES} B")
         lowered = [
             f"{upper.get_attr('IFLA_IFNAME')} ({upper.get_attr('IFLA_MTU')} B)"

@@ -13,8 +13,7 @@ from typing import Any, Optional
 
 from udpbench.agent.host.control_path import ssh_connection
 from udpbench.agent.host.system import Host, link_kind
-
-RTN_UNICAST = 1  # include/uapi/linux/rtnetlink.h
+from udpbench.agent.settings.link_flap import RTN_UNICAST, hops
 
 
 @dataclass(frozen=True)
@@ -93,24 +92,37 @@ def diverting(host: Host, target: str) -> bool:
     """
     interface, _, requested = target.partition("/")
     peer, _ = _peer(ssh_connection(host))
-    if peer is None or peer.version != ip_interface(requested).version:
+    if peer is None:
+        return False
+    is_neighbour = "/" not in requested
+    # A route to an IPv4 network may have a gateway of IPv6.
+    if not is_neighbour and peer.version != ip_interface(requested).version:
         return False
     try:
         host.rtnl("route", "get", dst=str(peer))
     except OSError:
         return False
     family = socket.AF_INET if peer.version == 4 else socket.AF_INET6
-    anywhere = "0.0.0.0" if peer.version == 4 else "::"  # noqa: S104 - the default route
     ways = [
-        KernelRoute(
-            f"{message.get_attr('RTA_DST') or anywhere}/{message['dst_len']}",
-            message.get_attr("RTA_OIF"),
-            message.get_attr("RTA_GATEWAY"),
-        )
+        KernelRoute(f"{message.get_attr('RTA_DST') or _any(peer)}/{message['dst_len']}", *hop)
         for message in host.rtnl("route", "dump", family=family)
-        if message["type"] == RTN_UNICAST and message.get_attr("RTA_OIF") is not None
+        if message["type"] == RTN_UNICAST
+        for hop in _hops(host, message)
     ]
     return would_divert(peer, requested, host.index(interface), ways)
+
+
+def _any(peer: Any) -> str:
+    return "0.0.0.0" if peer.version == 4 else "::"  # noqa: S104 - the default route
+
+
+def _hops(host: Host, message: Any) -> list[tuple[int, Optional[str]]]:
+    """Return interface and gateway of each way of a route.
+
+    Those of all nexthop objects if the kernel names only the object: it does with
+    net.ipv4.nexthop_compat_mode 0.
+    """
+    return list(hops(message)) or [(index, gateway) for _, index, gateway in host.nexthops()]
 
 
 def _peer(ssh_connection: Optional[str]) -> tuple[Any, str]:
@@ -168,12 +180,21 @@ def _link(message: Any) -> KernelLink:
 
 
 def _routes(host: Host, peer: Any) -> list[KernelRoute]:
-    """Return every default route, and the kernel's route to the peer with policy routing."""
+    """Return every default route, and the kernel's route to the peer with policy routing.
+
+    Of several ways to the peer the kernel names only that of one flow.
+    """
     known = []
     for message in host.rtnl("route", "dump"):
-        index = message.get_attr("RTA_OIF")
-        if message["dst_len"] == 0 and message["type"] == 1 and index is not None:
-            known.append(KernelRoute("0.0.0.0/0" if peer.version == 4 else "::/0", index))
+        if message["type"] != RTN_UNICAST:
+            continue
+        ways = _hops(host, message)
+        if message["dst_len"] == 0:
+            known += [KernelRoute(f"{_any(peer)}/0", index) for index, _ in ways]
+        elif len(ways) > 1 and peer in ip_network(
+            f"{message.get_attr('RTA_DST')}/{message['dst_len']}"
+        ):
+            known += [KernelRoute(str(peer), index) for index, _ in ways]
     try:
         way = host.rtnl("route", "get", dst=str(peer))
     except OSError:  # a separate namespace, started from an SSH session's shell

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Union
 
-from udpbench.agent.host.system import Host
-from udpbench.agent.settings.kind import Command, Kind
-from udpbench.agent.settings.links import ipv6_addresses
+from udpbench.agent.host.system import Host, own_address
+from udpbench.agent.settings import link_flap
+from udpbench.agent.settings.kind import EVERY, Command, Kind
 from udpbench.agent.settings.routes import check_forwarding
 from udpbench.model import sysctl_refusal
 
@@ -50,6 +52,14 @@ ALONG: Mapping[str, tuple[str, ...]] = {
     },
 }
 """Parameter → others that the kernel changes with it; a star matches any name."""
+_IN_TWO_UNITS = re.compile(
+    r"net/ipv[46]/(?:neigh/[^/]+/(?:unres_qlen(?:_bytes)?|(?:base_reachable|retrans)_time(?:_ms)?)"
+    r"|route/gc_min_interval(?:_ms)?)"
+)
+"""The same number, also rounded (net/core/neighbour.c, net/ipv6/route.c)."""
+_OF_INTERFACE = re.compile(r"net/ipv[46]/(?:conf|neigh)/([^/]+)/[^/]+")
+_ONE_WAY = ("net/netfilter/nf_hooks_lwtunnel",)
+ADDR_GEN_MODE_NONE = "1"
 
 
 def _read(host: Host, name: str) -> Plain:
@@ -59,6 +69,8 @@ def _read(host: Host, name: str) -> Plain:
 
 def _along(host: Host, own: str) -> list[str]:
     names: list[str] = []
+    if _IN_TWO_UNITS.fullmatch(own):
+        names += [re.sub("_(?:bytes|ms)$", "", own) + unit for unit in ("", "_bytes", "_ms")]
     for pattern in ALONG.get(own, ()):
         folder, star, rest = pattern.partition("*")
         if not star:
@@ -75,6 +87,26 @@ def _name(target: str) -> str:
     if any(part in ("", ".", "..") or "/" in part for part in parts):
         raise ValueError(f"{target} is not the name of a kernel parameter")
     return "/".join(parts)
+
+
+def _ipv6_addresses(host: Host) -> set[tuple[int, str, int]]:
+    messages = host.rtnl("addr", "dump", family=socket.AF_INET6)
+    return {(item["index"], own_address(item), item["prefixlen"]) for item in messages}
+
+
+@contextmanager
+def _no_new_addresses(host: Host, name: str) -> Iterator[None]:
+    """Remove link-local addresses that the kernel makes, even on a link that is down, for a mode.
+
+    net/ipv6/addrconf.c: addrconf_sysctl_addr_gen_mode().
+    """
+    if not name.endswith("/addr_gen_mode"):
+        yield
+        return
+    had = _ipv6_addresses(host)
+    yield
+    for index, address, length in _ipv6_addresses(host) - had:
+        host.rtnl("addr", "del", index=index, address=address, prefixlen=length)
 
 
 class Sysctl(Kind):
@@ -94,6 +126,11 @@ class Sysctl(Kind):
         0: "the kernel limits it; use the value it kept",
     }
 
+    def disturbed(self, target: str) -> str:
+        """Return the interface that a parameter belongs to, or EVERY."""
+        match = _OF_INTERFACE.fullmatch(_name(target))
+        return match.group(1) if match is not None and match.group(1) != "default" else ""
+
     def read(self, host: Host, target: str) -> Value:
         """Return the value, or {name: value} with those changed along; several numbers are text."""
         own = _name(target)
@@ -104,6 +141,10 @@ class Sysctl(Kind):
 
     def write(self, host: Host, target: str, value: Value) -> None:
         """Set the value; a value read with others is restored with them."""
+        with _no_new_addresses(host, _name(target)):
+            self._write(host, target, value)
+
+    def _write(self, host: Host, target: str, value: Value) -> None:
         if not isinstance(value, dict):
             host.write_text(f"/proc/sys/{_name(target)}", f"{value}\n")
             return
@@ -130,22 +171,26 @@ class Sysctl(Kind):
     def check(self, host: Host, target: str, value: Value, now: Value) -> None:
         """Refuse parameters that no measurement needs, and changes that cannot be undone.
 
-        Such changes lose addresses, advertised routes or LRO.
+        Such changes lose or add addresses, or lose routes, neighbours or LRO.
         """
         del now
-        allowed = sysctl_refusal(_name(target))
+        name, interface = _name(target), self.disturbed(target)
+        allowed = sysctl_refusal(name)
         if allowed is not None:
             raise ValueError(f"it must not be set here; {allowed}; leave it out")
+        if name in _ONE_WAY:
+            raise ValueError("the kernel does not set it back; set it by hand before the run")
+        if interface and name.endswith("/addr_gen_mode") and str(value) != ADDR_GEN_MODE_NONE:
+            what = f"{target} would permanently add link-local addresses"
+            raise OSError(errno.EBUSY, f"{what}; only {ADDR_GEN_MODE_NONE} (none) can be undone")
         if str(value) == "0":
             return
-        check_forwarding(host, _name(target))
-        match = re.fullmatch(r"net/ipv6/conf/([^/]+)/disable_ipv6", _name(target))
-        if match is None or match.group(1) == "default":
+        check_forwarding(host, name)
+        if not interface or not name.endswith("/disable_ipv6"):
             return
-        interface = match.group(1)
-        lost = ipv6_addresses(host, None if interface == "all" else host.index(interface))
+        lost = link_flap.lost_with_ipv6(host, None if interface == EVERY else host.index(interface))
         if lost:
-            what = f"{target} would permanently remove {', '.join(lost)}"
+            what = f"{target} would permanently remove {link_flap.listed(lost)}"
             raise OSError(errno.EBUSY, f"{what}; remove them first, or choose another interface")
 
     def by_hand(self, target: str, value: Any) -> Command:
