@@ -250,8 +250,9 @@ class Server:
     def flap(self, interface: str) -> None:
         """Take a link down and up, as a driver does that sets its rings."""
         from udpbench.agent.host.system import Host
-        from udpbench.agent.settings.link_flap import restored_link
+        from udpbench.agent.settings.link_flap import check_flap, restored_link
 
+        check_flap(Host(), interface)
         with restored_link(Host(), interface):
             shell(f"ip link set {interface} down && ip link set {interface} up")
 
@@ -285,6 +286,12 @@ class Server:
         from settings_random import rounds_that_left_a_trace
 
         return rounds_that_left_a_trace(seed, rounds)
+
+    def sweep(self) -> tuple[int, list[str]]:
+        """Set and restore every sysctl, and return how many and what differs afterwards."""
+        from settings_sweep import differences_after_restoring
+
+        return differences_after_restoring()
 
     def by_hand(self, settings: list[dict[str, Any]], values: list[Any]) -> list[str]:
         """Return the commands that would set values by hand."""

@@ -302,7 +302,7 @@ def _refusal(
         else:
             host.rtnl(noun, _VERBS[noun], **own)
     except OSError as error:
-        # The kernel recreates link-local addresses.
+        # The kernel recreates link-local addresses and their route.
         if error.errno != errno.EEXIST and not _is_link_local(own):
             return error
     return None
@@ -314,4 +314,6 @@ def _named(request: Request) -> str:
 
 
 def _is_link_local(fields: dict[str, Any]) -> bool:
+    if fields.get("proto") == RTPROT_KERNEL and fields.get("dst") == "fe80::/64":
+        return True
     return "address" in fields and ip_address(fields["address"]).is_link_local

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from udpbench.agent.host import files
 from udpbench.agent.host.system import Host, link_kind
 from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.kind import Command, Kind
@@ -46,12 +47,26 @@ FOLLOWERS = ("vlan", "macvlan", "macvtap")
 """Kinds of upper interface whose MTU is lowered with the lower one's (NETDEV_CHANGEMTU)."""
 
 
+def _own_parameters(host: Host, interface: str) -> list[str]:
+    """Return IPv6 parameters that an interface would not have if it were new."""
+    own = []
+    for room in ("net/ipv6/conf", "net/ipv6/neigh"):
+        for name in files.names(host, f"/proc/sys/{room}/{interface}"):
+            value, inherited = (
+                files.read(host, f"/proc/sys/{room}/{place}/{name}")
+                for place in (interface, "default")
+            )
+            if name != "mtu" and inherited not in (None, value):
+                own.append(f"{room}/{interface}/{name}={value}")
+    return own
+
+
 class Mtu(Kind):
     """An interface's MTU in bytes.
 
-    Below 1280 the kernel ends IPv6 on it, with addresses, routes and neighbours that nothing would
-    restore; and it lowers, but does not raise, the MTU of a VLAN or macvlan on the interface. Both
-    are refused.
+    Below 1280 the kernel ends IPv6 on it, with addresses, routes, neighbours and parameters that
+    nothing would restore; and it lowers, but does not raise, the MTU of a VLAN or macvlan on the
+    interface. Both are refused.
     """
 
     disruptive = flaps = True
@@ -69,7 +84,9 @@ class Mtu(Kind):
     def check(self, host: Host, target: str, value: int, now: int) -> None:
         """Refuse a change that would end IPv6 in use or lower an upper interface's MTU."""
         index = host.index(target)
-        lost = link_flap.lost_with_ipv6(host, index) if value < IPV6_MIN_MTU_BYTES <= now else ()
+        lost: list[str] = []
+        if value < IPV6_MIN_MTU_BYTES <= now:
+            lost = [*link_flap.lost_with_ipv6(host, index), *_own_parameters(host, target)]
         if lost:
             what = f"below {IPV6_MIN_MTU_BYTES} B {target} would lose {link_flap.listed(lost)}"
             raise OSError(errno.EBUSY, f"{what}; choose at least {IPV6_MIN_MTU_BYTES} B")

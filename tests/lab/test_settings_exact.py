@@ -1,0 +1,273 @@
+"""What is not undone exactly is refused before anything changes; the kernel decides, in namespaces."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from sampled import sampled
+from settings_fixture import Inside, Refused, setting, wire
+
+pytestmark = [
+    pytest.mark.apart,
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo pytest tests/lab"),
+]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Inside]:
+    """Yield a namespace whose receive0 is up, with an address of each family."""
+    sender, receiver = Inside(), Inside()
+    wire(sender, receiver)
+    receiver.shell(f"ip link set receive0 up && {BASE}")
+    receiver.call("settled", interface="receive0")
+    yield receiver
+    receiver.close()
+    sender.close()
+
+
+BASE = "ip address add 10.9.9.9/24 dev receive0 && ip -6 address add fd09::9/64 dev receive0 nodad"
+CLEAN = (
+    "ip nexthop flush 2>/dev/null; ip neigh flush all nud all dev receive0"
+    "; ip -6 neigh show proxy | while read a _; do ip neigh del proxy $a dev receive0; done"
+    "; ip -4 neigh show proxy | while read a _; do ip neigh del proxy $a dev receive0; done"
+    "; ip route flush table 77; ip -6 route flush table 77; ip address flush dev receive0"
+    "; ip link set receive0 down; ip link set receive0 up"
+)
+STATE = (
+    "ip -d -o address show dev receive0; echo; (ip -d route show table all"
+    "; ip -d -6 route show table all; ip nexthop"
+    "; ip -d neigh show nud permanent; ip -d neigh show nud noarp | grep -v ' 33:33'"
+    "; ip -d neigh show proxy; ip -d -6 neigh show proxy) | sort"
+)
+ADDRESSES = (
+    "10.9.8.1/24",
+    "10.9.8.2/24",
+    "10.9.7.1 peer 10.9.7.2/32",
+    "10.9.6.1/24 brd + label receive0:x",
+    "fd08::1/64",
+    "fd08::2/64",
+    "fd08::3/64 nodad",
+    "fd07::1 peer fd07::2/128",
+    "fe80::9/64",
+)
+OF_ADDRESS = ("", "", "noprefixroute", "metric 77", "preferred_lft 0", "proto 9", "home mngtmpaddr")
+ROUTES = (
+    "10.66.{n}.0/24 via 10.9.9.1",
+    "10.66.{n}.0/24 dev receive0",
+    "local 10.67.{n}.0/24 dev receive0",
+    "10.68.{n}.0/24 via inet6 fd09::1 dev receive0",
+    "default via 10.9.9.{n}",
+    "10.69.{n}.0/24 via 10.77.{n}.1 dev receive0 onlink",
+    "10.70.{n}.0/24 nexthop via 10.9.9.1 dev receive0 nexthop via 10.9.9.2 dev receive0",
+    "10.71.{n}.0/24 nhid 7",
+    "10.72.{n}.0/24 dev receive0 proto kernel scope link src 10.9.9.9",
+    "blackhole 10.73.{n}.0/24",
+    "fd66:{n}::/64 via fd09::1",
+    "fd66:{n}::/64 dev receive0",
+    "fd66:{n}::/64 dev receive0 proto kernel",
+    "fd67:{n}::/64 via fe80::{n} dev receive0",
+    "fd68:{n}::/64 nexthop via fd09::1 nexthop via fd09::2",
+    "fd69:{n}::/64 via fd09::1 pref high",
+    "default via fe80::{n} dev receive0 proto ra",
+)
+OF_ROUTE = (
+    *("", "", "metric 50", "mtu 1400", "mtu lock 1300 advmss 900", "initcwnd 20 quickack 1"),
+    *("table 77", "proto 99", "tos 0x10", "realms 5", "features ecn congctl cubic", "scope link"),
+    *("rto_min 200ms window 9000", "ttl-propagate enabled", "fastopen_no_cookie 1", "expires 900"),
+    *("from fd09::/64", "encap ip6 dst fd09::5", "src fd09::9", "src 10.9.9.9"),
+)
+NEIGHBOURS = (
+    "neigh replace 10.9.9.{n} lladdr 02:00:00:00:00:{n} dev receive0 nud permanent",
+    "neigh replace fd09::{n} lladdr 02:00:00:00:00:{n} dev receive0 nud permanent router",
+    "neigh replace 10.9.9.{n} lladdr 02:00:00:00:00:{n} dev receive0 nud noarp",
+    "neigh replace 10.9.9.{n} lladdr 02:00:00:00:00:{n} dev receive0 nud permanent proto 9",
+    "neigh replace 10.9.9.{n} lladdr 02:00:00:00:00:{n} dev receive0 nud permanent extern_learn",
+    "neigh add proxy 10.9.9.{n} dev receive0",
+    "neigh add proxy fd09::{n} dev receive0",
+    "nexthop add id {n} via 10.9.9.{n} dev receive0",
+)
+
+
+def drawn(chance: random.Random) -> str:
+    """Return one command; the kernel refuses some of the combinations."""
+    n = chance.randrange(10, 99)
+    kind = chance.choice(("address", "route", "route", "neighbour"))
+    if kind == "address":
+        return f"ip address add {chance.choice(ADDRESSES)} dev receive0 {chance.choice(OF_ADDRESS)}"
+    if kind == "neighbour":
+        return "ip " + chance.choice(NEIGHBOURS).format(n=n)
+    route, more = chance.choice(ROUTES).format(n=n), chance.choice(OF_ROUTE)
+    family = "-6" if re.search("fd6|fe80", route) else "-4"
+    extra = "ip nexthop add id 7 via 10.9.9.7 dev receive0; " if "nhid" in route else ""
+    return f"{extra}ip {family} route {chance.choice(('add', 'append'))} {route} {more}"
+
+
+def state(receiver: Inside) -> str:
+    """Return what an administrator would see, without seconds that go by."""
+    receiver.call("settled", interface="receive0")
+    wait = "until ! ip -6 address show dev receive0 | grep -q tentative; do :; done"
+    receiver.shell(f"timeout 10 sh -c '{wait}'")
+    return re.sub(r"expires \d+sec", "expires", receiver.shell(STATE))
+
+
+@pytest.mark.parametrize(
+    ("seed", "rounds"), sampled([(1, 12), *((seed, 60) for seed in range(2, 8))], [(1, 12)])
+)
+def test_a_flap_leaves_what_there_was_or_is_refused(
+    receiver: Inside, seed: int, rounds: int
+) -> None:
+    """Addresses, neighbours and routes with options at random, and all that ``ip -d`` shows."""
+    chance = random.Random(seed)
+    refused = 0
+    for number in range(rounds):
+        receiver.shell(f"{CLEAN}; {BASE}")
+        commands = [drawn(chance) for _ in range(chance.randrange(1, 6))]
+        for command in commands:
+            receiver.shell(f"{command} 2>/dev/null; true")
+        before = state(receiver)
+        with suppress(Refused):
+            receiver.call("flap", interface="receive0")
+            refused -= 1
+        refused += 1
+        assert before.splitlines() == state(receiver).splitlines(), (number, commands)
+    assert 0 < refused < rounds
+
+
+def test_every_sysctl_of_a_namespace_is_restored_with_what_it_changes(receiver: Inside) -> None:
+    """Each that takes another value; then all of /proc/sys/net is as before, and what ``ip`` shows."""
+    taken, differing = receiver.call("sweep", deadline_s=120.0)
+    assert [] == differing
+    assert taken > 300
+
+
+IPV6 = "ip -6 address show; ip -6 route show table all | sort; ip -6 neigh show nud permanent"
+LINK_LOCAL = (
+    "sysctl -qw net.ipv6.conf.receive0.addr_gen_mode=0"
+    "; timeout 10 sh -c 'while ip -6 address | grep -q tentative; do :; done'"
+    "; ip -6 address del fd09::9/64 dev receive0"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "lost"),
+    [
+        ("ip -6 route add 2001:db8::/64 dev receive0", "route 2001:db8::/64"),
+        ("ip -6 route add default via fe80::1 dev receive0 proto ra", "route default"),
+        ("ip -6 neigh add fe80::7 lladdr 02:00:00:00:00:07 dev receive0", "neigh fe80::7"),
+        ("ip -6 neigh add proxy fe80::8 dev receive0", "neigh fe80::8"),
+        ("ip nexthop add id 7 via fe80::1 dev receive0", "nexthop 7"),
+    ],
+)
+def test_ipv6_is_not_ended_under_what_would_not_come_back(
+    receiver: Inside, command: str, lost: str
+) -> None:
+    """With nothing but link-local addresses; on one interface, on all, or by a small MTU."""
+    receiver.shell(f"{LINK_LOCAL} && {command}")
+    before = receiver.shell(IPV6)
+    for where in ("receive0", "all"):
+        with pytest.raises(Refused, match=f"would permanently remove {lost}; remove them first"):
+            receiver.apply(setting("sysctl", f"net.ipv6.conf.{where}.disable_ipv6", 1))
+    with pytest.raises(Refused, match=f"below 1280 B receive0 would lose {lost}; choose at least"):
+        receiver.apply(setting("mtu", "receive0", 1200))
+    assert before == receiver.shell(IPV6)
+
+
+def test_ipv6_without_more_than_the_kernels_own_is_ended_and_comes_back(receiver: Inside) -> None:
+    """By both ways; a parameter of the interface would be reset by the second."""
+    receiver.shell(LINK_LOCAL)
+    before = state(receiver)
+    for requested in (
+        setting("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
+        setting("mtu", "receive0", 1200),
+    ):
+        receiver.apply(requested)
+        assert "fe80" not in receiver.shell(IPV6)
+        receiver.call("restore")
+        assert before == state(receiver)
+    receiver.shell("sysctl -qw net.ipv6.conf.receive0.accept_ra=0")
+    with pytest.raises(Refused, match="would lose net/ipv6/conf/receive0/accept_ra=0; choose"):
+        receiver.apply(setting("mtu", "receive0", 1200))
+
+
+def test_a_mode_adds_no_address_that_stays(receiver: Inside) -> None:
+    """None can be set, and nothing is made when it is put back; others make addresses."""
+    receiver.shell("sysctl -qw net.ipv6.conf.receive0.addr_gen_mode=0")
+    receiver.shell("ip link set receive0 down")
+    before = receiver.shell(IPV6)
+    for where in ("receive0", "all"):
+        name = f"net.ipv6.conf.{where}.addr_gen_mode"
+        for mode in (2, 3):
+            with pytest.raises(Refused, match="permanently add link-local addresses; only 1"):
+                receiver.apply(setting("sysctl", name, mode))
+        receiver.apply(setting("sysctl", name, 1))
+        receiver.call("restore")
+        assert before == receiver.shell(IPV6)
+
+
+def test_a_parameter_that_is_not_set_back_is_refused(receiver: Inside) -> None:
+    """The kernel takes no 0 for it, for the whole machine."""
+    name = "net.netfilter.nf_hooks_lwtunnel"
+    if not receiver.shell(f"sysctl -n {name} 2>/dev/null || true"):
+        pytest.skip("this kernel has no net.netfilter.nf_hooks_lwtunnel")
+    with pytest.raises(Refused, match="the kernel does not set it back; set it by hand"):
+        receiver.apply(setting("sysctl", name, 1))
+
+
+def test_a_flap_is_refused_before_the_change_and_in_a_dry_run(receiver: Inside) -> None:
+    """Whatever a driver does, the engine asks first; what routers advertise counts, too."""
+    receiver.shell(
+        "ip route add 10.70.0.0/16 nexthop via 10.9.9.1 nexthop via 10.9.9.2"
+        " && ip -6 route add default via fd09::1 proto ra && ip nexthop add id 7 dev receive0"
+    )
+    requested = setting("feature", "receive0/rx-gro", True)
+    lost = r"route 10.70.0.0/16 \(multipath\), route default \(advertised by a router\), nexthop 7"
+    with pytest.raises(Refused, match=f"recreated exactly: {lost}; remove them before the run"):
+        receiver.apply(requested)
+    (planned,) = receiver.call("plan", settings=[requested])
+    assert "a driver may take receive0 down for it" in planned["refusal"]
+    receiver.shell("ip route del 10.70.0.0/16 && ip -6 route del default && ip nexthop del id 7")
+    receiver.apply(requested)
+
+
+@pytest.mark.parametrize("way", ["plain", "legs", "objects"])
+def test_parameters_of_what_carries_ssh_are_left_alone(receiver: Inside, way: str) -> None:
+    """Those of every leg of a default route, and those for every interface; others may be set."""
+    receiver.shell(
+        "for k in 1 2; do ip link add site$k type bridge && ip link set site$k up"
+        " && ip address add 10.7.$k.1/24 dev site$k"
+        " && ip nexthop add id $k via 10.7.$k.9 dev site$k; done; ip nexthop add id 3 group 1/2"
+    )
+    receiver.shell(
+        {
+            "plain": "ip route add default via 10.7.1.9; ip route add default via 10.7.2.9 metric 9",
+            "legs": "ip route add default nexthop via 10.7.1.9 nexthop via 10.7.2.9",
+            "objects": "sysctl -qw net.ipv4.nexthop_compat_mode=0; ip route add default nhid 3",
+        }[way]
+    )
+    agent = Inside(
+        ["nsenter", f"--target={receiver.pid}", "--net", "--mount"],
+        {"SSH_CONNECTION": "192.0.2.9 50000 10.7.1.1 22"},
+    )
+    try:
+        for name in ("ipv4.conf.site1.rp_filter", "ipv4.neigh.site2.app_solicit"):
+            interface = name.split(".")[2]
+            with pytest.raises(Refused, match=f"SSH connection uses {interface} "):
+                agent.apply(setting("sysctl", f"net.{name}", 1))
+        for name in ("net.ipv4.conf.all.rp_filter", "net/ipv6/conf/all/disable_ipv6"):
+            with pytest.raises(Refused, match="uses site1, site2, and this acts on every interf"):
+                agent.apply(setting("sysctl", name, 1))
+        with pytest.raises(Refused, match="divert the packets of the SSH connection"):
+            agent.apply(setting("neighbour", "site2/10.7.2.9", "02:00:00:00:00:09"))
+        agent.apply(
+            setting("sysctl", "net.ipv4.conf.receive0.rp_filter", 2),
+            setting("sysctl", "net.ipv4.conf.default.rp_filter", 2),
+        )
+        agent.call("restore")
+    finally:
+        agent.close()
