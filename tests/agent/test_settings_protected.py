@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,16 @@ from proc_files import stat
 
 from udpbench.agent.host.control_path import ssh_connection
 from udpbench.agent.host.system import Host
+from udpbench.agent.settings.link_flap import listed
 from udpbench.agent.settings.protected import (
     KernelLink,
     KernelRoute,
+    diverting,
     protected,
     protected_interfaces,
     would_divert,
 )
+from udpbench.agent.settings.sysctl import Sysctl
 
 SSH = "192.0.2.9 50000 192.0.2.1 22"
 ETH0 = KernelLink(2, "eth0", "52:54:00:00:00:02")
@@ -174,3 +179,118 @@ def test_without_ssh_nothing_is_asked_or_protected(
     assert (None, frozenset()) == (ssh_connection(Host(tmp_path)), protected(Host(tmp_path)))
     monkeypatch.setenv("SSH_CONNECTION", SSH)
     assert SSH == ssh_connection(Host(tmp_path))
+
+
+class Message(dict[str, Any]):
+    """A message of rtnetlink: header fields by key, attributes by ``get_attr``."""
+
+    def get_attr(self, name: str) -> Any:
+        """Return an attribute; None if there is none."""
+        return self.get(name)
+
+
+def unicast(dst_len: int, **attributes: Any) -> Message:
+    """Return a unicast route."""
+    return Message(type=1, dst_len=dst_len, **attributes)
+
+
+class Routing(Host):
+    """A host with three links, whose routes the test makes."""
+
+    def __init__(self, root: Path, *routes: Message) -> None:
+        super().__init__(root)
+        self.routes = routes
+
+    def rtnl(self, noun: str, verb: str, **_: Any) -> list[Any]:
+        """Return the links or the routes; the way of a packet is the first."""
+        if noun == "link":
+            return [Message(index=k, IFLA_IFNAME=f"eth{k}") for k in range(1, 4)]
+        return [Message(RTA_OIF=1)] if verb == "get" else list(self.routes)
+
+    def nexthops(self) -> list[tuple[int, int, str | None]]:
+        """Return two nexthop objects."""
+        return [(7, 1, None), (8, 3, "192.0.2.254")]
+
+
+LEGS = [Message(oif=1), Message(oif=2, RTA_GATEWAY="198.51.100.254")]
+
+
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        (unicast(0, RTA_OIF=2), {"eth1", "eth2"}),
+        (unicast(0, RTA_MULTIPATH=LEGS), {"eth1", "eth2"}),
+        (unicast(24, RTA_DST="192.0.2.0", RTA_MULTIPATH=LEGS), {"eth1", "eth2"}),
+        (unicast(24, RTA_DST="198.51.100.0", RTA_MULTIPATH=LEGS), {"eth1"}),
+        (unicast(0), {"eth1", "eth3"}),
+        (Message(type=6, dst_len=0, RTA_MULTIPATH=LEGS), {"eth1"}),
+    ],
+    ids=["one", "legs", "legs to the peer", "legs elsewhere", "nexthop objects", "blackhole"],
+)
+def test_every_way_of_a_route_is_protected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: Message, expected: set[str]
+) -> None:
+    """The kernel names the way of one flow only."""
+    monkeypatch.setenv("SSH_CONNECTION", SSH)
+    assert expected == protected(Routing(tmp_path, route))
+
+
+@pytest.mark.parametrize(
+    ("route", "target", "expected"),
+    [
+        (unicast(24, RTA_DST="192.0.2.0", RTA_MULTIPATH=LEGS), "lo/198.51.100.254", True),
+        (unicast(0, RTA_MULTIPATH=LEGS), "lo/198.51.100.9", False),
+        (unicast(0), "lo/192.0.2.254", True),
+        (unicast(0, RTA_OIF=1, RTA_VIA={"family": 10, "addr": "fe80::1"}), "lo/fe80::1", True),
+        (unicast(0, RTA_OIF=1), "lo/fd00::/64", False),
+    ],
+)
+def test_the_neighbour_of_every_way_leads_the_connection(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    route: Message,
+    target: str,
+    expected: bool,
+) -> None:
+    """Also that of a gateway of IPv6 on the way to an IPv4 network."""
+    monkeypatch.setenv("SSH_CONNECTION", SSH)
+    assert expected == diverting(Routing(tmp_path, route), target)
+
+
+def test_a_kernel_without_nexthop_objects_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Linux 5.3; any other failure is reported."""
+
+    def refuse(code: int) -> None:
+        def dump(*_: object) -> list[bytes]:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr("udpbench.agent.host.genetlink.dump", dump)
+
+    refuse(errno.EOPNOTSUPP)
+    assert [] == Host(tmp_path).nexthops()
+    refuse(errno.ENOBUFS)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOBUFS)):
+        Host(tmp_path).nexthops()
+
+
+@pytest.mark.parametrize(
+    ("target", "interface"),
+    [
+        ("net.ipv4.conf.eth0.rp_filter", "eth0"),
+        ("net/ipv6/neigh/eth0.100/retrans_time", "eth0.100"),
+        ("net.ipv6.conf.all.disable_ipv6", "all"),
+        ("net.ipv4.conf.default.rp_filter", ""),
+        ("net.ipv4.ip_forward", ""),
+        ("net.core.rmem_max", ""),
+    ],
+)
+def test_a_parameter_disturbs_the_interface_in_its_name(target: str, interface: str) -> None:
+    """Or every interface, or none."""
+    assert interface == Sysctl().disturbed(target)
+
+
+def test_of_many_things_a_few_are_listed() -> None:
+    """And how many more there are."""
+    assert ["a, b", "a, b, c, d, e and 2 more"] == [listed("ab"), listed("abcdefg")]

@@ -191,8 +191,15 @@ def test_ipv6_without_more_than_the_kernels_own_is_ended_and_comes_back(receiver
         receiver.call("restore")
         assert before == state(receiver)
     receiver.shell("sysctl -qw net.ipv6.conf.receive0.accept_ra=0")
-    with pytest.raises(Refused, match="would lose net/ipv6/conf/receive0/accept_ra=0; choose"):
+    with pytest.raises(Refused, match="would reset net/ipv6/conf/receive0/accept_ra, for"):
         receiver.apply(setting("mtu", "receive0", 1200))
+    receiver.shell("sysctl -qw net.ipv6.conf.receive0.accept_ra=1")
+    receiver.apply(
+        setting("sysctl", "net.ipv6.conf.receive0.accept_ra", 0),
+        setting("mtu", "receive0", 1200),
+    )
+    receiver.call("restore")
+    assert before == state(receiver)
 
 
 def test_a_mode_adds_no_address_that_stays(receiver: Inside) -> None:
@@ -231,8 +238,15 @@ def test_a_flap_is_refused_before_the_change_and_in_a_dry_run(receiver: Inside) 
         receiver.apply(requested)
     (planned,) = receiver.call("plan", settings=[requested])
     assert "a driver may take receive0 down for it" in planned["refusal"]
-    receiver.shell("ip route del 10.70.0.0/16 && ip -6 route del default && ip nexthop del id 7")
+    receiver.shell("ip route del 10.70.0.0/16 && ip nexthop del id 7 && ip -6 route del default")
     receiver.apply(requested)
+    # What routers advertise meanwhile keeps nothing from being undone; other routes do.
+    receiver.shell("ip -6 route add default via fd09::1 proto ra")
+    receiver.shell("ip route add 10.70.0.0/16 nexthop via 10.9.9.1 nexthop via 10.9.9.2")
+    with pytest.raises(Refused, match=r"10.70.0.0/16 \(multipath\); remove .* by hand: ethtool"):
+        receiver.call("restore")
+    receiver.shell("ip route del 10.70.0.0/16")
+    receiver.call("restore")
 
 
 @pytest.mark.parametrize("way", ["plain", "legs", "objects"])

@@ -239,9 +239,7 @@ def test_an_mtu_below_that_of_ipv6_is_refused(pair: tuple[Inside, Inside]) -> No
     receiver.shell("ip -6 address add fd09::9/64 dev receive0 nodad")
     receiver.call("settled", interface="receive0")
     before = receiver.call("visible")
-    with pytest.raises(
-        Refused, match=r"below 1280 B receive0 would lose fd09::9, .*; choose at least"
-    ):
+    with pytest.raises(Refused, match="below 1280 B receive0 would lose fd09::9; choose at least"):
         receiver.apply(setting("mtu", "receive0", 1000))
     assert before == receiver.call("visible")
 

@@ -29,6 +29,11 @@ def _interface(setting: Setting) -> str:
     return setting.target.partition("/")[0]
 
 
+def _slashed(setting: Setting) -> str:
+    """Return one notation for the names of sysctls that use dots or slashes."""
+    return f"{setting.kind} {setting.target.replace('.', '/')}"
+
+
 class Engine:
     """The settings in force in one namespace.
 
@@ -186,6 +191,7 @@ class Engine:
             if not as_wanted and danger is None:
                 kind.check(self._host, setting.target, setting.value, now)
                 self._check_destroyed(kind, setting)
+                self._check_reset(kind, setting, now)
                 if kind.flaps:
                     link_flap.check_flap(self._host, _interface(setting))
         except refusal.FAILURES as error:
@@ -200,6 +206,21 @@ class Engine:
             other = self._kinds[kind.alters]
             before = other.read(self._host, target) if kept is None else kept.before
             other.check(self._host, target, None, before)
+
+    def _check_reset(self, kind: Kind, setting: Setting, now: Any) -> None:
+        """Raise ValueError if sysctls would get other values than they have without this run."""
+        resets = kind.resets(self._host, setting.target, setting.value, now)
+        before = {_slashed(entry.setting): str(entry.before) for entry in self._journal.pending}
+        lost = [
+            name
+            for name, value in resets.items()
+            if before.get(_slashed(Setting("sysctl", name, value))) != value
+        ]
+        if lost:
+            raise ValueError(
+                f"the kernel would reset {link_flap.listed(lost)}, for good; choose a value that "
+                "keeps IPv6, or set them to those of net/ipv6/conf/default before the run"
+            )
 
     def _kept_entry(self, name: str, target: str) -> Optional[Entry]:
         """Return the journalled value of a kind that other kinds alter."""

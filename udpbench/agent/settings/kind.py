@@ -65,6 +65,10 @@ class Kind:
         Also if the current value belongs to another program. A dry run calls it, too.
         """
 
+    def resets(self, _host: Host, _target: str, _value: Any, _now: Any) -> Mapping[str, str]:
+        """Return sysctls → the values that a change and its undoing give them, if others."""
+        return {}
+
     def alike(self, requested: Any, got: Any) -> bool:
         """Compare without parts that other programs or the kernel may change at any time.
 

@@ -47,9 +47,13 @@ FOLLOWERS = ("vlan", "macvlan", "macvtap")
 """Kinds of upper interface whose MTU is lowered with the lower one's (NETDEV_CHANGEMTU)."""
 
 
-def _own_parameters(host: Host, interface: str) -> list[str]:
-    """Return IPv6 parameters that an interface would not have if it were new."""
-    own = []
+def _ends_ipv6(value: int, now: int) -> bool:
+    return value < IPV6_MIN_MTU_BYTES <= now
+
+
+def _own_parameters(host: Host, interface: str) -> dict[str, str]:
+    """Return the IPv6 parameters of an interface that it would have otherwise if it were new."""
+    own = {}
     for room in ("net/ipv6/conf", "net/ipv6/neigh"):
         for name in files.names(host, f"/proc/sys/{room}/{interface}"):
             value, inherited = (
@@ -57,7 +61,7 @@ def _own_parameters(host: Host, interface: str) -> list[str]:
                 for place in (interface, "default")
             )
             if name != "mtu" and inherited not in (None, value):
-                own.append(f"{room}/{interface}/{name}={value}")
+                own[f"{room}/{interface}/{name}"] = str(inherited)
     return own
 
 
@@ -84,9 +88,7 @@ class Mtu(Kind):
     def check(self, host: Host, target: str, value: int, now: int) -> None:
         """Refuse a change that would end IPv6 in use or lower an upper interface's MTU."""
         index = host.index(target)
-        lost: list[str] = []
-        if value < IPV6_MIN_MTU_BYTES <= now:
-            lost = [*link_flap.lost_with_ipv6(host, index), *_own_parameters(host, target)]
+        lost = link_flap.lost_with_ipv6(host, index) if _ends_ipv6(value, now) else ()
         if lost:
             what = f"below {IPV6_MIN_MTU_BYTES} B {target} would lose {link_flap.listed(lost)}"
             raise OSError(errno.EBUSY, f"{what}; choose at least {IPV6_MIN_MTU_BYTES} B")
@@ -101,6 +103,10 @@ class Mtu(Kind):
         if lowered:
             what = f"{', '.join(lowered)} on {target} would stay at {value} B afterwards"
             raise OSError(errno.EBUSY, f"{what}; lower it by hand first")
+
+    def resets(self, host: Host, target: str, value: int, now: int) -> Mapping[str, str]:
+        """Return the parameters that are as on a new interface when IPv6 comes back."""
+        return _own_parameters(host, target) if _ends_ipv6(value, now) else {}
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
