@@ -149,7 +149,10 @@ def refusing() -> Iterator[Inside]:
 @pytest.mark.parametrize(
     ("requested", "parts"),
     [
-        (setting("mtu", "receive0", 10), ["asked for 10", "mtu less than device minimum"]),
+        (
+            setting("mtu", "receive0", 70_000),
+            ["asked for 70000", "mtu greater than device maximum"],
+        ),
         (setting("mtu", "receive0", -(2**40)), ["mtu receive0: asked for -1099511627776"]),
         (setting("mtu", "absent0", 1500), ["No such device"]),
         (setting("feature", "receive0/rx-lro", True), ["not supported", "[fixed]"]),
