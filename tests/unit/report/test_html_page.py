@@ -294,7 +294,7 @@ def busy(number: int, of: Trial) -> TrialRecord:
     return replace(trial_record, trial=of, phases=phases, series=samples)
 
 
-@pytest.mark.parametrize("experiments", sampled([2, 5], [2]))
+@pytest.mark.parametrize("experiments", sampled([2, 5], []))
 def test_a_busy_study_of_a_hundred_trials_is_small(experiments: int, tmp_path: Path) -> None:
     """What others did to it is said once, and each trial has its own values of it."""
     studies, records = [], []
