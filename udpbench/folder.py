@@ -58,6 +58,30 @@ def other_writers(state: os.stat_result, passed: bool = False) -> Iterator[str]:
         yield f"can be written by group {state.st_gid}"
 
 
+def path_writers(path: Path) -> Iterator[str]:
+    """Yield how others could replace or add to what a path leads to, there or not, in words."""
+    known: list[tuple[Path, os.stat_result]] = []
+    with suppress(OSError):
+        known += ((step, step.lstat()) for step in steps(path))
+    for place, (step, state) in enumerate(known, start=1):
+        passed = stat.S_ISDIR(state.st_mode) and place < len(known)
+        yield from (f"{step} {how}" for how in other_writers(state, passed))
+
+
+def steps(path: Path) -> Iterator[Path]:
+    """Yield every folder and link by which an absolute path leads to its file, and the file."""
+    at, left = Path("/"), [*reversed(path.parts)]
+    for _ in range(MAX_STEPS):
+        if not left:
+            return
+        name = left.pop()
+        at = at.parent if name == ".." else at / name
+        yield at
+        if at.is_symlink():
+            left += reversed(at.readlink().parts)
+            at = at.parent
+
+
 def _is_private(group: int) -> bool:
     """Return whether a group is that of root or of the calling user alone, as most systems make."""
     with suppress(KeyError):

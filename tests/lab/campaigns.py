@@ -17,7 +17,6 @@ import argparse
 import json
 import random
 import secrets
-import shlex
 import shutil
 import signal
 import socket
@@ -51,7 +50,7 @@ repetitions: {repetitions}
 """
 ANSWERED = (0, 1, 5)
 UDPBENCH = (sys.executable, "-m", "udpbench")
-DASK = (sys.executable, "-m", "dask")
+DASK = f"{sys.executable} -m dask"
 
 
 def write_files(folder: Path, experiments: int, repetitions: int) -> None:
@@ -95,12 +94,16 @@ class Cluster:
         self.workers = [self._worker() for _ in range(workers)]
 
     def _scheduler(self) -> subprocess.Popen[bytes]:
-        words = shlex.split(scheduler_command(self.address))[1:]
-        return start(self.folder, "scheduler.log", *DASK, *words)
+        return self._dask("scheduler.log", scheduler_command(self.address))
 
     def _worker(self) -> subprocess.Popen[bytes]:
-        words = shlex.split(worker_command(self.address, secrets.token_hex(4)))[1:]
-        return start(self.folder, "worker.log", *DASK, *words, "--no-nanny")
+        command = worker_command(self.address, secrets.token_hex(4))
+        return self._dask("worker.log", f"{command} --no-nanny")
+
+    def _dask(self, log: str, command: str) -> subprocess.Popen[bytes]:
+        """Start a line of a shell, which becomes Dask."""
+        ours = f"export TMPDIR='{self.folder}'; {command.replace('dask ', f'exec {DASK} ', 1)}"
+        return start(self.folder, log, "sh", "-c", ours)
 
     def kill_worker(self, number: int) -> None:
         """Kill a worker and start another."""

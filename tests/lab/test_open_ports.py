@@ -194,9 +194,9 @@ def test_what_the_page_shows_opens_no_port_to_the_network(section: str, apart: A
     """Scheduler, nanny and worker, and the pages of each; and it runs a campaign."""
     if section == "Over a network":
         make_certificates(apart)
-    commands = [line for line in lines_of(section) if re.match("dask|udpbench", line)]
-    kinds = [" ".join(line.split()[:2]) for line in commands]
-    assert ["dask scheduler", "dask worker", "udpbench campaign"] == kinds
+    commands = [line for line in lines_of(section) if re.match("DASK|dask|udpbench", line)]
+    kinds = [re.sub(r"^DASK\S+ -d\)\" ", "", line).split()[:2] for line in commands]
+    assert [["dask", "scheduler"], ["dask", "worker"], ["udpbench", "campaign"]] == kinds
     for command in commands[:2]:
         apart.start_dask(command)
     apart.check()
@@ -221,7 +221,7 @@ def test_what_the_program_prints_opens_no_port_to_the_network(address: str, apar
         make_certificates(apart)
     command = f"udpbench campaign mine.yaml --labs racks/rack1.yaml --scheduler '{address}'"
     code, output = apart.run(command)
-    printed = re.search(r"start it: (dask scheduler .*), or correct", output)
+    printed = re.search(r"start it: (DASK.* dask scheduler .*), or correct", output)
     assert (3, True) == (code, printed is not None), output
     assert printed is not None
     apart.start_dask(printed[1])
@@ -315,6 +315,25 @@ def test_a_cluster_that_takes_orders_from_the_network_is_refused(case: str, apar
         port if port in ports else re.sub(r"\d+$", "", port) for port in named[2].split(", ")
     ]
     assert not (apart.folder / "results").exists()
+
+
+@pytest.mark.parametrize("who", ["worker other", "the scheduler"])
+def test_a_cluster_that_imports_what_others_may_write_is_refused(who: str, apart: Apart) -> None:
+    """Dask takes its folder from whoever made it first; what is printed makes a new one."""
+    planted = apart.folder / "tmp" / "dask-scratch-space"
+    planted.mkdir(parents=True)
+    os.chown(planted, 12345, 12345)
+    planted.chmod(0o777)
+    there = f"TMPDIR={planted.parent}"
+    apart.start_dask(f"{there} {SCHEDULER}" if who == "the scheduler" else SCHEDULER)
+    if who != "the scheduler":
+        apart.start_dask(f"{there} {WORKER} --host 127.0.0.1 {SAFE}")
+    assert [path for path in planted.iterdir() if path.is_dir()], "Dask did not use it"
+    words = "udpbench campaign mine.yaml --labs racks/rack1.yaml --scheduler tcp://127.0.0.1:8786"
+    code, output = apart.run(words)
+    assert 2 == code, output
+    assert f"{who} imports what others may write: {planted} belongs to user 12345" in output
+    assert "$(mktemp -d)" in output
 
 
 def test_a_worker_that_the_scheduler_of_tls_does_not_speak_to_is_refused(apart: Apart) -> None:

@@ -1,6 +1,7 @@
 """The commands that start a scheduler and its workers, as the program prints them.
 
-No port that they open is reachable beyond loopback without a certificate (docs/campaigns.md).
+No port that they open is reachable beyond loopback without a certificate, and no other user can
+put modules where they import from (docs/campaigns.md).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ RESOURCE = "pair"
 CERTIFICATES = "--tls-ca-file ca.pem --tls-cert cert.pem --tls-key key.pem"
 PAGES = "--dashboard-address 127.0.0.1:0"
 """Dask's HTTP servers authenticate nobody; ``--no-dashboard`` leaves them open on all addresses."""
+PRIVATE = '"$(mktemp -d)"'
+"""Left out it is /tmp/dask-scratch-space, whoever made that; Dask imports from it."""
 
 
 def scheduler_command(address: str) -> str:
@@ -19,7 +22,8 @@ def scheduler_command(address: str) -> str:
     scheme, _, place = address.partition("://")
     host, _, port = place.rpartition(":")
     where = f"--protocol tls {CERTIFICATES}" if scheme == "tls" else f"--host {quote(host)}"
-    return f"dask scheduler {where} --port {port} {PAGES}"
+    # ``dask scheduler`` has no option for it.
+    return f"DASK_TEMPORARY_DIRECTORY={PRIVATE} dask scheduler {where} --port {port} {PAGES}"
 
 
 def worker_command(address: str, name: str) -> str:
@@ -27,4 +31,4 @@ def worker_command(address: str, name: str) -> str:
     # Without --host it would listen on all addresses, wherever its scheduler does.
     where = CERTIFICATES if address.startswith("tls:") else "--host 127.0.0.1"
     what = f'--name {name} --nthreads 1 --resources "{RESOURCE}=1"'
-    return f"dask worker {quote(address)} {where} {PAGES} {what}"
+    return f"dask worker {quote(address)} {where} {PAGES} {what} --local-directory {PRIVATE}"

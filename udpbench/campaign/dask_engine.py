@@ -12,9 +12,13 @@ import multiprocessing
 import os
 import queue
 import secrets
+import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import dask
@@ -26,6 +30,7 @@ from udpbench.campaign.conduct import News
 from udpbench.campaign.dask_commands import RESOURCE, scheduler_command, worker_command
 from udpbench.campaign.open_ports import open_ports
 from udpbench.errors import ConnectError, InputError, Problem, in_words
+from udpbench.folder import path_writers
 from udpbench.printable import printable
 
 RESTORED_S = 60.0
@@ -37,7 +42,10 @@ OTHER_BUILD = (ImportError, AttributeError)
 ANSWER_S = 10.0
 """For workers and scheduler to say which of their ports are open."""
 WHERE = "--scheduler"
-SAFE = "beyond loopback a port must demand certificates (TLS)"
+SAFE = (
+    "beyond loopback a port must demand certificates (TLS), "
+    "and nobody but its user and root may write what it imports"
+)
 HTTP_SERVERS = ("scheduler", "worker")
 NOWHERE = "127.0.0.1:0"
 UNWANTED = ("cancelled", "resumed", "released", "forgotten")
@@ -75,7 +83,11 @@ def complaints() -> str:
         ports = [port for process in processes for port in open_ports(process)]
     except OSError as error:
         return f"cannot see which of its ports are open: {in_words(error)}"
-    return f"accepts commands from the network on {', '.join(ports)}" if ports else ""
+    if ports:
+        return f"accepts commands from the network on {', '.join(ports)}"
+    # A worker's nanny has passed on its own sys.path, which Dask adds its folder to.
+    writers = (how for entry in sys.path for how in path_writers(Path(entry).absolute()))
+    return next((f"imports what others may write: {how}" for how in writers), "")
 
 
 async def look() -> str:
@@ -100,12 +112,14 @@ class DaskEngine:
         self._served: tuple[float, frozenset[str]] | None = None
         self._safe: set[str] = set()
         """Workers that were looked at."""
-        self._cluster = None if address is not None else _own_cluster(pairs)
-        self._client = self._connected(address)
-        self._client.subscribe_topic(self._topic, self._hear)
-        if address is None:
-            return
+        self._own = ExitStack()
+        """What ends with it."""
         try:
+            self._client = self._connected(address, pairs)
+            self._own.callback(self._client.close, timeout=2)
+            self._client.subscribe_topic(self._topic, self._hear)
+            if address is None:
+                return
             self._refuse_open_scheduler(address)
             self._resources()
         except BaseException:
@@ -172,11 +186,9 @@ class DaskEngine:
 
     def close(self) -> None:
         """Disconnect from the scheduler; end our own."""
-        self._client.close(timeout=2)
-        if self._cluster is not None:
-            self._cluster.close(timeout=2)
+        self._own.close()
 
-    def _connected(self, address: str | None) -> Client:
+    def _connected(self, address: str | None, pairs: int) -> Client:
         security = Security()
         if address is not None and address.startswith("tls:"):
             if security.tls_ca_file is None or security.tls_client_cert is None:
@@ -186,7 +198,7 @@ class DaskEngine:
             security = Security(require_encryption=True)
         try:
             return Client(
-                self._cluster if address is None else address,
+                self._own.enter_context(_own_cluster(pairs)) if address is None else address,
                 security=None if address is None else security,
                 set_as_default=False,
             )
@@ -279,21 +291,28 @@ def _in_words(why: object) -> str:
     return f"cannot be asked which of its ports are open: {type(why).__name__}: {why}{step}"
 
 
-def _own_cluster(pairs: int) -> LocalCluster:
-    """Return a scheduler and a worker with a thread for each pair, in this process.
+@contextmanager
+def _own_cluster(pairs: int) -> Iterator[LocalCluster]:
+    """Yield a scheduler and a worker with a thread for each pair, in this process.
 
     They communicate in memory only: any user of this machine could send commands to a port. Their
-    HTTP servers cannot be disabled, so they have no page and listen on loopback only.
+    HTTP servers cannot be disabled, so they have no page and listen on loopback only. Both import
+    from a folder of their own, which no other user may have made before them.
     """
-    nothing: dict[str, list[str]] = {f"distributed.{who}.http.routes": [] for who in HTTP_SERVERS}
-    with dask.config.set(nothing):
-        return LocalCluster(
-            n_workers=1,
-            threads_per_worker=pairs,
-            processes=False,
-            dashboard_address=NOWHERE,
-            worker_dashboard_address=NOWHERE,
-            scheduler_kwargs={"dashboard": False},
-            memory_limit=0,
-            resources={RESOURCE: pairs},
-        )
+    nothing: dict[str, Any] = {f"distributed.{who}.http.routes": [] for who in HTTP_SERVERS}
+    with TemporaryDirectory(prefix="udpbench-campaign-") as folder:
+        with dask.config.set({**nothing, "temporary-directory": folder}):
+            cluster = LocalCluster(
+                n_workers=1,
+                threads_per_worker=pairs,
+                processes=False,
+                dashboard_address=NOWHERE,
+                worker_dashboard_address=NOWHERE,
+                scheduler_kwargs={"dashboard": False},
+                memory_limit=0,
+                resources={RESOURCE: pairs},
+            )
+        try:
+            yield cluster
+        finally:
+            cluster.close(timeout=2)

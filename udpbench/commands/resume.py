@@ -24,7 +24,7 @@ from udpbench.definition.definition_changes import experiment_changes, lab_chang
 from udpbench.definition.load import bases_of, experiment_of, lab_of, load_experiments, load_lab
 from udpbench.definition.same_point import against_itself
 from udpbench.errors import InputError, Problem, UdpbenchError
-from udpbench.folder import MAX_STEPS, other_writers
+from udpbench.folder import other_writers, steps
 from udpbench.model import Experiment, Lab, LabHost, Receive, Trial, trial_count
 from udpbench.printable import printable
 from udpbench.records import Begin, Run, RunHeader, RunWriter, now_utc, writers_of
@@ -310,27 +310,13 @@ def _distrust(path: Path, compared: _Comparison) -> str | None:
         return None
     if real.is_relative_to(compared.folder.resolve()):
         return "lies in the run folder, and may have come with it"
-    for step in _steps(path):
+    for step in steps(path):
         state = step.lstat()
         if state.st_dev == proc:  # to the user's own folder, wherever that is
             return f"{step} leads elsewhere for each process"
         for how in other_writers(state, passed=stat.S_ISDIR(state.st_mode)):
             return f"{step} {how}"
     return None
-
-
-def _steps(path: Path) -> Iterator[Path]:
-    """Yield every folder and link by which a path leads to its file, and the file."""
-    at, left = Path("/"), [*reversed(path.parts)]
-    for _ in range(MAX_STEPS):
-        if not left:
-            return
-        name = left.pop()
-        at = at.parent if name == ".." else at / name
-        yield at
-        if at.is_symlink():
-            left += reversed(at.readlink().parts)
-            at = at.parent
 
 
 # --- lab -----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import pickletools
+import stat
 import sys
 import threading
 import urllib.error
@@ -58,6 +59,56 @@ def test_a_campaign_in_this_process_takes_orders_of_nobody() -> None:
         states = conduct(cells(), folder, engine, lambda *_: None, Interrupt())
     assert [(2, ""), (2, "")] == [(state.done, state.aside) for state in states]
     assert 4 == len(list(Path("out").glob("*/*/cell.json")))
+
+
+def test_a_campaign_in_this_process_imports_from_a_folder_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not from Dask's, which whoever made it first may write; and it is removed, failed or not."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "dask-scratch-space").mkdir()
+    before = [*sys.path]
+    engine = open_engine(None, 1, print)
+    added = [Path(entry).relative_to(tmp_path).parts[0] for entry in {*sys.path} - {*before}]
+    assert 0o700 == stat.S_IMODE((tmp_path / added[0]).stat().st_mode)
+    assert 1 == len(set(added))
+    assert not list((tmp_path / "dask-scratch-space").iterdir())
+    engine.close()
+    monkeypatch.setattr(dask_engine, "Client", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        open_engine(None, 1, print)
+    assert (before, ["dask-scratch-space"]) == (sys.path, [each.name for each in tmp_path.iterdir()])
+
+
+@pytest.mark.parametrize(
+    ("folder_mode", "mode", "name", "safe"),
+    [
+        (0o755, 0o700, "", True),
+        (0o1777, 0o755, "", True),
+        (0o777, 0o755, "", False),
+        (0o755, 0o777, "", False),
+        (0o755, 0o1777, "", False),
+        (0o755, 0o1777, "not there", False),
+        (0o755, 0o755, "not there", True),
+    ],
+)
+def test_a_process_that_imports_what_others_may_write_is_not_safe(
+    folder_mode: int,
+    mode: int,
+    name: str,
+    safe: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """By a folder or one around it, save as in /tmp; or one that they may yet make."""
+    inner = tmp_path / "outer" / "inner"
+    inner.mkdir(parents=True)
+    inner.chmod(mode)
+    inner.parent.chmod(folder_mode)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(inner / name)])
+    wrong = inner.parent if folder_mode == 0o777 else inner
+    why = f"imports what others may write: {wrong} can be written by everybody"
+    assert ("" if safe else why) == complaints()
 
 
 LOOPBACK = "0100007F"
