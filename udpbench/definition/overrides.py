@@ -20,8 +20,10 @@ NOT_IN_POINTS = ("question", "extends", "repetitions", *WHOLE)
 MAX_POINTS = 4096
 MAX_SET = 64
 """Of keys of the sweep, and of a variant; each pair of keys is looked at."""
-MAX_PLACES = 2**20
-"""Of keys of all points together; the place of each is kept, for messages."""
+MAX_PLACES = 2**19
+"""Of keys of all points together: the place of each is kept, for messages, and takes 80 bytes."""
+MAX_NAMES_CHARACTERS = 2**22
+"""Of the names of all points together: with 60 keys of 3,000 characters they took 2.2 GiB."""
 _Sets = tuple[str, KeyPath]
 """A dotted path that a sweep or variant sets, and where that is written."""
 
@@ -246,17 +248,24 @@ def points(tree: Tree) -> tuple[list[PointTree], list[Problem]]:
     base = Tree({k: v for k, v in tree.data.items() if k not in WHOLE}, tree.origin, places)
     sources = _by_source(tree)
     tails = shortest_tails(list(sweep))
+    named = {path: [f"{tails[path]}={as_yaml(v)}" for v in sweep[path]] for path in sweep}
+    name_characters = sum(1 + max(map(len, each)) for each in named.values())
+    name_characters += max(len(variant or "") for variant in variants)
+    if size * name_characters > MAX_NAMES_CHARACTERS:
+        what = f"{size} points with names of {name_characters} characters are too many"
+        limit = f"at most {MAX_NAMES_CHARACTERS} characters"
+        return [], [tree.problem(("sweep",), what, limit, "sweep less, or shorten their names")]
     trees = []
     for variant, changes in variants.items():
         for chosen in itertools.product(*(range(len(values)) for values in sweep.values())):
             values = {path: sweep[path][i] for path, i in zip(sweep, chosen, strict=True)}
-            named = [f"{tails[path]}={as_yaml(value)}" for path, value in values.items()]
+            words = [named[path][i] for path, i in zip(sweep, chosen, strict=True)]
             over = [Override(p, v, ("variants", variant or "", p)) for p, v in changes.items()]
             over += [
                 Override(path, values[path], ("sweep", path, i))
                 for path, i in zip(sweep, chosen, strict=True)
             ]
-            parts = (variant, *named) if variant is not None else tuple(named)
+            parts = (variant, *words) if variant is not None else tuple(words)
             point = apply(base, over, sources)
             trees.append(PointTree(",".join(parts), variant, values, point, parts))
     return trees, []

@@ -1,7 +1,7 @@
 """One YAML file as plain data with line numbers, or every reason why it is refused.
 
 Strict on purpose: one document, text keys, no duplicates, no empty values, no tags, no anchors.
-Knows none of our keys.
+Of our keys it knows only ``hex``: its text is that of a file, so longer than others, and never shown.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import yaml
 from udpbench.definition.problems import KeyPath, Place, Tree, as_yaml, at, dotted, raise_all
 from udpbench.errors import InputError, Problem
 from udpbench.json_lines import open_regular
+from udpbench.model import MAX_PAYLOAD_BYTES
 from udpbench.printable import printable
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_DEPTH = 24
 MAX_SCALAR_CHARACTERS = 4096
+HEX = "hex"
+MAX_HEX_CHARACTERS = 2 * MAX_PAYLOAD_BYTES
 OBEYED = "contains a control character"
 
 
@@ -159,9 +162,6 @@ def _refused_marks(event: yaml.NodeEvent, place: Place) -> Iterator[Problem]:
     tag = getattr(event, "tag", None)
     if tag is not None:
         yield at(place, "", "a tag is refused", "", "write plain YAML", as_yaml(tag))
-    if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_SCALAR_CHARACTERS:
-        limit = f"at most {MAX_SCALAR_CHARACTERS} characters"
-        yield at(place, "", "a value is too long", limit, "", as_yaml(event.value))
 
 
 class _Builder:
@@ -191,6 +191,8 @@ class _Builder:
                 self.problems.append(at(place, dotted(path), "a key must be text"))
                 continue
             key = key_node.value
+            if self._is_long(key, path, place, MAX_SCALAR_CHARACTERS):
+                continue
             if key in result:
                 first = f"first on line {self.places[(*path, key)].line}"
                 what = "duplicate key"
@@ -204,15 +206,25 @@ class _Builder:
                 result[key] = value
         return result
 
+    def _is_long(self, text: str, path: KeyPath, place: Place, most: int) -> bool:
+        """Return whether a text is refused for its length, which is a problem."""
+        if len(text) > most:
+            value = None if most > MAX_SCALAR_CHARACTERS else as_yaml(text)
+            limit = f"at most {most} characters"
+            self.problems.append(at(place, dotted(path), "too long", limit, "", value))
+        return len(text) > most
+
     def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:
+        place = self.places.get(path, Place(self.file, _line(node)))
+        most = MAX_HEX_CHARACTERS if path[-1:] == (HEX,) else MAX_SCALAR_CHARACTERS
+        if self._is_long(node.value, path, place, most):
+            return None
         kind = node.tag.rpartition(":")[2]
         if printable(node.value) != node.value:
-            place, step = self.places.get(path, Place(self.file, _line(node))), "remove it"
-            what = f"the value {OBEYED}"
+            what, step = f"the value {OBEYED}", "remove it"
             self.problems.append(at(place, dotted(path), what, "", step, as_yaml(node.value)))
         if kind == "null":
             what = "the key has no value" if path and isinstance(path[-1], str) else "no value"
-            place = self.places.get(path, Place(self.file, _line(node)))
             step = "give one, or remove the key"
             self.problems.append(at(place, dotted(path), what, "", step))
             return None

@@ -77,7 +77,10 @@ def test_a_campaign_in_this_process_imports_from_a_folder_of_its_own(
     monkeypatch.setattr(dask_engine, "Client", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         open_engine(None, 1, print)
-    assert (before, ["dask-scratch-space"]) == (sys.path, [each.name for each in tmp_path.iterdir()])
+    assert (before, ["dask-scratch-space"]) == (
+        sys.path,
+        [each.name for each in tmp_path.iterdir()],
+    )
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,11 @@ def test_what_is_no_plain_document_is_refused_with_its_line(text: str, message: 
 
 
 def test_a_value_beyond_the_limit_is_refused() -> None:
-    """A scalar of more than 4096 characters is refused and shown shortened."""
+    """A scalar of more than 4096 characters is refused and shown shortened, a key, too."""
     message = refusal("a: " + "9" * 5000)
-    assert message.startswith("x.yaml:1: 999")
-    assert message.endswith("…: a value is too long; at most 4096 characters")
+    assert message.startswith("x.yaml:1: a: 999")
+    assert message.endswith("…: too long; at most 4096 characters")
+    assert refusal("? " + "k" * 5000 + "\n: 1").startswith("x.yaml:1: kkk")
 
 
 def test_every_problem_of_a_document_is_reported_at_once() -> None:

@@ -164,7 +164,13 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
             + ", ".join(f"net.a.b{i}: 1" for i in range(1100))
             + "}}}\n"
             "sweep: {send.batch: [" + ", ".join(str(i) for i in range(1, 1001)) + "]}",
-            "x.yaml:3: sweep: 1000 points with 1104 keys each are too many; at most 1048576 keys; sweep less",
+            "x.yaml:3: sweep: 1000 points with 1104 keys each are too many; at most 524288 keys; sweep less",
+        ),
+        (
+            "variants:\n  ? " + "v" * 4096 + "\n  : {send.workers: 1}\n"
+            "sweep: {send.batch: [" + ", ".join(str(i) for i in range(1, 1025)) + "]}",
+            "x.yaml:5: sweep: 1024 points with names of 4107 characters are too many; "
+            "at most 4194304 characters; sweep less, or shorten their names",
         ),
     ],
 )

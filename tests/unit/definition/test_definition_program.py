@@ -232,6 +232,32 @@ def test_payloads_are_read_into_the_experiment(tmp_path: Path) -> None:
         assert traffic == load.load_experiments(["again/z.yaml"])[0].points[0].traffic
 
 
+def test_the_longest_payload_is_read_again_from_the_experiments_text(tmp_path: Path) -> None:
+    """As by ``plan``, ``run`` and ``--resume``; its points have it once."""
+    content = bytes(n % 251 for n in range(65_507))
+    (tmp_path / "long.bin").write_bytes(content)
+    experiment = loaded(
+        "traffic: {payload: {file: long.bin}, rate: 1kpps}",
+        "receive: {command: [./a, b]}",
+        "sweep: {send.batch: [1, 2, 3], traffic.flows.from: [20000, 20001]}",
+    )
+    assert experiment.points == load.experiment_of(experiment).points
+    assert {content.hex()} == {text for each in experiment.points for text in each.traffic.payload}
+    shared = [
+        (id(each.traffic.payload), id(each.receive.command), id(each.receive.folder))
+        for each in experiment.points
+    ]
+    assert (6, 1) == (len(shared), len({*shared}))
+
+
+def test_a_payload_that_is_too_long_is_not_shown() -> None:
+    """It may be of a file."""
+    hexadecimal = "ab" * 65_508
+    said = "\n".join(refused(f"traffic: {{payload: {{hex: {hexadecimal}}}}}", PROGRAM))
+    assert "x.yaml:2: traffic.payload.hex: too long; at most 131014 characters" in said
+    assert "abab" not in said
+
+
 def test_variants_have_payloads(tmp_path: Path) -> None:
     """By the whole path, or within a map."""
     (tmp_path / "a.bin").write_bytes(b"a")

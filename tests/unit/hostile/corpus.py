@@ -535,6 +535,9 @@ def stores() -> Iterator[tuple[str, Case]]:
 # --- definitions ------------------------------------------------------------------------------------
 
 WHY = "question: Why?\n"
+MANY_POINTS = (
+    f"sweep: {{send.batch: {[*range(1, 65)]}, traffic.flows.from: {[*range(20_000, 20_064)]}}}\n"
+)
 DEFINITIONS = {
     "laughs": "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [*a, *a]\n" for n in range(30)) + WHY,
     "anchor": WHY + "a: &a {b: *a}\n",
@@ -564,6 +567,19 @@ DEFINITIONS = {
     + "settings:\n  sender:\n    sysctl:\n"
     + "".join(f"      net.core.x{n}: 1\n" for n in range(5000))
     + f"sweep: {{send.batch: [{','.join(map(str, range(1, 1001)))}]}}\n",
+    "swept-payload": WHY
+    + "traffic: {payload: {file: big.bin}, rate: 1kpps}\nreceive: {command: [./a]}\n"
+    + MANY_POINTS,
+    "swept-settings": WHY
+    + "settings:\n  sender:\n    sysctl:\n"
+    + "".join(f"      net.core.x{n}: 1\n" for n in range(120))
+    + MANY_POINTS,
+    "swept-long-keys": WHY
+    + "sweep:\n"
+    + "".join(
+        f"  ? settings.sender.sysctl.net/a{n}/{'y' * 3000}\n  : [1{', 2' * (n < 12)}]\n"
+        for n in range(60)
+    ),
     "long-size": WHY + f"traffic: {{size: {'9' * 4000}B}}\n",
     "long-number": WHY + f"traffic: {{size: {'9' * 200_000}}}\n",
     "exponent": WHY + "duration: 1e400s\n",
