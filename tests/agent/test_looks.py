@@ -12,6 +12,8 @@ import pytest
 from golden import Golden
 
 from udpbench.agent import looks as room
+from udpbench.agent.host import socket_owners as module
+from udpbench.agent.host.files import read as reading
 from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.host.system import Host
 from udpbench.agent.looks import Looks
@@ -139,9 +141,59 @@ def test_a_unit_is_its_folder_of_cgroups(owners: SocketOwners) -> None:
     ]
 
 
+IMPOSTOR = "user.slice/user-1234.slice/user@1234.service/app.slice/dns.service"
+OWN = IMPOSTOR.replace("1234", str(os.geteuid()))
+
+
+@pytest.mark.parametrize(
+    ("lines", "init", "belongs"),
+    [
+        ("0::/system.slice/dns.service", "0::/init.scope", True),
+        ("0::/system.slice/dns.service/workers/1", "0::/init.scope", True),
+        ("0::/system.slice/system-dns.slice/dns.service", "0::/init.scope", True),
+        ("0::/machine.slice/machine-a.slice/_dns.service", "0::/init.scope", True),
+        ("0::/dns.service", "0::/init.scope", True),
+        ("1:name=systemd:/system.slice/dns.service\n0::/", "1:name=systemd:/init.scope", True),
+        ("0::/a/b/system.slice/dns.service", "0::/a/b/init.scope", True),
+        (f"0::/{OWN}", "0::/init.scope", True),
+        (f"0::/{IMPOSTOR}", "0::/init.scope", False),
+        (f"1:name=systemd:/{IMPOSTOR}\n0::/", "1:name=systemd:/init.scope", False),
+        ("0::/system.slice/docker-1.scope/system.slice/dns.service", "0::/init.scope", False),
+        ("1:name=systemd:/user.slice\n0::/dns.service", "1:name=systemd:/init.scope", False),
+        ("1:name=systemd:/user.slice\n2:cpu:/dns.service", "1:name=systemd:/init.scope", False),
+        ("0::/../../system.slice/dns.service", "0::/init.scope", False),
+        ("0::/system.slice/dns.service", "0::/a/b/init.scope", False),
+    ],
+)
+def test_a_unit_is_one_of_the_system(lines: str, init: str, belongs: bool, tmp_path: Path) -> None:
+    """In any slice, by cgroup v1 and v2; none that a user or a container named the same."""
+    own = tmp_path / "proc/self/ns/net"
+    own.parent.mkdir(parents=True)
+    own.write_text("")
+    for pid, text in ((1, init), (20, lines)):
+        (process(tmp_path, pid, 1, []) / "cgroup").write_text(f"{text}\n")
+    known = SocketOwners(Host(tmp_path))
+    known.learn((), "dns")
+    assert ([20] if belongs else []) == known.in_unit("dns")
+
+
 def test_another_namespace_is_named_by_a_process_with_a_socket(owners: SocketOwners) -> None:
     """Not by the first process there."""
     assert (OtherNamespace(50, "name50 50", 2, 13),) == owners.namespaces
+
+
+def test_of_many_namespaces_the_oldest_are_told(
+    owners: SocketOwners, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user may make thousands, with sockets in them; no more are read than that."""
+    read = []
+    monkeypatch.setattr(module, "read", lambda host, path: read.append(path) or reading(host, path))
+    for number in range(100):
+        folder = process(tmp_path, 1000 + number, 10**6 + number, [])
+        (folder / "net/udp").write_text(f"head\n{UDP_LINE.format(10**6 + number, 0)}\n")
+    owners._search()
+    assert [50, *range(1000, 1063)] == [each.pid for each in owners.namespaces]
+    assert 2 * 64 == len([path for path in read if "/net/udp" in path])
 
 
 def test_a_search_is_not_repeated_at_once(

@@ -1,7 +1,7 @@
 """One YAML file as plain data with line numbers, or every reason why it is refused.
 
 Strict on purpose: one document, text keys, no duplicates, no empty values, no tags, no anchors.
-Of our keys it knows only ``hex``: its text is that of a file, so longer than others, and never shown.
+Of our keys it knows ``hex`` alone: its text is that of a file, so longer than others; not shown.
 """
 
 from __future__ import annotations

@@ -486,6 +486,7 @@ TABLES: dict[str, Callable[[], pa.Table]] = {
         {
             "point": pa.repeat("p", 200_000),
             "experiment": pa.repeat("e", 200_000),
+            "started_at": [f"{n}" for n in range(200_000)],
             "valid": pa.repeat(True, 200_000),
             "delivered_pps": pa.repeat(5.0, 200_000),
         }

@@ -217,6 +217,13 @@ def _with_size(file: Path, size_bytes: int) -> None:
     file.write_bytes(data[:begin] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
 
 
+def _padded(file: Path, size_bytes: int) -> None:
+    """Put zeros before the footer of a file, which nothing refers to."""
+    data = file.read_bytes()
+    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    file.write_bytes(data[:begin] + bytes(size_bytes) + data[begin:])
+
+
 def _text(file: Path) -> None:
     table = arrow.table({"question": ["x" * 40 * MIB]})
     parquet.write_table(table, file, compression="zstd", use_dictionary=False)
@@ -262,6 +269,26 @@ def test_a_file_that_stands_for_more_than_its_size_is_refused(
         read_runs(tmp_path / "store")
 
 
+@pytest.mark.parametrize("declared", [None, 100])
+def test_rows_that_hold_nothing_are_not_read(declared: int | None, tmp_path: Path) -> None:
+    """A million took 1.2 GiB; nor if the footer declares less than its row groups."""
+    day = tmp_path / "store" / "campaign=c" / "pair=p" / "day=2026-11-21"
+    day.mkdir(parents=True)
+    file = day / "x.parquet"
+    parquet.write_table(arrow.table({"question": arrow.nulls(10**6, arrow.string())}), file)
+    assert file.stat().st_size < 2**12
+    why = rf"it declares 1000000 trials in {file.stat().st_size} B"
+    if declared is not None:
+        data = file.read_bytes()
+        begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+        footer = data[begin:-8].replace(_varint(10**6), _varint(declared), 1)
+        file.write_bytes(data[:begin] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+        assert declared == parquet.read_metadata(file).num_rows
+        why = "it holds more than the 100 trials that it declares"
+    with pytest.raises(RecordError, match=why):
+        read_runs(tmp_path / "store")
+
+
 def test_decoding_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel's limit."""
     day = tmp_path / "store" / "campaign=c" / "pair=p" / "day=2026-11-21"
@@ -269,6 +296,7 @@ def test_decoding_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset, "MOST_ROWS", 2**23)
     empty = arrow.nulls(2**23, arrow.string())
     parquet.write_table(arrow.table({"question": empty}), day / "x.parquet")
+    _padded(day / "x.parquet", 2**23)
     monkeypatch.setattr(dataset, "MOST_CPU_S", 1)
     with pytest.raises(RecordError, match=r"x\.parquet: decoding it takes more than 1s of CPU"):
         read_runs(tmp_path / "store", point="none")

@@ -61,6 +61,8 @@ PROGRAM_FOLDERS: tuple[str, ...] = (
 """Searched after PATH, which lacks sbin for users over SSH."""
 PROGRAM_TIMEOUT_S = 20.0
 POLL_S = 0.01
+ENVIRON_BYTES = 2**18
+"""Room for a variable of any length (MAX_ARG_STRLEN, 128 KiB) and all others."""
 KTHREADD = 2
 """The parent of all kernel threads."""
 TIMEX_BYTES = 256
@@ -223,9 +225,13 @@ class ReadingHost:
             return process.status() in ("stopped", "tracing-stop")
 
     def environ(self, pid: int) -> dict[str, str]:
-        """Return the environment with which a process was started."""
-        with self._process(pid) as process:
-            return dict(process.environ())
+        """Return the beginning of a process's environment, which it can make as long as it likes.
+
+        OSError if it is not visible.
+        """
+        with open(f"{self.root}/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - as read_text
+            whole = file.read(ENVIRON_BYTES).decode("utf-8", "replace").split("\0")[:-1]
+        return dict(text.split("=", 1) for text in whole if "=" in text)
 
     @contextmanager
     def _process(self, pid: int) -> Iterator[Any]:

@@ -7,7 +7,9 @@ and for a small share of the time at most. Read-only.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.reading import ReadingHost as Host
@@ -20,6 +22,8 @@ PAUSE = 500
 """Minimum pause between searches, as a multiple of a search's duration: at most 0.2 % of a CPU."""
 NEWS_NS = 60 * SECOND_NS
 """Interval of searches if no owner is missing, to detect new namespaces."""
+MOST_NAMESPACES = 64
+"""Any user may make thousands (user_namespaces(7)), each of which is read and reported."""
 UNSEEN = "a process that this user may not see"
 
 
@@ -56,14 +60,10 @@ class SocketOwners:
         return tuple(self.label(pid) for pid in self.holders(inode))
 
     def in_unit(self, unit: str) -> list[int]:
-        """Return the processes of a systemd unit, by cgroup path."""
+        """Return the processes of a unit of the system's systemd, by cgroup path."""
+        top = _cgroup(self._host, 1).partition("/init.scope")[0].rstrip("/")
         unit_names = {unit, f"{unit}.service"}
-        return [
-            pid
-            for pid in self._spaces
-            if unit_names
-            & set((read(self._host, f"/proc/{pid}/cgroup") or "").replace("\n", "/").split("/"))
-        ]
+        return [pid for pid in self._spaces if unit_names & _units(_cgroup(self._host, pid), top)]
 
     def label(self, pid: int) -> str:
         """Return ``unbound 1234``."""
@@ -81,7 +81,7 @@ class SocketOwners:
                 for inode in held_sockets(self._host, pid):
                     owners.setdefault(inode, []).append(pid)
         self._owners = {inode: tuple(dict.fromkeys(pids)) for inode, pids in owners.items()}
-        self.namespaces = tuple(self._others())
+        self.namespaces = tuple(islice(self._others(), MOST_NAMESPACES))
 
     def _space(self, pid: int) -> int:
         target = self._host.link_target(f"/proc/{pid}/ns/net") or ""
@@ -91,9 +91,9 @@ class SocketOwners:
         """Yield the other namespaces with UDP sockets, read through one process of each."""
         own = self._host.netns()
         doors = {space: pid for pid, space in sorted(self._spaces.items(), reverse=True) if space}
-        for space, door in sorted(doors.items(), key=lambda item: item[1]):
-            if space == own:
-                continue
+        doors.pop(own, None)
+        # The oldest, roughly: who makes many later hides none of them.
+        for _, door in sorted(doors.items(), key=lambda item: item[1]):
             texts = (read(self._host, f"/proc/{door}/net/{name}") or "" for name in ("udp", "udp6"))
             sockets = {k: queue for text in texts for k, queue in parse_udp_sockets(text).items()}
             holders = [self._owners[inode][0] for inode in sockets if inode in self._owners]
@@ -101,6 +101,31 @@ class SocketOwners:
                 pid = min(holders, default=door)
                 drops = sum(queue.drops for queue in sockets.values())
                 yield OtherNamespace(pid, self.label(pid), len(sockets), drops)
+
+
+def _cgroup(host: Host, pid: int) -> str:
+    """Return a process's path in systemd's hierarchy: ``name=systemd`` of cgroup v1, or v2's."""
+    lines = (read(host, f"/proc/{pid}/cgroup") or "").splitlines()
+    paths = {kind: path for _, kind, path in (line.split(":", 2) for line in lines)}
+    return paths.get("name=systemd", paths.get("", ""))
+
+
+def _units(cgroup: str, top: str) -> set[str]:
+    """Return the units of the system with a cgroup, below the ``top`` that is systemd's.
+
+    That is slices and the first folder in them: what is below belongs to the unit, which may give
+    it to a user, as user@1000.service does with that user's own units; only that user is shown
+    these.
+    """
+    own = f"user@{os.geteuid()}.service"
+    if not cgroup.startswith(f"{top}/"):
+        return set()
+    units = set()
+    for name in cgroup[len(top) + 1 :].split("/"):
+        units.add(name[1:] if name[:1] == "_" else name)  # escaped (cg_escape of systemd)
+        if not name.endswith(".slice") and name != own:
+            break
+    return units
 
 
 def no_process_of(unit: str) -> str:
