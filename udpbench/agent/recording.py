@@ -140,7 +140,7 @@ def call_key(name: str, *args: Any, **kwargs: Any) -> str:
         if parameter.kind is parameter.VAR_POSITIONAL:
             words += map(str, bound.args[1:])
         elif parameter.kind is parameter.VAR_KEYWORD:
-            words += [f"{key}={_number(value[key])}" for key in sorted(value)]
+            words += [f"{key}={_number(bound.kwargs[key])}" for key in sorted(bound.kwargs)]
         elif value != parameter.default:
             words.append(str(value))
     return " ".join(words)

@@ -253,9 +253,9 @@ def test_the_longest_payload_is_read_again_from_the_experiments_text(tmp_path: P
 def test_a_payload_that_is_too_long_is_not_shown() -> None:
     """It may be of a file."""
     hexadecimal = "ab" * 65_508
-    said = "\n".join(refused(f"traffic: {{payload: {{hex: {hexadecimal}}}}}", PROGRAM))
-    assert "x.yaml:2: traffic.payload.hex: too long; at most 131014 characters" in said
-    assert "abab" not in said
+    text = "\n".join(refused(f"traffic: {{payload: {{hex: {hexadecimal}}}}}", PROGRAM))
+    assert "x.yaml:2: traffic.payload.hex: too long; at most 131014 characters" in text
+    assert "abab" not in text
 
 
 def test_variants_have_payloads(tmp_path: Path) -> None:
