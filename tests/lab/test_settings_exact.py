@@ -285,3 +285,48 @@ def test_parameters_of_what_carries_ssh_are_left_alone(receiver: Inside, way: st
         agent.call("restore")
     finally:
         agent.close()
+
+
+BRIDGED = (
+    "ip link add above type bridge; ip link set receive0 master above"
+    "; sysctl -qw net.ipv6.conf.above.addr_gen_mode=1; ip link set above up"
+)
+
+
+@pytest.mark.parametrize(
+    ("commands", "names"),
+    [
+        ("ip -6 route add fd66::/64 via fd09::1 mtu 1400", "route fd66::"),
+        (f"{BRIDGED}; ip -6 route add fd66::/64 dev above mtu 1400", "route fd66::"),
+        (f"{BRIDGED}; ip link add on_it link above type macvlan", "on_it (1500 B) on above"),
+        ("echo 1400 > /proc/sys/net/ipv6/conf/receive0/mtu", "net/ipv6/conf/receive0/mtu"),
+    ],
+)
+def test_an_mtu_that_others_would_follow_for_good_is_refused(
+    receiver: Inside, commands: str, names: str
+) -> None:
+    """A route of IPv6 with an MTU of its own, a bridge above, the MTU that IPv6 has."""
+    receiver.shell(f"{CLEAN}; {BASE}")
+    receiver.shell(commands)
+    before = state(receiver)
+    with pytest.raises(Refused, match=re.escape(names)):
+        receiver.apply(setting("mtu", "receive0", 1450))
+    assert before == state(receiver)
+
+
+def test_an_interface_that_was_down_keeps_its_neighbours_and_addresses(receiver: Inside) -> None:
+    """Permanent ones, proxies, and an address for a limited time."""
+    receiver.shell(f"{CLEAN}; {BASE}")
+    receiver.shell(
+        "ip link set receive0 down; ip -6 address add fd0a::9/64 dev receive0 valid_lft 90000;"
+        "ip neigh replace 10.9.9.5 lladdr 02:00:00:00:00:05 dev receive0 nud permanent;"
+        "ip neigh replace fd0a::5 lladdr 02:00:00:00:00:05 dev receive0 nud permanent;"
+        "ip neigh add proxy 10.9.9.6 dev receive0; ip neigh add proxy fd0a::6 dev receive0"
+    )
+    shown = "ip -d address show dev receive0; ip -d neigh show dev receive0 nud permanent; "
+    shown += "ip neigh show proxy"
+    seconds = re.compile(r"(valid_lft|preferred_lft) \d+sec")
+    before = seconds.sub(r"\1", receiver.shell(shown))
+    receiver.apply(setting("up", "receive0", True))
+    receiver.call("restore")
+    assert before.splitlines() == seconds.sub(r"\1", receiver.shell(shown)).splitlines()

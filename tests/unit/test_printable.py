@@ -6,6 +6,7 @@ import ast
 import logging
 import re
 import sys
+import tracemalloc
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -49,6 +50,17 @@ def hostile() -> tuple[Experiment, list[TrialRecord]]:
     good = replace(good, facts={**good.facts, **lossy_facts})
     bad = failed("WorkerFailed", f"last words: {UTF_8}{ODD}", of=replace(paced(), repetition=2))
     return definition, [good, bad]
+
+
+def test_a_long_text_takes_no_more_than_a_few_times_its_size() -> None:
+    """However many different characters it has, beside those that a terminal obeys."""
+    text = "\x1b" + "中文字節碼" * 200_000
+    tracemalloc.start()
+    shown = printable(text)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert shown == rf"\x1b{text[1:]}"
+    assert peak_bytes < 3 * 2 * len(text)
 
 
 def test_what_a_terminal_obeys_becomes_its_escape() -> None:

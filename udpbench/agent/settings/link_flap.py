@@ -23,6 +23,7 @@ RTN_UNICAST = 1  # include/uapi/linux/rtnetlink.h
 RTPROT_KERNEL = 2
 RTPROT_RA = 9
 RTNH_F_PERVASIVE, RTNH_F_ONLINK = 2, 4
+RTAX_MTU = 2
 IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
 IFA_F_PERMANENT = 0x80
 IFA_F_NOPREFIXROUTE = 0x200
@@ -148,11 +149,25 @@ def _nexthops(host: Host, index: Optional[int]) -> list[str]:
     return [f"nexthop {number}" for number, oif, _ in host.nexthops() if index in (None, oif)]
 
 
-def assigned_ipv6(host: Host, index: int) -> list[Request]:
-    """Return requests that recreate permanent IPv6 addresses, except link-local ones."""
-    messages = host.rtnl("addr", "dump", index=index, family=socket.AF_INET6)
-    requests = [_address(item)[0] for item in reversed(messages) if item["flags"] & IFA_F_PERMANENT]
-    return [item for item in requests if not _is_link_local(dict(item[1]))]
+def kept_when_down(host: Host, index: int) -> list[Request]:
+    """Return requests that recreate the IPv6 addresses and the neighbours of an interface.
+
+    Without link-local addresses. IPv4 addresses stay, and routes need an interface that is up.
+    """
+    return [
+        (noun, fields)
+        for noun, fields in attached(host, index)
+        if noun == "neigh" or (noun, dict(fields)["family"]) == ("addr", socket.AF_INET6)
+        if not _is_link_local(dict(fields))
+    ]
+
+
+def unlocked_mtu(message: Any) -> Optional[int]:
+    """Return the MTU of a route that has one, and may lose it to the interface's."""
+    metrics = message.get_attr("RTA_METRICS")
+    mtu = None if metrics is None else metrics.get_attr("RTAX_MTU")
+    locked = 0 if mtu is None else metrics.get_attr("RTAX_LOCK") or 0
+    return None if locked & 1 << RTAX_MTU else mtu
 
 
 def attached(host: Host, index: int) -> list[Request]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -31,9 +32,9 @@ class Up(Kind):
         return bool(host.link(target)["flags"] & IFF_UP)
 
     def write(self, host: Host, target: str, value: bool) -> None:
-        """Take the interface up or down; it keeps its configured IPv6 addresses while down."""
+        """Take the interface up or down; it keeps its IPv6 addresses and neighbours while down."""
         index = host.index(target)
-        had = [] if value else link_flap.assigned_ipv6(host, index)
+        had = [] if value else link_flap.kept_when_down(host, index)
         host.rtnl("link", "set", index=index, state="up" if value else "down")
         link_flap.restore_missing(host, had, [], at_once=False)
 
@@ -65,12 +66,58 @@ def _own_parameters(host: Host, interface: str) -> dict[str, str]:
     return own
 
 
+def _following(host: Host, interface: str) -> list[str]:
+    """Return an interface, and the bridge whose MTU may follow it (net/bridge/br_if.c)."""
+    master = host.link(interface).get_attr("IFLA_MASTER")
+    above = host.rtnl("link", "get", index=master) if master else []
+    bridges = (bridge for bridge in above if link_kind(bridge) == "bridge")
+    return [interface, *(str(bridge.get_attr("IFLA_IFNAME")) for bridge in bridges)]
+
+
+def _check_own_mtus(host: Host, interface: str, now: int) -> None:
+    """Raise OSError if anything of IPv6 has an MTU of its own, which the interface's replaces."""
+    index = host.index(interface)
+    own = [
+        f"route {message.get_attr('RTA_DST') or 'default'}"
+        for message in host.rtnl("route", "dump", family=socket.AF_INET6)
+        if index in (oif for oif, _ in link_flap.hops(message))
+        and link_flap.unlocked_mtu(message) is not None
+    ]
+    name = f"net/ipv6/conf/{interface}/mtu"
+    if files.read(host, f"/proc/sys/{name}") not in (None, str(now)):
+        own.append(name)
+    if own:
+        what = f"it would replace the MTU of {link_flap.listed(own)}, for good"
+        raise OSError(errno.EBUSY, f"{what}; remove that first, or choose another interface")
+
+
+def _check_mtu(host: Host, interface: str, value: int, now: int) -> None:
+    index = host.index(interface)
+    _check_own_mtus(host, interface, now)
+    lost = link_flap.lost_with_ipv6(host, index) if _ends_ipv6(value, now) else ()
+    if lost:
+        what = f"below {IPV6_MIN_MTU_BYTES} B {interface} would lose {link_flap.listed(lost)}"
+        raise OSError(errno.EBUSY, f"{what}; choose at least {IPV6_MIN_MTU_BYTES} B")
+    lowered = [
+        f"{upper.get_attr('IFLA_IFNAME')} ({upper.get_attr('IFLA_MTU')} B)"
+        for upper in host.rtnl("link", "dump")
+        if upper.get_attr("IFLA_LINK") == index
+        and upper.get_attr("IFLA_LINK_NETNSID") is None
+        and link_kind(upper) in FOLLOWERS
+        and upper.get_attr("IFLA_MTU") > value
+    ]
+    if lowered:
+        what = f"{', '.join(lowered)} on {interface} would stay at {value} B afterwards"
+        raise OSError(errno.EBUSY, f"{what}; lower it by hand first")
+
+
 class Mtu(Kind):
     """An interface's MTU in bytes.
 
     Below 1280 the kernel ends IPv6 on it, with addresses, routes, neighbours and parameters that
-    nothing would restore; and it lowers, but does not raise, the MTU of a VLAN or macvlan on the
-    interface. Both are refused.
+    nothing would restore; it lowers, but does not raise, the MTU of a VLAN or macvlan on the
+    interface; a bridge follows its ports, with all of that; and an IPv6 route's own MTU becomes the
+    interface's (net/ipv6/route.c: rt6_mtu_change). All of these are refused.
     """
 
     disruptive = flaps = True
@@ -86,27 +133,20 @@ class Mtu(Kind):
         host.rtnl("link", "set", index=host.index(target), mtu=value)
 
     def check(self, host: Host, target: str, value: int, now: int) -> None:
-        """Refuse a change that would end IPv6 in use or lower an upper interface's MTU."""
-        index = host.index(target)
-        lost = link_flap.lost_with_ipv6(host, index) if _ends_ipv6(value, now) else ()
-        if lost:
-            what = f"below {IPV6_MIN_MTU_BYTES} B {target} would lose {link_flap.listed(lost)}"
-            raise OSError(errno.EBUSY, f"{what}; choose at least {IPV6_MIN_MTU_BYTES} B")
-        lowered = [
-            f"{upper.get_attr('IFLA_IFNAME')} ({upper.get_attr('IFLA_MTU')} B)"
-            for upper in host.rtnl("link", "dump")
-            if upper.get_attr("IFLA_LINK") == index
-            and upper.get_attr("IFLA_LINK_NETNSID") is None
-            and link_kind(upper) in FOLLOWERS
-            and upper.get_attr("IFLA_MTU") > value
-        ]
-        if lowered:
-            what = f"{', '.join(lowered)} on {target} would stay at {value} B afterwards"
-            raise OSError(errno.EBUSY, f"{what}; lower it by hand first")
+        """Refuse a change that would end IPv6 in use or change other MTUs for good."""
+        del now
+        for name in _following(host, target):
+            _check_mtu(host, name, value, self.read(host, name))
 
     def resets(self, host: Host, target: str, value: int, now: int) -> Mapping[str, str]:
         """Return the parameters that are as on a new interface when IPv6 comes back."""
-        return _own_parameters(host, target) if _ends_ipv6(value, now) else {}
+        del now
+        return {
+            parameter: inherited
+            for name in _following(host, target)
+            if _ends_ipv6(value, self.read(host, name))
+            for parameter, inherited in _own_parameters(host, name).items()
+        }
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
