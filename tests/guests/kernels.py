@@ -33,7 +33,6 @@ APART = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 STEP_S = 7200
 CODE = ("udpbench", "native", "experiments", "tests", "noxfile.py", "pyproject.toml", "setup.py")
 """What is tried in the guests."""
-UDPBENCH = "/srv/udpbench/.nox/udpbench/bin/udpbench"
 PYTHON = "/srv/udpbench/.nox/udpbench/bin/python"
 LAB_TESTS = (
     *("test_ledger.py", "test_ledger_quirks.py", "test_settings_random.py"),
@@ -45,6 +44,7 @@ Each kind of setting has its trial (``trials``) and its pairs (``hosts_settings`
 """
 PATIENT_LAB = "PYTHONPATH=/srv/udpbench/tests/guests/patient_agents:/srv/udpbench/tests/guests"
 """Longer deadlines of local agents and their controller."""
+PATIENT_COMMAND = f"{PATIENT_LAB} {PYTHON} /srv/udpbench/tests/guests/patient.py"
 NEEDS_NEWER = re.compile(r"needs Linux [\d.]+")
 
 
@@ -127,7 +127,7 @@ def demo(_: Path) -> tuple[Done, Result]:
 
 def selftest(_: Path) -> tuple[Done, Result]:
     """Lose packets at every stage of the ledger."""
-    done = in_guest(f"{PATIENT_LAB} {PYTHON} /srv/udpbench/tests/guests/patient.py selftest")
+    done = in_guest(f"{PATIENT_COMMAND} selftest")
     return done, judged(done, words="the ledger is reliable on this kernel")
 
 
@@ -140,7 +140,7 @@ def trials(_: Path) -> tuple[Done, Result]:
 
 def watch(_: Path) -> tuple[Done, Result]:
     """Watch a live host, with and without the packets of each socket."""
-    return watched(lambda words: in_guest(f"{UDPBENCH} watch --for 3s {words}"))
+    return watched(lambda words: in_guest(f"{PATIENT_COMMAND} watch --for 3s {words}"))
 
 
 def watched(look: Callable[[str], Done]) -> tuple[Done, Result]:

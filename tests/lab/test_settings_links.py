@@ -224,13 +224,23 @@ def test_a_renamed_interface_is_restored(pair: tuple[Inside, Inside]) -> None:
     """Somebody gave it another name under way; by its first one it would look as if it were gone."""
     _, receiver = pair
     before = receiver.call("visible")
+    parameters = (
+        "cd /proc/sys/net && grep -s . ipv4/conf/receive0/rp_filter ipv6/conf/receive0/hop_limit"
+        " ipv4/neigh/receive0/*"
+    )
+    numbers = receiver.shell(parameters)
     receiver.apply(
-        setting("mtu", "receive0", 9000), setting("address", "receive0/10.7.0.1/24", True)
+        setting("mtu", "receive0", 9000),
+        setting("address", "receive0/10.7.0.1/24", True),
+        setting("sysctl", "net.ipv4.conf.receive0.rp_filter", 2),
+        setting("sysctl", "net/ipv6/conf/receive0/hop_limit", 7),
+        setting("sysctl", "net.ipv4.neigh.receive0.unres_qlen", 50),
     )
     receiver.shell("ip link set receive0 name other0")
     receiver.call("restore")
     receiver.shell("ip link set other0 name receive0")
     assert before == receiver.call("visible")
+    assert numbers == receiver.shell(parameters)
 
 
 def test_an_mtu_below_that_of_ipv6_is_refused(pair: tuple[Inside, Inside]) -> None:

@@ -306,7 +306,7 @@ class Engine:
     def _index(self, setting: Setting) -> Optional[int]:
         """Return the index of a setting's interface; None if it has none."""
         try:
-            return self._host.index(_interface(setting))
+            return self._host.index(self._kind(setting).interface(setting.target))
         except OSError:
             return None
 
@@ -396,13 +396,17 @@ class Engine:
 
     def _by_present_name(self, entry: Entry) -> tuple[Entry, bool]:
         """Return a change under its interface's current name, and whether that still exists."""
-        if entry.index is None:
+        if entry.index is None or entry.setting.kind not in self._kinds:
             return entry, True
         name = self._host.name_of(entry.index)
         if name is None:
             return entry, False
-        rest = entry.setting.target[len(_interface(entry.setting)) :]
-        return replace(entry, setting=replace(entry.setting, target=name + rest)), True
+        target, before = entry.setting.target, entry.before
+        kind = self._kind(entry.setting)
+        if name != kind.interface(target):
+            target, before = kind.renamed(target, before, name)
+        setting = replace(entry.setting, target=target)
+        return replace(entry, setting=setting, before=before), True
 
     def _is_gone(self, entry: Entry) -> bool:
         """Return whether nothing is left to undo; ENODEV from a write does not prove it."""

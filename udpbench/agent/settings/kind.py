@@ -39,9 +39,17 @@ class Kind:
     otherwise = ""
     """The alternative if a write is refused with any other errno; may name ``{interface}``."""
 
+    def interface(self, target: str) -> str:
+        """Return the interface that a target names, if any."""
+        return target.partition("/")[0]
+
+    def renamed(self, target: str, before: Any, name: str) -> tuple[str, Any]:
+        """Return a target and the value before, now that its interface has another name."""
+        return name + target[len(self.interface(target)) :], before
+
     def disturbed(self, target: str) -> str:
         """Return the interface whose connections it could cut; EVERY one, or none if empty."""
-        return target.partition("/")[0] if self.disruptive else ""
+        return self.interface(target) if self.disruptive else ""
 
     def read(self, host: Host, target: str) -> Any:
         """Return the current value."""

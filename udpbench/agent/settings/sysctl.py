@@ -89,6 +89,12 @@ def _name(target: str) -> str:
     return "/".join(parts)
 
 
+def _of(name: str, interface: str) -> str:
+    """Return the same parameter of another interface."""
+    *place, _, parameter = name.split("/")
+    return "/".join((*place, interface, parameter))
+
+
 def _ipv6_addresses(host: Host) -> set[tuple[int, str, int]]:
     messages = host.rtnl("addr", "dump", family=socket.AF_INET6)
     return {(item["index"], own_address(item), item["prefixlen"]) for item in messages}
@@ -125,6 +131,17 @@ class Sysctl(Kind):
         errno.EPERM: _READ_ONLY,
         0: "the kernel limits it; use the value it kept",
     }
+
+    def interface(self, target: str) -> str:
+        """Return the interface that a parameter belongs to, if any."""
+        place = self.disturbed(target)
+        return "" if place == EVERY else place
+
+    def renamed(self, target: str, before: Value, name: str) -> tuple[str, Value]:
+        """Return the parameter of the same interface, and those that changed along with it."""
+        if isinstance(before, dict):
+            before = {_of(other, name): value for other, value in before.items()}
+        return _of(_name(target), name), before
 
     def disturbed(self, target: str) -> str:
         """Return the interface that a parameter belongs to, or EVERY."""
