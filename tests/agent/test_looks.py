@@ -159,7 +159,7 @@ OWN = IMPOSTOR.replace("1234", str(os.geteuid()))
         (f"0::/{IMPOSTOR}", "0::/init.scope", False),
         (f"1:name=systemd:/{IMPOSTOR}\n0::/", "1:name=systemd:/init.scope", False),
         ("0::/system.slice/docker-1.scope/system.slice/dns.service", "0::/init.scope", False),
-        ("1:name=systemd:/user.slice\n0::/dns.service", "1:name=systemd:/init.scope", False),
+        ("1:name=systemd:/\n0::/dns.service", "1:name=systemd:/\n0::/", True),
         ("1:name=systemd:/user.slice\n2:cpu:/dns.service", "1:name=systemd:/init.scope", False),
         ("0::/../../system.slice/dns.service", "0::/init.scope", False),
         ("0::/system.slice/dns.service", "0::/a/b/init.scope", False),

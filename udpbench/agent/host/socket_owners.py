@@ -61,9 +61,16 @@ class SocketOwners:
 
     def in_unit(self, unit: str) -> list[int]:
         """Return the processes of a unit of the system's systemd, by cgroup path."""
-        top = _cgroup(self._host, 1).partition("/init.scope")[0].rstrip("/")
+        tops = _cgroups(self._host, 1)
         unit_names = {unit, f"{unit}.service"}
-        return [pid for pid in self._spaces if unit_names & _units(_cgroup(self._host, pid), top)]
+        return [
+            pid
+            for pid in self._spaces
+            if any(
+                unit_names & _units(path, tops.get(kind, ""))
+                for kind, path in _cgroups(self._host, pid).items()
+            )
+        ]
 
     def label(self, pid: int) -> str:
         """Return ``unbound 1234``."""
@@ -103,20 +110,21 @@ class SocketOwners:
                 yield OtherNamespace(pid, self.label(pid), len(sockets), drops)
 
 
-def _cgroup(host: Host, pid: int) -> str:
-    """Return a process's path in systemd's hierarchy: ``name=systemd`` of cgroup v1, or v2's."""
+def _cgroups(host: Host, pid: int) -> dict[str, str]:
+    """Return a process's paths where systemd has units: ``name=systemd`` of cgroup v1, and v2."""
     lines = (read(host, f"/proc/{pid}/cgroup") or "").splitlines()
     paths = {kind: path for _, kind, path in (line.split(":", 2) for line in lines)}
-    return paths.get("name=systemd", paths.get("", ""))
+    return {kind: paths[kind] for kind in ("name=systemd", "") if kind in paths}
 
 
-def _units(cgroup: str, top: str) -> set[str]:
-    """Return the units of the system with a cgroup, below the ``top`` that is systemd's.
+def _units(cgroup: str, init: str) -> set[str]:
+    """Return the units of the system with a cgroup; systemd itself has ``init``, in init.scope.
 
     That is slices and the first folder in them: what is below belongs to the unit, which may give
     it to a user, as user@1000.service does with that user's own units; only that user is shown
     these.
     """
+    top = init.partition("/init.scope")[0].rstrip("/")
     own = f"user@{os.geteuid()}.service"
     if not cgroup.startswith(f"{top}/"):
         return set()
