@@ -279,7 +279,7 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
         pip = str(home / "bin" / "pip")
         deploy = ("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel))
         session.run(pip, *deploy, external=True)
-        arguments = (WAITING, *tests_in(session, "tests/agent"))
+        arguments = (WAITING, "-m", SAMPLE, *tests_in(session, "tests/agent"))
         session.run(str(home / "bin" / "pytest"), *arguments, env=in_memory(), external=True)
 
 
@@ -314,7 +314,7 @@ def whole(session: nox.Session) -> None:
     """Run every lab test, documented command and long simulation; half an hour."""
     packages = {**LAB_PACKAGES, **SERVER_PACKAGES}
     run_lab_tests(session, "tests/lab", "tests/docs", packages=packages)
-    run(session, "pytest", "--numprocesses=auto", "-m", "long", "tests/unit")
+    run(session, "pytest", "--numprocesses=auto", "-m", "long", "tests/unit", "tests/agent")
 
 
 @nox.session

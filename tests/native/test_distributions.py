@@ -74,7 +74,7 @@ def test_segments_of_a_message_have_times_of_their_own() -> None:
     """Each datagram of a GSO message was due at its own time."""
     with receiving_socket() as receiver, sending_socket(receiver.getsockname()) as sock:
         sender = Sending(ffi, lib, [sock])
-        sender.run(count=8, rate_pps=7_000, gso_segments=4)
+        sender.run(count=8, rate_pps=7_000, gso_segments=4, bucket_ns=SECOND_NS)
         wait_for_loopback()
         times = [header_time_ns(receiver.recv(64)) for _ in range(8)]
     assert [-(-packet * SECOND_NS // 7_000) for packet in range(8)] == times
