@@ -164,7 +164,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except MemoryError:
+    except (MemoryError, SystemError):  # the latter where there is no memory for an exception
         sys.exit("it takes more memory than its size allows")
     except Exception as error:  # noqa: BLE001 - Arrow raises any kind for what is damaged
         sys.exit(" ".join(str(error).split())[:1000])
