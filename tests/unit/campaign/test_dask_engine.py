@@ -65,21 +65,22 @@ def test_a_campaign_in_this_process_imports_from_a_folder_of_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Not from Dask's, which whoever made it first may write; and it is removed, failed or not."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "dask-scratch-space").mkdir()
+    place = tmp_path / "tmp"
+    (place / "dask-scratch-space").mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(place))
     before = [*sys.path]
-    engine = open_engine(None, 1, print)
-    added = [Path(entry).relative_to(tmp_path).parts[0] for entry in {*sys.path} - {*before}]
-    assert 0o700 == stat.S_IMODE((tmp_path / added[0]).stat().st_mode)
+    engine = DaskEngine(None, 1, print)
+    added = [Path(entry).relative_to(place).parts[0] for entry in {*sys.path} - {*before}]
+    assert 0o700 == stat.S_IMODE((place / added[0]).stat().st_mode)
     assert 1 == len(set(added))
-    assert not list((tmp_path / "dask-scratch-space").iterdir())
+    assert not list((place / "dask-scratch-space").iterdir())
     engine.close()
     monkeypatch.setattr(dask_engine, "Client", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        open_engine(None, 1, print)
+        DaskEngine(None, 1, print)
     assert (before, ["dask-scratch-space"]) == (
         sys.path,
-        [each.name for each in tmp_path.iterdir()],
+        [each.name for each in place.iterdir()],
     )
 
 
