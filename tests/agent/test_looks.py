@@ -182,7 +182,7 @@ def test_another_namespace_is_named_by_a_process_with_a_socket(owners: SocketOwn
     assert (OtherNamespace(50, "name50 50", 2, 13),) == owners.namespaces
 
 
-def test_of_many_namespaces_the_oldest_are_told(
+def test_of_many_namespaces_the_oldest_are_listed(
     owners: SocketOwners, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any user may make thousands, with sockets in them; no more are read than that."""
