@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -314,6 +315,16 @@ def test_an_mtu_that_others_would_follow_for_good_is_refused(
     assert before == state(receiver)
 
 
+ADVERTISED = """
+from pyroute2 import IPRoute
+with IPRoute() as route:
+    (index,) = route.link_lookup(ifname="receive0")
+    lasting = {"preferred_lft": 900, "valid_lft": 900, "flags": 2, "proto": 2}
+    route.addr("add", index=index, family=10, address="fd0b::9", prefixlen=64, **lasting)
+"""
+"""Of older iproute2 ``ip`` cannot say that the kernel took an address from a router (proto 2)."""
+
+
 def test_an_interface_that_was_down_keeps_its_neighbours_and_addresses(receiver: Inside) -> None:
     """Permanent ones, proxies, and an address for a limited time."""
     receiver.shell(f"{CLEAN}; {BASE}")
@@ -328,5 +339,8 @@ def test_an_interface_that_was_down_keeps_its_neighbours_and_addresses(receiver:
     seconds = re.compile(r"(valid_lft|preferred_lft) \d+sec")
     before = seconds.sub(r"\1", receiver.shell(shown))
     receiver.apply(setting("up", "receive0", True))
+    # As the kernel makes of what a router advertises meanwhile, which goes with the link.
+    receiver.shell(f"{sys.executable} -c '{ADVERTISED}'")
+    assert "fd0b::9" in receiver.shell(shown)
     receiver.call("restore")
     assert before.splitlines() == seconds.sub(r"\1", receiver.shell(shown)).splitlines()

@@ -25,7 +25,6 @@ RTPROT_RA = 9
 RTNH_F_PERVASIVE, RTNH_F_ONLINK = 2, 4
 RTAX_MTU = 2
 IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
-IFA_F_PERMANENT = 0x80
 IFA_F_NOPREFIXROUTE = 0x200
 IFA_F_MCAUTOJOIN = 0x400
 _FLAGS = IFA_F_NODAD | IFA_F_NOPREFIXROUTE | IFA_F_MCAUTOJOIN
@@ -33,7 +32,7 @@ _FLAGS_OF_IPV6 = _FLAGS | 4 | 0x10 | 0x100
 """And IFA_F_OPTIMISTIC, IFA_F_HOMEADDRESS, IFA_F_MANAGETEMPADDR."""
 _FLAGS_OF_KERNEL = {1: "temporary", 8: "dadfailed", 0x800: "stable-privacy"}
 """What cannot be set for IPv6 (net/ipv6/addrconf.c: inet6_rtm_newaddr)."""
-IFAPROT_KERNEL_LL = 3
+IFAPROT_KERNEL_RA, IFAPROT_KERNEL_LL = 2, 3
 FOREVER_S = 2**32 - 1
 NUD_NOARP, NUD_PERMANENT = 0x40, 0x80  # include/uapi/linux/neighbour.h
 NTF_PROXY, NTF_EXT_LEARNED, NTF_ROUTER = 0x08, 0x10, 0x80
@@ -152,13 +151,14 @@ def _nexthops(host: Host, index: Optional[int]) -> list[str]:
 def kept_when_down(host: Host, index: int) -> list[Request]:
     """Return requests that recreate the IPv6 addresses and the neighbours of an interface.
 
-    Without link-local addresses. IPv4 addresses stay, and routes need an interface that is up.
+    Without link-local addresses, and those that routers advertised (known since Linux 5.18). IPv4
+    addresses stay, and routes need an interface that is up.
     """
     return [
         (noun, fields)
         for noun, fields in attached(host, index)
         if noun == "neigh" or (noun, dict(fields)["family"]) == ("addr", socket.AF_INET6)
-        if not _is_link_local(dict(fields))
+        if not _is_link_local(dict(fields)) and dict(fields).get("proto") != IFAPROT_KERNEL_RA
     ]
 
 
