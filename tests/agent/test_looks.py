@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,24 @@ def test_of_many_namespaces_the_oldest_are_listed(
     owners._search()
     assert [50, *range(1000, 1063)] == [each.pid for each in owners.namespaces]
     assert 2 * 64 == len([path for path in read if "/net/udp" in path])
+
+
+def test_a_user_with_sockets_without_end_hides_no_other_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their processes are read in turn, and the rest of a long list is not."""
+    for pid, user in ((20, 1000), (30, 1000), (40, 0)):
+        folder = process(tmp_path, pid, 1, list(range(pid, pid + 10)))
+        (folder / "status").write_text(f"Name:\tx\nUid:\t7\t{user}\t7\t7\n")
+    ticks = count()
+    monkeypatch.setattr(Host, "clock_ns", lambda _: next(ticks))
+    monkeypatch.setattr(module, "SEARCH_NS", 4)
+    monkeypatch.setattr(module, "TURN", 5)
+    host = Host(tmp_path)
+    held = {pid for pid, _ in module._all_held(host, [20, 30, 40])}
+    assert held == {20, 40}
+    words = "name40 40 (user 0), a process that could not be seen"
+    assert words == module.holders_in_words(host, [39, 41])
 
 
 def test_a_search_is_not_repeated_at_once(

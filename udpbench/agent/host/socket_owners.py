@@ -1,7 +1,7 @@
 """Which processes hold which sockets, in this and other network namespaces.
 
 A search reads every descriptor of every process, so it runs only if a socket's owner is unknown,
-and for a small share of the time at most. Read-only.
+for a second, and for a small share of the time at most. Read-only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice, zip_longest
 
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.reading import ReadingHost as Host
@@ -20,11 +20,15 @@ from udpbench.printable import printable
 
 PAUSE = 500
 """Minimum pause between searches, as a multiple of a search's duration: at most 0.2 % of a CPU."""
+SEARCH_NS = SECOND_NS
+"""A search ends after this time: any user may keep millions of descriptors, at 20 us each."""
+TURN = 1000
+"""How many descriptors of a user's processes are read before the next user's."""
 NEWS_NS = 60 * SECOND_NS
 """Interval of searches if no owner is missing, to detect new namespaces."""
 MOST_NAMESPACES = 64
 """Any user may make thousands (user_namespaces(7)), each of which is read and reported."""
-UNSEEN = "a process that this user may not see"
+UNSEEN = "a process that could not be seen"
 
 
 class SocketOwners:
@@ -80,13 +84,11 @@ class SocketOwners:
 
     def _search(self) -> None:
         owners: dict[int, list[int]] = {}
-        self._spaces, self._labels = {}, {}
-        for name in names(self._host, "/proc"):
-            if name.isdigit():
-                pid = int(name)
-                self._spaces[pid] = self._space(pid)
-                for inode in held_sockets(self._host, pid):
-                    owners.setdefault(inode, []).append(pid)
+        self._labels = {}
+        pids = _processes(self._host)
+        self._spaces = {pid: self._space(pid) for pid in pids}
+        for pid, inode in _all_held(self._host, pids):
+            owners.setdefault(inode, []).append(pid)
         self._owners = {inode: tuple(dict.fromkeys(pids)) for inode, pids in owners.items()}
         self.namespaces = tuple(islice(self._others(), MOST_NAMESPACES))
 
@@ -151,11 +153,42 @@ def why_unseen(pid: int, error: OSError) -> str:
     return f"process {pid}: {error.strerror}; {next_step(error.errno)}"
 
 
+def _processes(host: Host) -> list[int]:
+    return [int(name) for name in names(host, "/proc") if name.isdigit()]
+
+
+def _all_held(host: Host, pids: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield processes and the sockets that they hold: for a limited time, its users in turn."""
+    end_ns = host.clock_ns() + SEARCH_NS
+    users: dict[str, list[int]] = {}
+    for pid in pids:
+        users.setdefault(_user(host, pid), []).append(pid)
+    turns = zip_longest(*(_turns(host, own) for own in users.values()), fillvalue=())
+    for turn in chain.from_iterable(turns):
+        if host.clock_ns() > end_ns:
+            return
+        yield from turn
+
+
+def _turns(host: Host, pids: Iterable[int]) -> Iterator[list[tuple[int, int]]]:
+    """Yield the sockets that processes hold, of a limited number of descriptors at a time."""
+    targets = ((pid, target) for pid in pids for target in _targets(host, pid))
+    while some := list(islice(targets, TURN)):
+        yield [(pid, _inode(target)) for pid, target in some if target[:8] == "socket:["]
+
+
 def held_sockets(host: Host, pid: int) -> list[int]:
     """Return the inodes of a process's sockets; empty if not visible."""
+    return [_inode(target) for target in _targets(host, pid) if target[:8] == "socket:["]
+
+
+def _targets(host: Host, pid: int) -> Iterator[str]:
     folder = f"/proc/{pid}/fd"
-    targets = (host.link_target(f"{folder}/{name}") for name in names(host, folder))
-    return [int(text[8:-1]) for text in targets if text is not None and text[:8] == "socket:["]
+    return (host.link_target(f"{folder}/{name}") or "" for name in names(host, folder))
+
+
+def _inode(target: str) -> int:
+    return int(target[8:-1])
 
 
 def port_inodes(host: Host, ports: Collection[int]) -> set[int]:
@@ -169,17 +202,23 @@ def holders_in_words(host: Host, inodes: Iterable[int]) -> str:
     Records contain it, so not the command line, which may hold what is others' alone.
     """
     unseen = set(inodes)
-    words = []
-    for name in names(host, "/proc") if unseen else ():
-        held = unseen.intersection(held_sockets(host, int(name))) if name.isdigit() else set()
-        if held:
-            words.append(_in_words(host, name))
-        unseen -= held
+    holders: dict[int, None] = {}
+    for pid, inode in _all_held(host, _processes(host)) if unseen else ():
+        if inode in unseen:
+            holders[pid] = None
+            unseen.discard(inode)
+        if not unseen:
+            break
+    words = [_in_words(host, pid) for pid in holders]
     return ", ".join([*words, *([UNSEEN] if unseen else [])])
 
 
-def _in_words(host: Host, pid: str) -> str:
-    rows = (read(host, f"/proc/{pid}/status") or "").splitlines()
-    user = next((row.split()[2] for row in rows if row.startswith("Uid:")), "?")
+def _in_words(host: Host, pid: int) -> str:
     comm = read(host, f"/proc/{pid}/comm") or "?"
-    return printable(f"{comm} {pid} (user {user})", keep="")
+    return printable(f"{comm} {pid} (user {_user(host, pid)})", keep="")
+
+
+def _user(host: Host, pid: int) -> str:
+    """Return a process's effective user, ``105``; ``?`` if it is gone."""
+    rows = (read(host, f"/proc/{pid}/status") or "").splitlines()
+    return next((row.split()[2] for row in rows if row.startswith("Uid:")), "?")
