@@ -655,6 +655,21 @@ def test_a_report_that_cannot_be_written_takes_no_answer_away(
     assert f"no report: {tmp_path}/run/report.pdf: Is a directory; " in capsys.readouterr().err
 
 
+def test_a_plan_names_what_would_run_and_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A definition is code: before anything runs, its commands and root's files are seen."""
+    monkeypatch.setattr("udpbench.control.dry_run.rehearse", lambda *_: [])
+    head = "question: what?\ntraffic: {rate: 10kpps}\n"
+    for receive in ("log: {path: /var/log/x}", "command: [sh, -c, 'a; b']"):
+        (tmp_path / "e.yaml").write_text(f"{head}receive: {{{receive}}}\n")
+        assert 0 == run(monkeypatch, "plan", str(tmp_path / "e.yaml"))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "would write on receiver: /var/log/x.*" in printed
+    assert "would run on receiver, as you; if that is root, nobody" in printed
+    assert "sh -c 'a; b'" in printed
+
+
 def test_a_run_whose_folder_is_gone_says_what_is_graver_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:

@@ -205,11 +205,14 @@ def plan(
 ) -> None:
     """Show what would run, be skipped, and change on the hosts."""
     experiments, chosen_lab = _load_definitions(names, lab, sets, allow_read)
+    from udpbench.commands.resume import acts_on_receivers
     from udpbench.control.dry_run import rehearse
     from udpbench.report.plan import print_rehearsal, print_skips, print_trials
 
     console = _console()
     print_trials(console, experiments, chosen_lab.built_in)
+    for act in dict.fromkeys(acts_on_receivers(experiments, chosen_lab)):
+        console.print(act, markup=False, highlight=False)
     rehearsals: Sequence[Rehearsed] = rehearse(
         experiments, chosen_lab, _reach(chosen_lab, no_deploy, wheels)
     )

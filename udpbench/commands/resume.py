@@ -347,6 +347,11 @@ def _acts(experiments: Sequence[Experiment], lab: Lab) -> Iterator[str]:
         yield f"would run on this machine, as {me}: {_shown(lab.reserve.command)}"
     for host in lab.hosts:
         yield f"would start an agent {_where(host, me)}"
+    yield from acts_on_receivers(experiments, lab)
+
+
+def acts_on_receivers(experiments: Sequence[Experiment], lab: Lab) -> Iterator[str]:
+    """Yield which commands experiments would run, which logs write, and what they would attach."""
     receivers = ", ".join(host.name for host in lab.receivers)
     for receive in (trial.receive for trial in _trials(experiments)):
         user = receive.user or "you; if that is root, nobody"

@@ -267,10 +267,10 @@ def test_a_stuck_worker_serves_nothing_and_delays_no_other(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until it answers."""
-    monkeypatch.setattr(dask_engine, "ANSWER_S", 0.2)
     engine = DaskEngine(cluster.scheduler_address, 1, lambda _: None)
     try:
         assert engine.serves("rack1")
+        monkeypatch.setattr(dask_engine, "ANSWER_S", 0.2)
         released = threading.Event()
         monkeypatch.setattr(
             dask_engine, "open_ports", lambda _: () if released.wait(60) else ("late",)
