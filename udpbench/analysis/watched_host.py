@@ -68,19 +68,26 @@ class HostState:
     sockets: Mapping[int, UdpSocket] = field(default_factory=dict)
     """By cookie, those that are open."""
     watched: frozenset[int] | None = None
-    """Cookies that ever belonged to what is watched; None: all do."""
+    """Cookies of open sockets that ever belonged to what is watched; None: all do."""
     counts: Mapping[int, SocketCount] | None = None
-    """By cookie, of closed sockets too; None: not counted."""
+    """By cookie, of open sockets; None: not counted."""
     names_reasons: bool = False
     opened_drops: Mapping[int, int] = field(default_factory=dict)
     """Cookie → drops that the socket had before it was watched."""
-    ended: Mapping[int, int] = field(default_factory=dict)
-    """Cookie → drops of a watched socket that is closed, as far as they were seen."""
+    lately_ended: frozenset[int] = frozenset()
+    """Cookies of sockets that closed before this look, which the next may still count."""
+    ended: int = 0
+    """How many watched sockets have closed."""
+    ended_dropped: int = 0
+    """What these had dropped, as far as it was seen."""
     namespaces: tuple[OtherNamespace, ...] = ()
 
 
 def after(state: HostState | None, look: HostLook) -> HostState:
-    """Return what is known after another look; None: it is the first."""
+    """Return what is known after another look; None: it is the first.
+
+    Of closed sockets nothing stays but their sums: a resolver opens one for each query.
+    """
     known = dict(state.sockets) if state is not None else {}
     listed = {each.cookie: each for each in look.sockets}
     opened = dict(state.opened_drops) if state is not None else {}
@@ -88,30 +95,39 @@ def after(state: HostState | None, look: HostLook) -> HostState:
         # What a socket lost that was opened under way, it lost while it was watched.
         opened.setdefault(cookie, (each.drops or 0) if state is None else 0)
     ever = _ever(state, look)
-    ended = dict(state.ended) if state is not None else {}
+    ended: dict[int, int] = {}
     for cookie in look.ended:
-        closed = known.pop(cookie, None)
+        closed, before = known.pop(cookie, None), opened.pop(cookie, 0)
         if closed is not None and (ever is None or cookie in ever):
-            ended[cookie] = ((closed.drops or 0) - opened.pop(cookie, 0)) % 2**32
+            ended[cookie] = ((closed.drops or 0) - before) % 2**32
     counts = None
     if look.counts is not None:
         counted = {int(cookie): count for cookie, count in look.counts.items()}
-        counts = {**((state.counts if state is not None else None) or {}), **counted}
-        for cookie in counted.keys() - known.keys() - listed.keys() - ended.keys():
+        for cookie in counted.keys() - known.keys() - listed.keys() - _lately_ended(state, look):
             # It lived between two looks. Whose it was is not known.
             if ever is None:
                 ended[cookie] = sum(counted[cookie].dropped.values())
+        counts = {**((state.counts if state is not None else None) or {}), **counted}
+        counts = {key: count for key, count in counts.items() if key in known or key in listed}
+    is_same = state is not None and not listed and not look.ended
     return HostState(
         snapshot=look.snapshot,
         interfaces=look.interfaces,
-        sockets=known | listed if listed or look.ended or state is None else state.sockets,
-        watched=ever,
+        sockets=state.sockets if state is not None and is_same else known | listed,
+        watched=ever.intersection(known.keys() | listed.keys()) if ever is not None else None,
         counts=counts,
         names_reasons=look.names_reasons,
         opened_drops=opened,
-        ended=ended,
+        lately_ended=frozenset(look.ended) | ended.keys(),
+        ended=(state.ended if state is not None else 0) + len(ended),
+        ended_dropped=(state.ended_dropped if state is not None else 0) + sum(ended.values()),
         namespaces=look.namespaces,
     )
+
+
+def _lately_ended(state: HostState | None, look: HostLook) -> frozenset[int]:
+    before = state.lately_ended if state is not None else frozenset()
+    return before | frozenset(look.ended)
 
 
 def _ever(state: HostState | None, look: HostLook) -> frozenset[int] | None:
@@ -217,7 +233,8 @@ def live_host(
     if "udp_memory" not in [loss.stage for loss in stages]:
         stages += _in_memory(sockets)
     unwatched = _unwatched(now.watched is None, port)
-    ended = {k: n for k, n in now.ended.items() if port is None or now.watched is not None}
+    knows_whose = port is None or now.watched is not None
+    ended_dropped = now.ended_dropped if knows_whose else 0
     device_readings = [
         _readings(lately, 4, {lately.host: facts[name]}) for name in facts if name in now.interfaces
     ]
@@ -228,9 +245,11 @@ def live_host(
         read_pps=_sum(lately, "{udp}InDatagrams") / seconds,
         stages=stages,
         sockets=sockets,
-        ended=len(ended),
-        ended_dropped=sum(ended.values()),
-        unlisted=_unlisted(stages, sockets, ended) if port is None and now.watched is None else 0,
+        ended=now.ended if knows_whose else 0,
+        ended_dropped=ended_dropped,
+        unlisted=_unlisted(stages, sockets, ended_dropped)
+        if port is None and now.watched is None
+        else 0,
         queues=tuple(
             replace(use, host=readings.record.facts[use.host].interface)
             for readings in device_readings
@@ -242,14 +261,14 @@ def live_host(
         namespaces=now.namespaces,
         exact=now.counts is not None,
         lost=any(loss.packets for loss in stages if loss.stage not in unwatched)
-        or any(ended.values())
+        or ended_dropped > 0
         or any(loss.dropped for loss in sockets),
         unwatched=unwatched,
     )
 
 
 def _unlisted(
-    stages: Collection[StageLoss], sockets: Collection[SocketLoss], ended: Mapping[int, int]
+    stages: Collection[StageLoss], sockets: Collection[SocketLoss], ended_dropped: int
 ) -> int:
     """Return what sockets dropped that lived between two looks.
 
@@ -258,7 +277,7 @@ def _unlisted(
     counted = sum(loss.packets for loss in stages if loss.stage in SOCKET_STAGES)
     if not counted:
         return 0
-    listed = sum(loss.dropped for loss in sockets) + sum(ended.values())
+    listed = sum(loss.dropped for loss in sockets) + ended_dropped
     passing_by = sum(loss.dropped_pps for loss in sockets) * SKEW_NS / SECOND_NS
     return counted - listed if counted - listed > passing_by else 0
 

@@ -22,7 +22,14 @@ from udpbench.control.run import RunOptions, run_name
 from udpbench.control.trial import described
 from udpbench.control.trial_state import KEPT_MAX
 from udpbench.control.wait import Clock
-from udpbench.errors import DeadlineExceeded, InputError, NothingToWatch, Problem, UdpbenchError
+from udpbench.errors import (
+    AgentError,
+    DeadlineExceeded,
+    InputError,
+    NothingToWatch,
+    Problem,
+    UdpbenchError,
+)
 from udpbench.model import (
     DAY_NS,
     SECOND_NS,
@@ -48,6 +55,8 @@ POLL_NS = SECOND_NS // 4
 """Between two checks for Ctrl-C."""
 FACTS_NS = 60 * SECOND_NS
 """For a host to give the facts of the interfaces that are new in one look: it says how many."""
+MOST_SOCKETS = 2**18
+"""Open on a watched host; each takes 1 KiB here as long as it is."""
 PORTS_NAMED = 12
 LOOPBACK = "lo"
 
@@ -169,7 +178,13 @@ class _Onlooker:
                 )
         if self._kept is not None:
             self._kept.take(look.snapshot, self._facts)
-        return after(before, look)
+        state = after(before, look)
+        if len(state.sockets) > MOST_SOCKETS:
+            what = f"{len(state.sockets)} UDP sockets are open, and {MOST_SOCKETS} can be watched"
+            raise AgentError(
+                f"{what}; name what to watch: --port, --pid or --unit", self._client.name
+            )
+        return state
 
 
 class KeptLooks:

@@ -179,6 +179,21 @@ def test_a_socket_between_two_looks_is_reported_by_its_count() -> None:
     assert (1, 6, True) == (live.ended, live.ended_dropped, live.lost)
 
 
+def test_of_closed_sockets_nothing_stays_but_their_sums() -> None:
+    """A resolver opens one for each query; what the kernel counts late is of one that is known."""
+    state = after(None, replace(look(0), counts={}, watched=()))
+    for n in range(1, 100):
+        opened = replace(V4, cookie=n, drops=2)
+        counts = {
+            str(each): SocketCount(8, 2, {"SOCKET_RCVBUFF": 2}) for each in {n, max(n - 1, 1)}
+        }
+        seen = replace(look(n, opened), counts=counts, watched=(n,))
+        state = after(state, replace(seen, ended=(n - 1,) if n > 1 else ()))
+    assert (98, 98 * 2) == (state.ended, state.ended_dropped)
+    assert {99} == set(state.sockets) == state.watched == set(state.counts or ())
+    assert {99} == set(state.opened_drops)
+
+
 def test_what_no_listed_socket_dropped_is_reported() -> None:
     """Unless it may have come between the readings, or only some sockets are watched."""
     moved = counted(25, *RCVBUF)

@@ -21,7 +21,7 @@ from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings
 from udpbench.control.watching import KeptLooks, Watched, lab_to_watch, watch
 from udpbench.definition.load import load_lab
-from udpbench.errors import DeadlineExceeded, InputError, NothingToWatch
+from udpbench.errors import AgentError, DeadlineExceeded, InputError, NothingToWatch
 from udpbench.model import SECOND_NS, Connect, Finding, HostLook, Snapshot, UdpSocket
 from udpbench.records import read_run
 
@@ -162,6 +162,23 @@ def test_a_host_that_has_ever_more_interfaces_is_given_up(
     with pytest.raises(DeadlineExceeded) as caught:
         watch_machine(world, Watched(), SECOND_NS, lambda _: None)
     golden.check(caught.value.message)
+
+
+def test_a_host_whose_sockets_never_close_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """Each look lists others."""
+    look = Seen._look
+
+    def others(self: Seen, **args: Any) -> HostLook:
+        seen = look(self, **args)
+        cookies = range(1000 * self.looks, 1000 * self.looks + 1000)
+        return replace(seen, sockets=tuple(replace(SOCKET, cookie=each) for each in cookies))
+
+    monkeypatch.setattr(Seen, "_look", others)
+    monkeypatch.setattr(watching, "MOST_SOCKETS", 5000)
+    with golden.raises(AgentError, host=socket.gethostname()):
+        watch_machine(Watchable(), Watched(), None, lambda _: None)
 
 
 def test_a_destination_or_a_labs_receivers_are_watched(tmp_path: Any) -> None:
