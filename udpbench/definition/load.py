@@ -60,6 +60,8 @@ from udpbench.model import (
 
 _QUESTION = re.compile(r"^(question|'question'|\"question\")\s*:", re.MULTILINE)
 MAX_EXTENDS = 8
+MOST_CHARACTERS = 2**26
+"""Of payloads and commands of all points together, each of which a run folder repeats."""
 T = TypeVar("T")
 
 
@@ -354,6 +356,7 @@ def _experiment(
         pairs,
     )
     raise_all(_undecidable(tree, experiment))
+    raise_all(_too_long(tree, trials))
     raise_all(_too_many([experiment], tree.place(("repetitions",))))
     return experiment
 
@@ -373,6 +376,16 @@ def _too_many(experiments: Sequence[Experiment], place: Place) -> Iterator[Probl
     if most > TRIALS_MAX:
         what, limit = f"{most} trials are too many", f"at most {TRIALS_MAX}"
         yield at(place, "repetitions", what, limit, "repeat or sweep less, or run them in parts")
+
+
+def _too_long(tree: Tree, trials: Sequence[Trial]) -> Iterator[Problem]:
+    """Yield a problem if the head of the run, which holds every point, would be too long."""
+    texts = [(*(each.traffic.payload or ()), *(each.receive.command or ())) for each in trials]
+    characters = sum(len(text) for each in texts for text in each)
+    if characters > MOST_CHARACTERS:
+        what = f"payloads and commands of {len(trials)} points take {characters} characters"
+        step = "sweep less, or send fewer datagrams"
+        yield tree.problem(("sweep",), what, f"at most {MOST_CHARACTERS}", step)
 
 
 def _base_source(tree: Tree) -> Iterator[Problem]:

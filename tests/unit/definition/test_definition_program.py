@@ -301,3 +301,10 @@ def test_payloads_of_an_experiment_fit_into_its_text(tmp_path: Path, golden: Gol
     (tmp_path / "half.bin").write_bytes(bytes(40_000))
     files = "[{file: half.bin}, {file: half.bin}]"
     golden.check(refused(f"traffic: {{payload: {files}}}", "receive: {command: [./a]}"))
+
+
+def test_payloads_of_all_points_fit_into_the_head_of_a_run(golden: Golden) -> None:
+    """It has each as often as there are points: 4,096 made 508 MiB of 64 KiB."""
+    payload = f"traffic: {{payload: [{{hex: {'00' * 40_000}}}]}}"
+    sizes = ", ".join(str(n) for n in range(1, 1025))
+    golden.check(refused(payload, "receive: {command: [./a]}", f"sweep: {{send.batch: [{sizes}]}}"))
