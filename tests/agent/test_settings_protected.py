@@ -13,6 +13,7 @@ from proc_files import stat
 
 from udpbench.agent.host.control_path import ssh_connection
 from udpbench.agent.host.system import Host
+from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.link_flap import listed
 from udpbench.agent.settings.protected import (
     KernelLink,
@@ -255,6 +256,30 @@ def test_the_neighbour_of_every_way_leads_the_connection(
     """Also that of a gateway of IPv6 on the way to an IPv4 network."""
     monkeypatch.setenv("SSH_CONNECTION", SSH)
     assert expected == diverting(Routing(tmp_path, route), target)
+
+
+def vlan(index: int, below: int, up: int, flags: int | None = 0, **more: Any) -> Message:
+    """Return an interface on another."""
+    data = Message(IFLA_VLAN_FLAGS=None if flags is None else {"flags": flags, "mask": ~0})
+    info = Message(IFLA_INFO_KIND="vlan", IFLA_INFO_DATA=data)
+    name = f"vlan{index}"
+    about = {"IFLA_LINK": below, "IFLA_LINKINFO": info, "IFLA_IFNAME": name}
+    return Message(index=index, flags=up, **about, **more)
+
+
+def test_vlans_go_down_and_up_with_what_they_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But loosely bound ones, and those of another namespace's interface of the same number."""
+    links = [
+        *(Message(index=1, flags=1, IFLA_IFNAME="eth1"), vlan(2, 1, 1), vlan(3, 2, 0)),
+        *(vlan(4, 1, 1, flags=5), vlan(5, 1, 1, flags=None), vlan(6, 1, 1, IFLA_LINK_NETNSID=0)),
+    ]
+    host = Host()
+    monkeypatch.setattr(host, "index", lambda _: 1)
+    monkeypatch.setattr(host, "nexthops", list)
+    monkeypatch.setattr(host, "rtnl", lambda noun, *_, **__: links if noun == "link" else [])
+    assert [1, 2, 5, 3] == list(link_flap._flapping(host, 1))
+    with pytest.raises(ValueError, match=r"exactly: vlan3 \(down\); remove"):
+        link_flap.check_flap(host, "eth1")
 
 
 def test_a_kernel_without_nexthop_objects_has_none(

@@ -140,6 +140,33 @@ def test_a_flap_leaves_what_there_was_or_is_refused(
     assert 0 < refused < rounds
 
 
+VLANS = (
+    "ip link add link receive0 name v5 type vlan id 5; ip link add link v5 name q6 type vlan id 6"
+    "; ip link set v5 up; ip link set q6 up"
+    "; ip link add link receive0 name v7 type vlan id 7 loose_binding on; ip link set v7 up"
+)
+OF_VLANS = (
+    "ip address add fd05::5/64 dev v5 nodad; ip address add fd06::6/64 dev q6 nodad"
+    "; ip address add 10.5.5.5/24 dev v5; ip route add 10.55.0.0/16 via 10.5.5.1 metric 9"
+    "; ip -6 route add fd55::/64 via fd06::1; ip neigh add 10.5.5.1 lladdr 02::1 dev v5"
+).replace("02::1", "02:00:00:00:00:01")
+
+
+def test_a_flap_leaves_what_vlans_had(receiver: Inside) -> None:
+    """They go down and come up with it; what was down by hand would come up, too."""
+    if receiver.shell("ip link add link receive0 name v4 type vlan id 4 && echo yes || true") == "":
+        pytest.skip("this kernel has no VLANs (CONFIG_VLAN_8021Q)")
+    receiver.shell("ip link del v4")
+    receiver.shell(f"{VLANS}; {OF_VLANS}")
+    before = receiver.shell("ip -o -br link; ip -br address") + state(receiver)
+    receiver.call("flap", interface="receive0")
+    after = receiver.shell("ip -o -br link; ip -br address") + state(receiver)
+    assert before.splitlines() == after.splitlines()
+    receiver.shell("ip link set q6 down")
+    with pytest.raises(Refused, match=r"q6 \(down\)"):
+        receiver.call("flap", interface="receive0")
+
+
 def test_every_sysctl_of_a_namespace_is_restored_with_what_it_changes(receiver: Inside) -> None:
     """Each that takes another value; then all of /proc/sys/net is as before, and what ``ip`` shows."""
     taken, differing = receiver.call("sweep", deadline_s=120.0)

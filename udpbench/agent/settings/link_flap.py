@@ -1,24 +1,26 @@
 """Restores what a flapping link loses, after waiting until it is up again.
 
 A driver that changes rings or channels takes the link down; the kernel then drops IPv6 addresses,
-neighbours and routes of the interface, whether set by the host or by udpbench. What could not be
-recreated exactly is refused before the change.
+neighbours and routes of the interface and of VLANs above it, whether set by the host or by
+udpbench. What could not be recreated exactly is refused before the change.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any, Callable, Optional
 
+from udpbench.agent.host.reading import link_kind
 from udpbench.agent.host.system import Host
 
 CARRIER_DEADLINE_S = 15.0
 """10GBASE-T autonegotiation takes up to 6 s; longer with spanning tree on the switch."""
-IFF_LOWER_UP = 0x10000  # include/uapi/linux/if.h
+IFF_UP, IFF_LOWER_UP = 1, 0x10000  # include/uapi/linux/if.h
+VLAN_FLAG_LOOSE_BINDING = 4  # include/uapi/linux/if_vlan.h
 RTN_UNICAST = 1  # include/uapi/linux/rtnetlink.h
 RTPROT_KERNEL = 2
 RTPROT_RA = 9
@@ -106,13 +108,14 @@ def check_flap(host: Host, interface: str, with_advertised: bool = True) -> None
     Routes advertised by routers, which the kernel learns again, count before a change that was
     asked for, but do not keep it from being undone.
     """
-    index = host.index(interface)
+    flapping = _flapping(host, host.index(interface))
     lost = [
         f"{_named(request)} ({', '.join(lacks)})"
-        for request, lacks in _state(host, index)
+        for request, lacks in _state(host, flapping)
         if lacks and (with_advertised or lacks != [ADVERTISED])
     ]
-    lost += _nexthops(host, index)
+    lost += _nexthops(host, flapping)
+    lost += filter(None, flapping.values())
     if lost:
         raise ValueError(
             f"a driver may take {interface} down for it, and these could not be recreated exactly: "
@@ -132,7 +135,8 @@ def lost_with_ipv6(host: Host, index: Optional[int] = None) -> list[str]:
     These are addresses, neighbours and routes that the kernel does not make by itself.
     """
     lost = []
-    for (noun, fields), _ in _state(host, index):
+    indexes = None if index is None else (index,)
+    for (noun, fields), _ in _state(host, indexes):
         own = dict(fields)
         by_kernel = {"addr": IFAPROT_KERNEL_LL, "route": RTPROT_KERNEL}.get(noun)
         if own["family"] != socket.AF_INET6 or own.get("proto", -1) == by_kernel:
@@ -141,11 +145,41 @@ def lost_with_ipv6(host: Host, index: Optional[int] = None) -> list[str]:
             lost.append(_named((noun, fields)))
         elif not (_is_link_local(own) or ip_address(own["address"]).is_loopback):
             lost.append(own["address"])
-    return lost + _nexthops(host, index)
+    return lost + _nexthops(host, indexes)
 
 
-def _nexthops(host: Host, index: Optional[int]) -> list[str]:
-    return [f"nexthop {number}" for number, oif, _ in host.nexthops() if index in (None, oif)]
+def _nexthops(host: Host, indexes: Optional[Collection[int]]) -> list[str]:
+    return [
+        f"nexthop {number}"
+        for number, oif, _ in host.nexthops()
+        if indexes is None or oif in indexes
+    ]
+
+
+def _flapping(host: Host, index: int) -> dict[int, str]:
+    """Return an interface and the VLANs that go down and up with it.
+
+    By index; of VLANs that are down what to say of them, else an empty text.
+    """
+    links = host.rtnl("link", "dump")
+    flapping = {index: ""}
+    for below in (waiting := [index]):
+        for message in links:
+            if _follows(message, below):
+                name = f"{message.get_attr('IFLA_IFNAME')} (down)"
+                flapping[message["index"]] = "" if message["flags"] & IFF_UP else name
+                waiting.append(message["index"])
+    return flapping
+
+
+def _follows(message: Any, index: int) -> bool:
+    """Return whether an interface is a VLAN that follows another (net/8021q/vlan.c)."""
+    if link_kind(message) != "vlan" or message.get_attr("IFLA_LINK_NETNSID") is not None:
+        return False
+    data = message.get_attr("IFLA_LINKINFO").get_attr("IFLA_INFO_DATA")
+    flags = (data.get_attr("IFLA_VLAN_FLAGS") if data is not None else None) or {"flags": 0}
+    is_loose = flags["flags"] & VLAN_FLAG_LOOSE_BINDING
+    return bool(message.get_attr("IFLA_LINK") == index and not is_loose)
 
 
 def kept_when_down(host: Host, index: int) -> list[Request]:
@@ -171,16 +205,23 @@ def unlocked_mtu(message: Any) -> Optional[int]:
 
 
 def attached(host: Host, index: int) -> list[Request]:
-    """Return requests that recreate an interface's addresses, neighbours and routes."""
-    return [request for request, lacks in _state(host, index) if not lacks]
+    """Return requests that recreate the addresses, neighbours and routes of an interface.
+
+    And of the VLANs that follow it.
+    """
+    return [request for request, lacks in _state(host, _flapping(host, index)) if not lacks]
 
 
-def _state(host: Host, index: Optional[int]) -> Iterator[Recreated]:
-    """Yield the addresses, neighbours and routes of one or all interfaces.
+def _state(host: Host, indexes: Optional[Collection[int]]) -> Iterator[Recreated]:
+    """Yield the addresses, neighbours and routes of some or all interfaces.
 
     Without those that the kernel makes again by itself.
     """
-    messages = host.rtnl("addr", "dump", **({} if index is None else {"index": index}))
+
+    def concerns(index: int) -> bool:
+        return indexes is None or index in indexes
+
+    messages = [message for message in host.rtnl("addr", "dump") if concerns(message["index"])]
     newest_first = [message for message in messages if message["family"] == socket.AF_INET6]
     ipv4 = [message for message in messages if message["family"] != socket.AF_INET6]
     for message in (*ipv4, *reversed(newest_first)):
@@ -189,11 +230,11 @@ def _state(host: Host, index: Optional[int]) -> Iterator[Recreated]:
             yield request, lacks
     proxies = host.rtnl("neigh", "dump", dump_filter=_is_set, flags=NTF_PROXY)
     for message in (*host.rtnl("neigh", "dump"), *proxies):
-        if index in (None, message["ifindex"]) and _is_set(message):
+        if concerns(message["ifindex"]) and _is_set(message):
             yield _neighbour(message)
     for message in host.rtnl("route", "dump"):
         by_kernel = message["proto"] == RTPROT_KERNEL and message["type"] != RTN_UNICAST
-        if not by_kernel and (index is None or index in (oif for oif, _ in hops(message))):
+        if not by_kernel and (indexes is None or any(concerns(oif) for oif, _ in hops(message))):
             yield _route(message)
 
 
