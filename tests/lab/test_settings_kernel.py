@@ -250,6 +250,22 @@ def test_a_fifo_takes_the_place_of_a_tbf(wired: Inside, value: dict[str, Any]) -
     assert [None, value] == [change["before"], change["after"]]
 
 
+@pytest.mark.parametrize(
+    "entry", ["noarp", "permanent proto 9", "permanent router", "permanent extern_learn"]
+)
+def test_a_neighbour_that_could_not_return_whole_is_not_replaced(wired: Inside, entry: str) -> None:
+    """Somebody set it for a reason; one that is permanent alone is replaced and put back."""
+    words = "ip neighbour replace 192.168.254.30 dev receive0 lladdr 02:00:00:00:00:07 nud "
+    wired.shell(words + entry)
+    before = wired.shell("ip -d neighbour show dev receive0")
+    requested = setting("neighbour", "receive0/192.168.254.30", "02:00:00:00:00:02")
+    with pytest.raises(Refused, match="more than permanent; remove it first"):
+        wired.apply(requested)
+    assert before == wired.shell("ip -d neighbour show dev receive0")
+    wired.shell("ip neighbour del 192.168.254.30 dev receive0; " + words + "permanent")
+    wired.apply(requested)
+
+
 def test_a_learnt_neighbour_counts_as_not_there(wired: Inside) -> None:
     """An entry that is not permanent reads as none and is replaced."""
     wired.shell("ip link set receive0 up")

@@ -245,6 +245,18 @@ class Unclaimed(Kind):
 NUD_PERMANENT = 0x80  # include/uapi/linux/neighbour.h
 
 
+def _entry(host: Host, target: str) -> Any:
+    """Return a neighbour's message; None if there is none."""
+    interface, _, address = target.partition("/")
+    try:
+        (entry,) = host.rtnl("neigh", "get", ifindex=host.index(interface), dst=address)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+    return entry
+
+
 class Neighbour(Kind):
     """A permanent neighbour entry, ``send0/10.0.0.1``; its MAC address, or null.
 
@@ -255,14 +267,20 @@ class Neighbour(Kind):
 
     def read(self, host: Host, target: str) -> Optional[str]:
         """Return the MAC address of the permanent entry."""
-        interface, _, address = target.partition("/")
-        try:
-            (entry,) = host.rtnl("neigh", "get", ifindex=host.index(interface), dst=address)
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise
-        return entry.get_attr("NDA_LLADDR") if entry["state"] & NUD_PERMANENT else None
+        entry = _entry(host, target)
+        is_permanent = entry is not None and entry["state"] & NUD_PERMANENT
+        return entry.get_attr("NDA_LLADDR") if is_permanent else None
+
+    def check(self, host: Host, target: str, value: Optional[str], now: Optional[str]) -> None:
+        """Refuse to replace an entry that somebody set otherwise: not all of it could return."""
+        del value, now
+        entry = _entry(host, target)
+        if entry is None or not link_flap.is_set(entry):
+            return
+        others = (entry["flags"], entry.get_attr("NDA_PROTOCOL"), entry.get_attr("NDA_FLAGS_EXT"))
+        if entry["state"] != NUD_PERMANENT or any(others):
+            what = "the host has a neighbour of that address which is more than permanent"
+            raise OSError(errno.EBUSY, f"{what}; remove it first, or choose another address")
 
     def write(self, host: Host, target: str, value: Optional[str]) -> None:
         """Set the entry, replacing a learnt one, or remove it."""

@@ -228,9 +228,9 @@ def _state(host: Host, indexes: Optional[Collection[int]]) -> Iterator[Recreated
         request, lacks = _address(message)
         if not (lacks and _is_link_local(dict(request[1]))):
             yield request, lacks
-    proxies = host.rtnl("neigh", "dump", dump_filter=_is_set, flags=NTF_PROXY)
+    proxies = host.rtnl("neigh", "dump", dump_filter=is_set, flags=NTF_PROXY)
     for message in (*host.rtnl("neigh", "dump"), *proxies):
-        if concerns(message["ifindex"]) and _is_set(message):
+        if concerns(message["ifindex"]) and is_set(message):
             yield _neighbour(message)
     for message in host.rtnl("route", "dump"):
         by_kernel = message["proto"] == RTPROT_KERNEL and message["type"] != RTN_UNICAST
@@ -247,7 +247,7 @@ def hops(message: Any) -> Iterator[tuple[int, Optional[str]]]:
             yield index, leg.get_attr("RTA_GATEWAY") or (leg.get_attr("RTA_VIA") or {}).get("addr")
 
 
-def _is_set(message: Any) -> bool:
+def is_set(message: Any) -> bool:
     """Return whether a program set a neighbour, or learnt it in place of the kernel."""
     if message["flags"] & (NTF_PROXY | NTF_EXT_LEARNED) or message.get_attr("NDA_FLAGS_EXT"):
         return True
