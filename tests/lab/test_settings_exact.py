@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -180,6 +181,35 @@ LINK_LOCAL = (
     "; timeout 10 sh -c 'while ip -6 address | grep -q tentative; do :; done'"
     "; ip -6 address del fd09::9/64 dev receive0"
 )
+
+
+JOIN = """
+import socket, struct, sys
+group = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+joined = socket.inet_pton(socket.AF_INET6, "ff02::99") + struct.pack("@I", int(sys.argv[1]))
+group.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, joined)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_token_and_programs_groups_are_not_lost_by_a_small_mtu(receiver: Inside) -> None:
+    """The kernel forgets both with the interface's IPv6; its own groups come back."""
+    receiver.shell(f"{LINK_LOCAL}; sysctl -qw net.ipv6.conf.receive0.accept_ra=1")
+    receiver.apply(setting("mtu", "receive0", 1200))
+    receiver.call("restore")
+    number = receiver.shell("ip -o link show receive0").partition(":")[0]
+    inside = ("nsenter", f"--target={receiver.process.pid}", "--net")
+    words = (*inside, sys.executable, "-c", JOIN, number)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        with pytest.raises(Refused, match="would lose group ff02::99; choose at least"):
+            receiver.apply(setting("mtu", "receive0", 1200))
+        program.communicate()
+    receiver.shell("ip token set ::99 dev receive0")
+    with pytest.raises(Refused, match="would lose token ::99; choose at least"):
+        receiver.apply(setting("mtu", "receive0", 1200))
 
 
 @pytest.mark.parametrize(

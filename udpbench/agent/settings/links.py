@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv6Address
 from typing import Any, Optional
 
 from udpbench.agent.host import files
@@ -46,6 +48,10 @@ class Up(Kind):
 IPV6_MIN_MTU_BYTES = 1280  # RFC 8200, section 5
 FOLLOWERS = ("vlan", "macvlan", "macvtap")
 """Kinds of upper interface whose MTU is lowered with the lower one's (NETDEV_CHANGEMTU)."""
+
+
+_OF_KERNEL = re.compile(r"ff0[12]::1\Z|ff0[125]::2\Z|ff02::1:ff[0-9a-f]{2}:[0-9a-f]{1,4}\Z")
+"""All nodes, all routers, solicited nodes (RFC 4291, 2.7.1)."""
 
 
 def _ends_ipv6(value: int, now: int) -> bool:
@@ -91,10 +97,29 @@ def _check_own_mtus(host: Host, interface: str, now: int) -> None:
         raise OSError(errno.EBUSY, f"{what}; remove that first, or choose another interface")
 
 
+def _lost_with_inet6_dev(host: Host, interface: str) -> Iterator[str]:
+    """Yield an interface's token, and the groups that programs joined there.
+
+    They end with its IPv6 (net/ipv6/addrconf.c: addrconf_ifdown), but for groups of the kernel's.
+    """
+    message = host.link(interface)
+    ipv6 = (message.get_attr("IFLA_AF_SPEC") or message).get_attr("AF_INET6")
+    token = ipv6.get_attr("IFLA_INET6_TOKEN") if ipv6 is not None else None
+    if token not in (None, "::"):
+        yield f"token {token}"
+    for line in (files.read(host, "/proc/net/igmp6") or "").splitlines():
+        index, _, group = line.split()[:3]
+        address = IPv6Address(bytes.fromhex(group))
+        if int(index) == message["index"] and not _OF_KERNEL.match(str(address)):
+            yield f"group {address}"
+
+
 def _check_mtu(host: Host, interface: str, value: int, now: int) -> None:
     index = host.index(interface)
     _check_own_mtus(host, interface, now)
-    lost = link_flap.lost_with_ipv6(host, index) if _ends_ipv6(value, now) else ()
+    lost = []
+    if _ends_ipv6(value, now):
+        lost = [*link_flap.lost_with_ipv6(host, index), *_lost_with_inet6_dev(host, interface)]
     if lost:
         what = f"below {IPV6_MIN_MTU_BYTES} B {interface} would lose {link_flap.listed(lost)}"
         raise OSError(errno.EBUSY, f"{what}; choose at least {IPV6_MIN_MTU_BYTES} B")
