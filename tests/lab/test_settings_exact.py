@@ -401,3 +401,82 @@ def test_an_interface_that_was_down_keeps_its_neighbours_and_addresses(receiver:
     assert "fd0b::9" in receiver.shell(shown)
     receiver.call("restore")
     assert before.splitlines() == seconds.sub(r"\1", receiver.shell(shown)).splitlines()
+
+
+PARAMETERS = "grep -r . /proc/sys/net/ipv4/conf /proc/sys/net/ipv4/neigh 2>/dev/null | sort"
+
+
+def test_parameters_copied_to_interfaces_return_with_the_default(receiver: Inside) -> None:
+    """The kernel copies it to what has no address; the first address keeps the copy for good."""
+    receiver.shell("ip address flush dev receive0; ip link set receive0 down")
+    before = receiver.shell(PARAMETERS)
+    receiver.apply(
+        setting("sysctl", "net.ipv4.conf.default.arp_ignore", 8),
+        setting("sysctl", "net.ipv4.conf.default.forwarding", 1),
+        setting("address", "receive0/10.9.9.9/24", True),
+    )
+    receiver.call("restore")
+    assert before == receiver.shell(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", ["net.ipv4.tcp_fastopen_key", "net.ipv6.conf.lo.stable_secret"])
+def test_secrets_are_neither_set_nor_read(receiver: Inside, name: str) -> None:
+    """An unset key reads as zeros, and as such everybody would know it."""
+    with pytest.raises(Refused, match="it is a secret, which no record may hold; leave it out"):
+        receiver.apply(setting("sysctl", name, "1-2-3-4"))
+
+
+@pytest.mark.parametrize(
+    ("command", "lost"),
+    [
+        (
+            "ip neigh replace 10.7.7.7 lladdr 02::07 dev receive0 nud permanent extern_learn",
+            "neigh",
+        ),
+        ("ip route add 10.7.0.0/16 dev receive0 encap ip6 dst fd09::5", "route"),
+        ("ip route add 10.7.0.0/16 nexthop dev receive0 nexthop dev other", "route"),
+    ],
+)
+def test_a_first_address_is_refused_where_the_last_takes_more_along(
+    receiver: Inside, command: str, lost: str
+) -> None:
+    """A second leaves it alone; so does IPv6."""
+    receiver.shell(
+        f"ip -4 address flush dev receive0; {command.replace('02::', '02:00:00:00:00:')}"
+    )
+    before = receiver.shell(STATE)
+    with pytest.raises(Refused, match=f"as the last IPv4 address it would take along {lost} 10.7"):
+        receiver.apply(setting("address", "receive0/10.9.9.9/24", True))
+    receiver.apply(setting("address", "receive0/fd07::7/64", True))
+    receiver.call("restore")
+    assert before == receiver.shell(STATE)
+
+
+def test_an_interface_that_is_down_is_not_taken_up_over_what_it_would_lose(
+    receiver: Inside,
+) -> None:
+    """A neighbour of somebody else's, which cannot be set as it was."""
+    receiver.shell(
+        "ip link set receive0 down"
+        "; ip neigh replace 10.9.9.7 lladdr 02:00:00:00:00:07 dev receive0 nud permanent extern_learn"
+    )
+    with pytest.raises(Refused, match=r"recreated exactly: neigh 10\.9\.9\.7 \(extern_learn\)"):
+        receiver.apply(setting("up", "receive0", True))
+
+
+@pytest.mark.parametrize(
+    ("command", "lost"),
+    [
+        ("ip -6 address add fe80::9/64 dev receive0 nodad", "fe80::9"),
+        ("ip -6 address flush dev receive0 scope link", "the lack of a link-local address of"),
+    ],
+)
+def test_link_local_addresses_of_an_administrator_are_not_replaced(
+    receiver: Inside, command: str, lost: str
+) -> None:
+    """The kernel makes one from the MAC, and none but that."""
+    receiver.shell(f"{LINK_LOCAL}; {command}")
+    with pytest.raises(Refused, match=f"would permanently remove {lost}"):
+        receiver.apply(setting("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1))
+    with pytest.raises(Refused, match=f"would lose {lost}"):
+        receiver.apply(setting("mtu", "receive0", 1200))

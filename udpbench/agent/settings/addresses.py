@@ -73,6 +73,21 @@ class Address(Kind):
         """Return true if the interface has the address with this prefix length."""
         return True if _find(host, *_split_address(host, target)) is not None else None
 
+    def check(self, host: Host, target: str, value: Optional[bool], now: Optional[bool]) -> None:
+        """Refuse a first IPv4 address if the kernel removed more with it when it is the last.
+
+        net/ipv4/fib_frontend.c: fib_disable_ip().
+        """
+        del value, now
+        index, requested = _split_address(host, target)
+        if requested.version == 6 or host.rtnl("addr", "dump", index=index, family=socket.AF_INET):
+            return
+        lost = link_flap.not_recreated(host, index, ("neigh", "route"), socket.AF_INET)
+        if lost:
+            what = "removed again as the last IPv4 address it would take along "
+            step = "give the interface an IPv4 address first, or remove them"
+            raise OSError(errno.EBUSY, f"{what}{link_flap.listed(lost)}; {step}")
+
     def write(self, host: Host, target: str, value: Optional[bool]) -> None:
         """Add or remove the address."""
         index, requested = _split_address(host, target)

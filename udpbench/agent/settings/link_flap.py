@@ -35,6 +35,10 @@ _FLAGS_OF_IPV6 = _FLAGS | 4 | 0x10 | 0x100
 _FLAGS_OF_KERNEL = {1: "temporary", 8: "dadfailed", 0x800: "stable-privacy"}
 """What cannot be set for IPv6 (net/ipv6/addrconf.c: inet6_rtm_newaddr)."""
 IFAPROT_KERNEL_RA, IFAPROT_KERNEL_LL = 2, 3
+MAC_BYTES = 6
+_NEVER_LINK_LOCAL = 0x8 | 0x80 | 0x800  # IFF_LOOPBACK, IFF_NOARP, IFF_SLAVE
+RT_SCOPE_LINK = 253
+ADDR_GEN_MODE_NONE = 1
 FOREVER_S = 2**32 - 1
 NUD_NOARP, NUD_PERMANENT = 0x40, 0x80  # include/uapi/linux/neighbour.h
 NTF_PROXY, NTF_EXT_LEARNED, NTF_ROUTER = 0x08, 0x10, 0x80
@@ -123,6 +127,17 @@ def check_flap(host: Host, interface: str, with_advertised: bool = True) -> None
         )
 
 
+def not_recreated(
+    host: Host, index: int, nouns: Collection[str], family: Optional[int] = None
+) -> list[str]:
+    """Return what of an interface could not be recreated exactly, and what each thing has."""
+    return [
+        f"{_named((noun, fields))} ({', '.join(lacks)})"
+        for (noun, fields), lacks in _state(host, (index,))
+        if lacks and noun in nouns and family in (None, dict(fields)["family"])
+    ]
+
+
 def listed(things: Sequence[str]) -> str:
     """Return the first of several things, and how many more there are."""
     more = f" and {len(things) - LISTED_MAX} more" if len(things) > LISTED_MAX else ""
@@ -136,16 +151,49 @@ def lost_with_ipv6(host: Host, index: Optional[int] = None) -> list[str]:
     """
     lost = []
     indexes = None if index is None else (index,)
+    macs = {message["index"]: message.get_attr("IFLA_ADDRESS") for message in _links(host, index)}
     for (noun, fields), _ in _state(host, indexes):
         own = dict(fields)
-        by_kernel = {"addr": IFAPROT_KERNEL_LL, "route": RTPROT_KERNEL}.get(noun)
-        if own["family"] != socket.AF_INET6 or own.get("proto", -1) == by_kernel:
+        by_kernel = noun == "route" and own.get("proto") == RTPROT_KERNEL
+        if own["family"] != socket.AF_INET6 or by_kernel:
             continue
         if noun != "addr":
             lost.append(_named((noun, fields)))
-        elif not (_is_link_local(own) or ip_address(own["address"]).is_loopback):
+        elif not (_is_kernels(own, macs) or ip_address(own["address"]).is_loopback):
             lost.append(own["address"])
+    lost += _without_link_local(host, index)
     return lost + _nexthops(host, indexes)
+
+
+def _without_link_local(host: Host, index: Optional[int]) -> Iterator[str]:
+    """Yield interfaces that would have a link-local address afterwards, and have none."""
+    addresses = host.rtnl("addr", "dump", family=socket.AF_INET6)
+    having = {each["index"] for each in addresses if each["scope"] == RT_SCOPE_LINK}
+    for message in _links(host, index):
+        spec = message.get_attr("IFLA_AF_SPEC")
+        ipv6 = spec.get_attr("AF_INET6") if spec is not None else None
+        if ipv6 is None or message["index"] in having or message["flags"] & _NEVER_LINK_LOCAL:
+            continue
+        mode, conf = ipv6.get_attr("IFLA_INET6_ADDR_GEN_MODE"), ipv6.get_attr("IFLA_INET6_CONF")
+        if message["flags"] & IFF_UP and mode != ADDR_GEN_MODE_NONE and not conf["disable_ipv6"]:
+            yield f"the lack of a link-local address of {message.get_attr('IFLA_IFNAME')}"
+
+
+def _links(host: Host, index: Optional[int]) -> Sequence[Any]:
+    links: Sequence[Any] = host.rtnl("link", "dump")
+    return [message for message in links if index in (None, message["index"])]
+
+
+def _is_kernels(own: Mapping[str, Any], macs: Mapping[int, Optional[str]]) -> bool:
+    """Return whether the kernel makes a link-local address again, from its key or from the MAC."""
+    if own.get("proto") == IFAPROT_KERNEL_LL:
+        return True
+    octets = bytearray.fromhex((macs.get(own["index"]) or "").replace(":", ""))
+    if len(octets) != MAC_BYTES:
+        return False
+    octets[0] ^= 2  # RFC 4291, appendix A
+    text = (b"\xfe\x80" + bytes(6) + octets[:3] + b"\xff\xfe" + octets[3:]).hex()
+    return ip_address(own["address"]) == ip_address(int(text, 16))
 
 
 def _nexthops(host: Host, indexes: Optional[Collection[int]]) -> list[str]:

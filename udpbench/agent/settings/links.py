@@ -33,6 +33,14 @@ class Up(Kind):
         """Return whether the interface is up."""
         return bool(host.link(target)["flags"] & IFF_UP)
 
+    def check(self, host: Host, target: str, value: bool, now: bool) -> None:
+        """Refuse to take it up if it would be without some neighbours when it is down again."""
+        del value, now
+        neighbours = link_flap.not_recreated(host, host.index(target), ("neigh",))
+        if neighbours:
+            what = f"its neighbours could not be recreated exactly: {link_flap.listed(neighbours)}"
+            raise OSError(errno.EBUSY, f"{what}; remove them first, or take it up by hand")
+
     def write(self, host: Host, target: str, value: bool) -> None:
         """Take the interface up or down; it keeps its IPv6 addresses and neighbours while down."""
         index = host.index(target)
@@ -67,7 +75,8 @@ def _own_parameters(host: Host, interface: str) -> dict[str, str]:
                 files.read(host, f"/proc/sys/{room}/{place}/{name}")
                 for place in (interface, "default")
             )
-            if name != "mtu" and inherited not in (None, value):
+            known = inherited is not None or name == "stable_secret"  # an unset secret: EIO
+            if name != "mtu" and known and inherited != value:
                 own[f"{room}/{interface}/{name}"] = str(inherited)
     return own
 

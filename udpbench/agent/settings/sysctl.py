@@ -57,9 +57,13 @@ _IN_TWO_UNITS = re.compile(
     r"|route/gc_min_interval(?:_ms)?)"
 )
 """The same number, also rounded (net/core/neighbour.c, net/ipv6/route.c)."""
+_COPIED = re.compile(r"(net/(?:ipv4/conf|ipv[46]/neigh)/)default(/[^/]+)")
+"""Copied to each interface without a value of its own; with its first IPv4 address it has them all
+(net/ipv4/devinet.c: devinet_copy_dflt_conf; net/core/neighbour.c: neigh_copy_dflt_parms)."""
+_SECRET = re.compile(r"net/ipv4/tcp_fastopen_key|net/ipv6/conf/[^/]+/stable_secret")
+"""Root alone may read them, and what is set back instead of none is a key that everybody knows."""
 _OF_INTERFACE = re.compile(r"net/ipv[46]/(?:conf|neigh)/([^/]+)/[^/]+")
 _ONE_WAY = ("net/netfilter/nf_hooks_lwtunnel",)
-ADDR_GEN_MODE_NONE = "1"
 
 
 def _read(host: Host, name: str) -> Plain:
@@ -71,7 +75,8 @@ def _along(host: Host, own: str) -> list[str]:
     names: list[str] = []
     if _IN_TWO_UNITS.fullmatch(own):
         names += [re.sub("_(?:bytes|ms)$", "", own) + unit for unit in ("", "_bytes", "_ms")]
-    for pattern in ALONG.get(own, ()):
+    copied = _COPIED.fullmatch(own)
+    for pattern in [copied.expand(r"\1*\2")] if copied is not None else ALONG.get(own, ()):
         folder, star, rest = pattern.partition("*")
         if not star:
             names.append(pattern)
@@ -145,12 +150,16 @@ class Sysctl(Kind):
 
     def disturbed(self, target: str) -> str:
         """Return the interface that a parameter belongs to, or EVERY."""
+        if _COPIED.fullmatch(_name(target)):
+            return EVERY
         match = _OF_INTERFACE.fullmatch(_name(target))
         return match.group(1) if match is not None and match.group(1) != "default" else ""
 
     def read(self, host: Host, target: str) -> Value:
         """Return the value, or {name: value} with those changed along; several numbers are text."""
         own = _name(target)
+        if _SECRET.fullmatch(own):
+            raise ValueError("it is a secret, which no record may hold; leave it out")
         along = _along(host, own)
         if not along:
             return _read(host, own)
@@ -197,9 +206,15 @@ class Sysctl(Kind):
             raise ValueError(f"it must not be set here; {allowed}; leave it out")
         if name in _ONE_WAY:
             raise ValueError("the kernel does not set it back; set it by hand before the run")
-        if interface and name.endswith("/addr_gen_mode") and str(value) != ADDR_GEN_MODE_NONE:
+        if (
+            interface
+            and name.endswith("/addr_gen_mode")
+            and str(value) != str(link_flap.ADDR_GEN_MODE_NONE)
+        ):
             what = f"{target} would permanently add link-local addresses"
-            raise OSError(errno.EBUSY, f"{what}; only {ADDR_GEN_MODE_NONE} (none) can be undone")
+            raise OSError(
+                errno.EBUSY, f"{what}; only {link_flap.ADDR_GEN_MODE_NONE} (none) can be undone"
+            )
         if str(value) == "0":
             return
         check_forwarding(host, name)
