@@ -45,6 +45,8 @@ governor | machine | cpus | text | frequency governor of all CPUs; read as {poli
 turbo | machine | cpus | bool | whether CPUs may run above their nominal frequency
 cpu_latency | machine | cpus | µs or null
   | the longest wake-up time of an idle CPU; held only while the agent runs
+interface_state | namespace | eth3 | {name: text}
+  | what the interface had before the run, to be seen again after it; sets nothing
 qdisc_tree | namespace | eth3 | {frame_bytes, qdiscs: {root: mq, :1: fq_codel 0600…}} or null
   | the queueing disciplines that the kernel chose; never set, but kept before `channels`, `mtu`,
   `txqueuelen`, `up`, `qdisc` or `trap` and restored after them

@@ -230,6 +230,12 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
         ),
         ("firewall_tables", "ipv6", {}, "see nft list ruleset ip6"),
         (
+            "interface_state",
+            "send0",
+            {},
+            "see ip -d link show send0; ip address show send0; sysctl -a",
+        ),
+        (
             "firewall",
             "ipv4/prerouting/notrack/udp/4321",
             None,

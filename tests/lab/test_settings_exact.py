@@ -480,3 +480,38 @@ def test_link_local_addresses_of_an_administrator_are_not_replaced(
         receiver.apply(setting("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1))
     with pytest.raises(Refused, match=f"would lose {lost}"):
         receiver.apply(setting("mtu", "receive0", 1200))
+
+
+def test_whatever_an_interface_has_lost_is_not_called_restored(receiver: Inside) -> None:
+    """Although every setting is as before: it may have been a setting that changed it."""
+    receiver.shell("ip route add 10.5.0.0/16 dev receive0")
+    receiver.apply(setting("txqueuelen", "receive0", 77))
+    receiver.shell(
+        "ip route del 10.5.0.0/16; ip -6 address del fd09::9/64 dev receive0"
+        "; sysctl -qw net.ipv4.conf.receive0.arp_ignore=8; ip token set ::9 dev receive0"
+        "; ip link set receive0 group 7 promisc on"
+    )
+    lost = (
+        *("group: 0 → 7", "flags: 0x1001 → 0x1101", "token: :: → ::9", "arp_ignore: 0 → 8"),
+        r"(?:route 10\.5|addr fd09)\S* \(.*\) is missing and 1 more; by a setting or another program",
+    )
+    for _ in range(2):
+        with pytest.raises(Refused, match="not as it was before the run") as refused:
+            receiver.call("restore")
+        assert re.search(".*".join(lost), str(refused.value)), refused.value
+    receiver.call("restore", force=True)
+    receiver.call("restore")
+
+
+def test_what_others_add_or_let_expire_is_theirs(receiver: Inside) -> None:
+    """Leases, routes of daemons, and what comes in addition."""
+    receiver.shell(
+        "ip address add 10.9.8.8/24 dev receive0 valid_lft 999 preferred_lft 999"
+        "; ip route add 10.5.0.0/16 dev receive0 proto bird"
+    )
+    receiver.apply(setting("txqueuelen", "receive0", 77))
+    receiver.shell(
+        "ip address del 10.9.8.8/24 dev receive0; ip route del 10.5.0.0/16"
+        "; ip address add fd01::1/64 dev receive0; ip route add 10.6.0.0/16 dev receive0"
+    )
+    receiver.call("restore")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Optional
@@ -23,6 +23,9 @@ from udpbench.agent.settings.protected import diverting, protected
 from udpbench.errors import RestoreError, SettingRefused, next_step
 from udpbench.model import Change, Planned, Scope, Setting
 from udpbench.setting_kinds import show_values
+
+SETTLE_S = 2.0
+"""Duplicate address detection takes a second (RFC 4862)."""
 
 
 def _interface(setting: Setting) -> str:
@@ -52,6 +55,7 @@ class Engine:
         self._scopes = scopes
         self._kinds = kinds
         self._altered_kinds = {kind.alters for kind in kinds.values()}
+        self._witnesses = [name for name, kind in kinds.items() if kind.is_witness]
         self._in_force: list[Change] = []
         self._protected: Optional[frozenset[str]] = None
         self._last_seq: list[int] = []
@@ -229,10 +233,20 @@ class Engine:
 
     def _kept(self, kind: Kind, setting: Setting) -> Iterator[tuple[Setting, Any]]:
         """Yield what a change alters besides, to be journalled first and so restored last."""
+        if not self._journal.identity.ends_with_run:
+            yield from self._witnessed(kind, setting)
         target = _interface(setting)
         if kind.alters and self._kept_entry(kind.alters, target) is None:
             kept = Setting(kind.alters, target, None, scope=setting.scope)
             yield kept, self._kinds[kind.alters].read(self._host, target)
+
+    def _witnessed(self, kind: Kind, setting: Setting) -> Iterator[tuple[Setting, Any]]:
+        """Yield what an interface has before its first change."""
+        target = kind.interface(setting.target)
+        for name in self._witnesses:
+            if self._kept_entry(name, target) is None and self._index(setting) is not None:
+                value = self._kinds[name].read(self._host, target)
+                yield Setting(name, target, None, scope=setting.scope), value
 
     def _danger(self, kind: Kind, setting: Setting) -> Optional[str]:
         """Return how a change could disconnect the controller; None if it cannot."""
@@ -362,8 +376,13 @@ class Engine:
         entry, there = self._by_present_name(entry)
         setting = entry.setting
         if not there:
-            return None if setting.kind in self._altered_kinds else Change(setting, None, None)
+            silent = setting.kind in self._altered_kinds or setting.kind in self._witnesses
+            return None if silent else Change(setting, None, None)
         now = put_back = None
+        if setting.kind in self._witnesses:
+            if not failures and not force:
+                self._compare(entry, failures)
+            return None
         try:
             kind = self._kind(setting)
             now = kind.read(self._host, setting.target)
@@ -380,6 +399,25 @@ class Engine:
         if setting.kind in self._altered_kinds and now == put_back:
             return None
         return Change(setting, now, put_back)
+
+    def _compare(self, entry: Entry, failures: dict[int, str]) -> None:
+        """Note what an interface has lost although every setting was put back.
+
+        The kernel makes link-local addresses and their routes a moment after a link is up.
+        """
+        kind, target = self._kind(entry.setting), entry.setting.target
+        with suppress(OSError):
+            self._host.wait_for(
+                "its state",
+                lambda: kind.same(entry.before, kind.read(self._host, target)),
+                SETTLE_S,
+            )
+            return
+        lost = link_flap.listed(kind.lost(entry.before, kind.read(self._host, target)))
+        failures[entry.seq] = (
+            f"{target} is not as it was before the run: {lost}; by a setting or another program; "
+            "set it back by hand, then type: udpbench restore (--force leaves it as it is)"
+        )
 
     def _restore_link(self, entry: Entry, force: bool) -> None:
         """Restore what a link lost when an agent was killed while it was down."""

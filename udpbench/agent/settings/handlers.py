@@ -10,6 +10,7 @@ from udpbench.agent.settings import (
     cpu,
     drop_reasons,
     firewall,
+    interface_state,
     links,
     packet_traps,
     qdisc,
@@ -33,4 +34,5 @@ KINDS: Mapping[str, Kind] = {
     **firewall.KINDS,
     **packet_traps.KINDS,
     **drop_reasons.KINDS,
+    **interface_state.KINDS,
 }

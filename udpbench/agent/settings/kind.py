@@ -32,6 +32,8 @@ class Kind:
     """Kind whose value on the same interface changes along: journalled first, restored last."""
     destroys = False
     """It destroys what ``alters`` names, which must be such that it can be restored."""
+    is_witness = False
+    """It sets nothing: read before the first change of an interface, compared after the last."""
     stays = True
     """Its value can be read again later; false: it is valid only at the moment of reading."""
     instead: Mapping[int, str] = {}
@@ -83,6 +85,10 @@ class Kind:
         Used to detect changes by other processes and to check a restore.
         """
         return self.same(requested, got)
+
+    def lost(self, _before: Any, _now: Any) -> list[str]:
+        """Return what is missing or different afterwards, of a kind that is a witness."""
+        return []
 
     def by_hand(self, _target: str, _value: Any) -> Command:
         """Return the command that sets a value read before."""

@@ -115,7 +115,7 @@ def check_flap(host: Host, interface: str, with_advertised: bool = True) -> None
     flapping = _flapping(host, host.index(interface))
     lost = [
         f"{_named(request)} ({', '.join(lacks)})"
-        for request, lacks in _state(host, flapping)
+        for request, lacks in state(host, flapping)
         if lacks and (with_advertised or lacks != [ADVERTISED])
     ]
     lost += _nexthops(host, flapping)
@@ -133,7 +133,7 @@ def not_recreated(
     """Return what of an interface could not be recreated exactly, and what each thing has."""
     return [
         f"{_named((noun, fields))} ({', '.join(lacks)})"
-        for (noun, fields), lacks in _state(host, (index,))
+        for (noun, fields), lacks in state(host, (index,))
         if lacks and noun in nouns and family in (None, dict(fields)["family"])
     ]
 
@@ -152,7 +152,7 @@ def lost_with_ipv6(host: Host, index: Optional[int] = None) -> list[str]:
     lost = []
     indexes = None if index is None else (index,)
     macs = {message["index"]: message.get_attr("IFLA_ADDRESS") for message in _links(host, index)}
-    for (noun, fields), _ in _state(host, indexes):
+    for (noun, fields), _ in state(host, indexes):
         own = dict(fields)
         by_kernel = noun == "route" and own.get("proto") == RTPROT_KERNEL
         if own["family"] != socket.AF_INET6 or by_kernel:
@@ -257,10 +257,10 @@ def attached(host: Host, index: int) -> list[Request]:
 
     And of the VLANs that follow it.
     """
-    return [request for request, lacks in _state(host, _flapping(host, index)) if not lacks]
+    return [request for request, lacks in state(host, _flapping(host, index)) if not lacks]
 
 
-def _state(host: Host, indexes: Optional[Collection[int]]) -> Iterator[Recreated]:
+def state(host: Host, indexes: Optional[Collection[int]]) -> Iterator[Recreated]:
     """Yield the addresses, neighbours and routes of some or all interfaces.
 
     Without those that the kernel makes again by itself.
