@@ -37,6 +37,23 @@ PNG_PPI = 110
 TEMPLATE = Path(__file__).with_name("templates") / "report.typ"
 FIGURES = "report-figures"
 """Folder of single figures, next to the pages."""
+PAGES_ROOM_BYTES = 512 * 2**20
+"""Pages may take so much beyond ROOM_TIMES the content; one run of 400 points takes 350 MiB."""
+PAGES_BYTES = 400 * 2**20
+"""Of the estimate: one cell in auto columns and struck out takes 1.2 times it."""
+TEXT_BYTES, LEDGER_BYTES, FIGURE_BYTES = 20_000, 9_000, 3_000_000
+"""Memory of typst 0.15 for a short text, one in a ledger, and a figure in a PNG: measured."""
+CHARACTER_BYTES, LISTED_BYTES = 600, 2300
+"""Likewise, of a character in a cell, and in a listing in colours, as in ``a: [1]``."""
+MOST_LINES, MOST_CHARACTERS = 1000, 2**15
+"""Of a text. typst's time for a listing grows with its square: 4000 lines take 6 s."""
+REPEATED = (("points", list), ("hosts", list), ("version", str), ("started_at", str))
+MOST_NAME = 256
+"""Characters at the head of a column or the foot of a page, which are on each and must not fill it."""
+MOST_CELLS = 8
+"""Cells in a row: more than any table has columns."""
+ENTRY_CHARACTERS = 128
+"""Of the longest text, for each entry of the longest list."""
 
 
 def write(
@@ -83,6 +100,8 @@ def _write(runs: Sequence[Run], folder: Folder, formats: Sequence[str]) -> list[
             if "html" in formats:
                 page = html_page(data, room, runs)
                 written.append(folder.write("report.html", page.encode()))
+            if set(formats) & set(PAGES):
+                (room / "data.json").write_text(json.dumps(for_pages(data), allow_nan=False))
             for form in PAGES:
                 written += _compile(room, folder, form) if form in formats else []
             if "png" in formats:
@@ -153,8 +172,71 @@ def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> dict[s
             ],
         }
     )
-    (room / "data.json").write_text(json.dumps(data, allow_nan=False))
     return data
+
+
+def for_pages(data: dict[str, Any]) -> dict[str, Any]:
+    """Return what typst has room for: the document's data, long lists and texts cut.
+
+    Every list and text is cut to the same length, the largest that has room. A dict with a cut list
+    has ``more``: its key → entries that are missing.
+    """
+    chapters = [{**chapter, "trials": []} for chapter in data["chapters"]]  # only HTML shows them
+    data = {**data, "chapters": chapters}
+    most = MOST_CHARACTERS
+    while most > 1 and _typst_bytes(data, most, TEXT_BYTES) > PAGES_BYTES:
+        most //= 2
+    cut = _cut(data, most)
+    return {**cut, "cut": NOTES["cut"] if cut != data else ""}
+
+
+def _most(data: Any, most: int) -> int:
+    """Return how many entries of a list, or characters of a text, are shown."""
+    if isinstance(data, str):
+        lines = data.split("\n", MOST_LINES)
+        rest = len(lines[-1]) + 1 if len(lines) > MOST_LINES else 0
+        return min(len(data) - rest, most * ENTRY_CHARACTERS, MOST_CHARACTERS)
+    is_row = all(isinstance(item, str) and not item.endswith(".svg") for item in data[:most])
+    return max(most, MOST_CELLS) if is_row else most
+
+
+def _typst_bytes(data: Any, most: int, text_bytes: int) -> int:
+    """Return about the most memory that typst takes for data, cut."""
+    if isinstance(data, dict):
+        return sum(
+            _typst_bytes(value, most, LEDGER_BYTES if key == "ledger" else text_bytes)
+            for key, value in data.items()
+        )
+    if isinstance(data, list):
+        shown = data[: _most(data, most)]
+        return sum(_typst_bytes(item, most, text_bytes) for item in shown)
+    if not isinstance(data, str):
+        return 0
+    if data.endswith(".svg"):
+        return FIGURE_BYTES
+    each_bytes = LISTED_BYTES if "\n" in data else CHARACTER_BYTES
+    return text_bytes + each_bytes * _most(data, most)
+
+
+def _cut(data: Any, most: int, most_characters: int = MOST_CHARACTERS) -> Any:
+    """Return data cut."""
+    if isinstance(data, dict):
+        cut = {
+            key: _cut(value, most, MOST_NAME if (key, type(value)) in REPEATED else MOST_CHARACTERS)
+            for key, value in data.items()
+        }
+        lists = {key: len(value) for key, value in data.items() if isinstance(value, list)}
+        more = {key: n - len(cut[key]) for key, n in lists.items() if n > len(cut[key])}
+        return {**cut, "more": more} if more else cut
+    if isinstance(data, list):
+        return [_cut(item, most, most_characters) for item in data[: _most(data, most)]]
+    if not isinstance(data, str):
+        return data
+    shown = data[: min(_most(data, most), most_characters)]
+    if shown == data:
+        return data
+    lines = data.rstrip("\n").count("\n") - shown.count("\n")
+    return f"{shown}\n… {NOTES['lines'].format(lines)}" if lines else f"{shown}…"
 
 
 def _chapters(run: Run, runs: Sequence[Run]) -> list[Chapter]:
