@@ -178,8 +178,8 @@ def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> dict[s
 def for_pages(data: dict[str, Any]) -> dict[str, Any]:
     """Return what typst has room for: the document's data, long lists and texts cut.
 
-    Every list and text is cut to the same length, the largest that has room. A dict with a cut list
-    has ``more``: its key → entries that are missing.
+    Every list is cut to the same length, the largest that has room, lists in lists to twice that.
+    A dict with a cut list has ``more``: its key → entries that are missing.
     """
     chapters = [{**chapter, "trials": []} for chapter in data["chapters"]]  # only HTML shows them
     data = {**data, "chapters": chapters}
@@ -194,7 +194,7 @@ def _most(data: Any, most: int) -> int:
     """Return how many entries of a list, or characters of a text, are shown."""
     if isinstance(data, str):
         lines = data.split("\n", MOST_LINES)
-        rest = len(lines[-1]) + 1 if len(lines) > MOST_LINES else 0
+        rest = len(lines[-1]) + 1 if len(lines) > MOST_LINES and lines[-1] else 0
         return min(len(data) - rest, most * ENTRY_CHARACTERS, MOST_CHARACTERS)
     is_row = all(isinstance(item, str) and not item.endswith(".svg") for item in data[:most])
     return max(most, MOST_CELLS) if is_row else most
@@ -209,7 +209,7 @@ def _typst_bytes(data: Any, most: int, text_bytes: int) -> int:
         )
     if isinstance(data, list):
         shown = data[: _most(data, most)]
-        return sum(_typst_bytes(item, most, text_bytes) for item in shown)
+        return sum(_typst_bytes(item, 2 * most, text_bytes) for item in shown)
     if not isinstance(data, str):
         return 0
     if data.endswith(".svg"):
@@ -229,7 +229,7 @@ def _cut(data: Any, most: int, most_characters: int = MOST_CHARACTERS) -> Any:
         more = {key: n - len(cut[key]) for key, n in lists.items() if n > len(cut[key])}
         return {**cut, "more": more} if more else cut
     if isinstance(data, list):
-        return [_cut(item, most, most_characters) for item in data[: _most(data, most)]]
+        return [_cut(item, 2 * most, most_characters) for item in data[: _most(data, most)]]
     if not isinstance(data, str):
         return data
     shown = data[: min(_most(data, most), most_characters)]

@@ -12,20 +12,21 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from analysis.build import experiment, paced, record, series
+from analysis.build import experiment, failed, paced, record, series
 from report.stored import stored
 
 from hostile.answers import answered
 from hostile.forked import commands
 from udpbench.definition.load import load_lab
 from udpbench.errors import UdpbenchError
-from udpbench.model import DAY_NS
+from udpbench.model import DAY_NS, Change, Setting
 from udpbench.report.data_frames import read_run as read_frames
 from udpbench.report.embedded_data import HEAD, LINK, packed
 from udpbench.store.dataset import read_runs, write_runs
@@ -409,6 +410,81 @@ def reports() -> Iterator[tuple[str, Case]]:
     yield "report-wide", _wide
 
 
+# --- pages ------------------------------------------------------------------------------------------
+
+TEXTS: dict[str, str] = {
+    "lines": "- {a: 1, b: [x, 'y']}  # z\n" * 50_000,
+    "to-the-left": "\u05d0 " * MIB,
+    "no-blank": "W" * MIB,
+    "breaks": "a," * MIB,
+    "tabs": "\u05d0\t" * MIB,
+}
+PAGES = ("report", "--format", "pdf,png", "--out", "out", "run")
+MANY = 5000
+TEXT_PLACES: tuple[tuple[Any, ...], ...] = (
+    (0, "udpbench"),
+    (0, "lab_text"),
+    (0, "experiments", 0, "text"),
+    (0, "experiments", 0, "question"),
+    (1, "record", "facts", "left", "host"),
+    (1, "record", "facts", "left", "kernel"),
+)
+
+
+def _paged_text(place: tuple[Any, ...], text: str, at: Path) -> Work:
+    return _paged(partial(with_value, place=place, value=json.dumps(text)), at)
+
+
+def _paged(change: Callable[[bytes], bytes], at: Path) -> Work:
+    path = run_folder(at) / "run.jsonl"
+    _written(path, change, path.read_bytes())
+    return commands(PAGES)
+
+
+def _paged_points(name: str, count: int, at: Path) -> Work:
+    """Write a run of many points, each with a ledger."""
+    points = [paced(point=f"{name}={number}") for number in range(count)]
+    records = [record(of=point) for point in points]
+    stored(at / "run", records, experiment(points=points))
+    return commands(PAGES)
+
+
+def _paged_experiments(at: Path) -> Work:
+    """Write a run of many experiments."""
+    declared = [experiment(name=f"e{number}", text=TEXTS["lines"][: 27 * 180]) for number in range(300)]
+    stored(at / "run", [], *declared)
+    return commands(PAGES)
+
+
+def _paged_failures(at: Path) -> Work:
+    """Write a run of which every trial failed in another way."""
+    points = [paced(point=f"size={number},x={number}") for number in range(MANY)]
+    records = [failed("HostError", f"a b {number}", of=of) for number, of in enumerate(points)]
+    stored(at / "run", records, experiment(points=points))
+    return commands(PAGES)
+
+
+def _paged_changes(at: Path) -> Work:
+    """Write a trial that changed many settings."""
+    changes = tuple(Change(Setting("sysctl", f"net.x{n}", n), 0, n) for n in range(4 * MANY))
+    stored(at / "run", [replace(record(), changes={"right": changes})])
+    return commands(PAGES)
+
+
+def pages() -> Iterator[tuple[str, Case]]:
+    """Yield every case of pages as PDF and PNG."""
+    for number, place in enumerate(TEXT_PLACES):
+        for index, (label, text) in enumerate(TEXTS.items()):
+            if (index + number) % 2 == 0:
+                yield f"pages-{place[-1]}-{label}", partial(_paged_text, place, text)
+    yield "pages-points", partial(_paged_points, "size", 450)
+    for label, text in TEXTS.items():
+        yield f"pages-name-{label}", partial(_paged_points, text[:100_000], 20)
+    yield "pages-experiments", _paged_experiments
+    yield "pages-failures", _paged_failures
+    yield "pages-changes", _paged_changes
+
+
 # --- stores -----------------------------------------------------------------------------------------
 
 
@@ -700,7 +776,7 @@ def agents() -> Iterator[tuple[str, Case]]:
         yield f"answer-{label}", partial(_answer, body)
 
 
-CASES: dict[str, Case] = dict((*runs(), *reports(), *stores(), *definitions(), *agents()))
+CASES: dict[str, Case] = dict((*runs(), *reports(), *stores(), *definitions(), *agents(), *pages()))
 
 
 def content_bytes(at: Path) -> int:

@@ -19,6 +19,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pyarrow.parquet
 import scipy.stats
+import typst
 from pyarrow import dataset
 
 import udpbench.commands.run_comparison
@@ -32,7 +33,7 @@ import udpbench.report.tables
 import udpbench.store.history
 from udpbench.__main__ import main
 
-IMPORTED = (plt, pd, pyarrow.parquet, scipy.stats, dataset, udpbench)
+IMPORTED = (plt, pd, pyarrow.parquet, scipy.stats, typst, dataset, udpbench)
 SPARE_BYTES = 2**30
 """Beyond the bound; a case that takes more fails in its process, and ends nothing else."""
 

@@ -14,6 +14,7 @@ from hostile.corpus import CASES, MIB, content_bytes
 from hostile.forked import Ended, ended
 from udpbench.errors import PRECEDENCE, YES
 from udpbench.json_lines import ROOM_BYTES, ROOM_TIMES
+from udpbench.report.document import PAGES_ROOM_BYTES
 from udpbench.store.dataset import ROW_BYTES
 
 SAMPLED = 12
@@ -33,7 +34,8 @@ def bound_bytes(name: str, folder: Path) -> int:
     unpacked = [size for begin, size in UNPACKED.items() if name.startswith(begin)]
     trials = [count for begin, count in TRIALS.items() if name.startswith(begin)]
     content = content_bytes(folder) + sum(unpacked)
-    return ROOM_TIMES * content + ROOM_BYTES + ROW_BYTES * sum(trials)
+    room_bytes = PAGES_ROOM_BYTES if name.startswith("pages") else ROOM_BYTES
+    return ROOM_TIMES * content + room_bytes + ROW_BYTES * sum(trials)
 
 
 def wrong_with(name: str, known: Ended, folder: Path, bound: int) -> list[str]:

@@ -14,7 +14,7 @@ from analysis.build import expectation, experiment, failed, lossy, paced, record
 from golden import Golden
 from PIL import Image
 
-from report.stored import ODD, header, stored
+from report.stored import ODD, header, stored, swept
 from udpbench.errors import InputError
 from udpbench.model import Change, Setting
 from udpbench.report import document, pages
@@ -186,6 +186,57 @@ def test_each_figure_is_there_by_itself(whole: Path) -> None:
             )
         ]
         assert [255] * 4 == edges, file
+
+
+# --- what pages have no room for -----------------------------------------------------------------
+
+
+def test_pages_say_what_they_have_no_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much of each list and text is missing, and where it is; nothing in HTML is."""
+    of, records = swept(range(40), repetitions=1)
+    run = stored(tmp_path / "run", records, replace(of, text="- {a: 1}\n" * 1500))
+    monkeypatch.setattr(document, "PAGES_BYTES", 60_000_000)
+    document.write([run], tmp_path, ["html", "pdf"])
+    pages = texts(tmp_path)
+    text = " ".join(pages)
+    where = "in the report as HTML and in the run folder"
+    assert 20 > len(pages)
+    assert pages[0].startswith("These pages leave out what they have no room for")
+    assert f"… 24 more, {where}" in text
+    assert f"… 1272 more lines, {where}" in text
+    assert (tmp_path / "report.html").read_text().count("- {a: 1}") == 1500
+
+
+def test_pages_have_room_for_400_points(tmp_path: Path) -> None:
+    """Nothing of them is cut, nor of a definition of 1000 lines."""
+    of, records = swept(range(4), repetitions=1)
+    (chapter,) = chapters_of([replace(of, text="# x\n" * 1000)], records)
+    data = chapter_data(chapter)
+    for part, times in (("rows", 400), ("ledger", 100), ("numbers", 100)):
+        data[part] = data[part][:1] * times
+    data["figures"] = {"dots": ["a.svg"] * 16, "ways": ["a.svg"] * 16}
+    whole = {"chapters": [{**data, "trials": []}], "cut": ""}
+    assert whole == document.for_pages(whole)
+
+
+def test_a_name_leaves_room_below_the_head_of_its_column() -> None:
+    """Typst repeats the head on each page."""
+    data = {"chapters": [], "points": ["x" * 5000], "version": "x" * 5000, "text": "x" * 5000}
+    cut = document.for_pages(data)
+    assert [256, 256, 5000] == [
+        len(text.removesuffix("…")) for text in (*cut["points"], cut["version"], cut["text"])
+    ]
+
+
+def test_each_list_of_a_chapter_says_what_is_missing() -> None:
+    """The template has a place for it."""
+    (chapter,) = chapters_of([experiment()], [record()])
+    template = document.TEMPLATE.read_text()
+    lists = {key for key, value in chapter_data(chapter).items() if isinstance(value, list)}
+    for key in lists - {"columns", "comparison_columns"}:
+        assert f'rest(chapter, "{key}")' in template, key
 
 
 # --- several runs --------------------------------------------------------------------------------
