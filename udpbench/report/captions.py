@@ -66,8 +66,8 @@ NOTES = {
     "data": "The data of this page, as udpbench show --json prints it",
     "read": 'In Python: udpbench.read_run("report.html"). Raw records are in the run folder.',
     "none_ended": "No packet ended at",
-    "cut": "These pages leave out what they have no room for, and say where: the report as HTML and "
-    "the run folder have all of it.",
+    "cut": "These pages leave out what they have no room for, and say where: the report as HTML "
+    "and the run folder have all of it.",
     "more": "more, in the report as HTML and in the run folder",
     "lines": "{} more lines, in the report as HTML and in the run folder",
     "helps": "docs/ledger.md has remedies for each stage, and explains the counters.",

@@ -49,7 +49,7 @@ MOST_LINES, MOST_CHARACTERS = 1000, 2**15
 """Of a text. typst's time for a listing grows with its square: 4000 lines take 6 s."""
 REPEATED = (("points", list), ("hosts", list), ("version", str), ("started_at", str))
 MOST_NAME = 256
-"""Characters at the head of a column or the foot of a page, which are on each and must not fill it."""
+"""Characters at the head of a column or the foot of a page: of each page, and shall not fill it."""
 MOST_CELLS = 8
 """Cells in a row: more than any table has columns."""
 ENTRY_CHARACTERS = 128

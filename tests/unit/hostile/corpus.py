@@ -422,9 +422,9 @@ TEXTS: dict[str, str] = {
 PAGES = ("report", "--format", "pdf,png", "--out", "out", "run")
 MANY = 5000
 TEXT_PLACES: tuple[tuple[Any, ...], ...] = (
+    (0, "experiments", 0, "text"),
     (0, "udpbench"),
     (0, "lab_text"),
-    (0, "experiments", 0, "text"),
     (0, "experiments", 0, "question"),
     (1, "record", "facts", "left", "host"),
     (1, "record", "facts", "left", "kernel"),
@@ -451,7 +451,9 @@ def _paged_points(name: str, count: int, at: Path) -> Work:
 
 def _paged_experiments(at: Path) -> Work:
     """Write a run of many experiments."""
-    declared = [experiment(name=f"e{number}", text=TEXTS["lines"][: 27 * 180]) for number in range(300)]
+    declared = [
+        experiment(name=f"e{number}", text=TEXTS["lines"][: 27 * 180]) for number in range(300)
+    ]
     stored(at / "run", [], *declared)
     return commands(PAGES)
 
@@ -473,16 +475,16 @@ def _paged_changes(at: Path) -> Work:
 
 def pages() -> Iterator[tuple[str, Case]]:
     """Yield every case of pages as PDF and PNG."""
+    yield "pages-points", partial(_paged_points, "size", 450)
+    yield "pages-experiments", _paged_experiments
+    yield "pages-failures", _paged_failures
+    yield "pages-changes", _paged_changes
     for number, place in enumerate(TEXT_PLACES):
         for index, (label, text) in enumerate(TEXTS.items()):
             if (index + number) % 2 == 0:
                 yield f"pages-{place[-1]}-{label}", partial(_paged_text, place, text)
-    yield "pages-points", partial(_paged_points, "size", 450)
     for label, text in TEXTS.items():
         yield f"pages-name-{label}", partial(_paged_points, text[:100_000], 20)
-    yield "pages-experiments", _paged_experiments
-    yield "pages-failures", _paged_failures
-    yield "pages-changes", _paged_changes
 
 
 # --- stores -----------------------------------------------------------------------------------------
