@@ -102,6 +102,11 @@ class RunHeader:
         """Whether this is a recording of ``udpbench watch --out``, not a run."""
         return any(trial.watched for each in self.experiments for trial in each.points)
 
+    @property
+    def verb(self) -> Literal["run", "tune"]:
+        """The command of udpbench that resumes it."""
+        return "tune" if any(each.tune is not None for each in self.experiments) else "run"
+
 
 @dataclass(frozen=True)
 class Begin:

@@ -373,14 +373,17 @@ receive: {command: [./evil, "x\\ny"], user: daemon}
 """
 
 
+ALONE = "only --set says so, which has to be typed again"
+
+
 def doubts(options: ResumeOptions | None = None) -> list[str]:
     """Return why a run is not continued without trust; with it, it is."""
     lines = refusal(options)
     given = options or ResumeOptions()
-    assert lines[-1].startswith("--resume: ")
-    assert lines[-1].endswith("then add --trust")
+    assert lines[0].startswith("--resume: ")
+    assert lines[0].endswith("then add --trust")
     going_on(replace(given, trust=True))
-    return [line for line in lines[:-1] if ": would " not in line]
+    return [line for line in lines[1:] if ": would " not in line]
 
 
 def rewrite(old: str, new: str) -> None:
@@ -561,7 +564,7 @@ def test_a_command_that_only_a_stored_set_says_is_not_trusted(begun: Callable[..
     """A shipped definition is on every disk; what --set made of it is in the folder alone."""
     Path("mine.yaml").write_text("question: What?\nrepetitions: 2\nreceive: {command: [./a]}\n")
     begun(sets=("receive.user=daemon",))
-    assert ["mine.yaml: it starts other programs"] == doubts()
+    assert [f"mine.yaml: receive.user: none → daemon: {ALONE}"] == doubts()
     assert () == going_on(ResumeOptions(sets=["receive.user=daemon"])).notes
 
 
@@ -572,7 +575,7 @@ def test_a_folder_that_only_a_stored_set_says_is_not_trusted(begun: Callable[...
     Path("mine.yaml").write_text("question: What?\nrepetitions: 2\nreceive: {command: [./a]}\n")
     shutil.rmtree("run")
     begun(sets=("receive.folder=/tmp",))
-    assert ["mine.yaml: it starts other programs"] == doubts()
+    assert [f"mine.yaml: receive.folder: {Path.cwd()} → /tmp: {ALONE}"] == doubts()
 
 
 def test_another_host_is_refused(begun: Callable[..., Run]) -> None:
@@ -586,7 +589,110 @@ def test_a_definition_that_needs_the_stored_set_is_not_trusted(begun: Callable[.
     """Without it the definition says nothing."""
     Path("mine.yaml").write_text(TEXT.replace("batch: 4", "batch: 0"))
     begun(sets=("send.batch=8",))
-    assert ["mine.yaml: it starts other programs"] == doubts()
+    what = "says nothing without --set, which has to be typed again"
+    assert [f"mine.yaml: {what}"] == doubts()
+    assert () == going_on(ResumeOptions(sets=["send.batch=8"])).notes
+
+
+SYSCTL = "settings.receiver.sysctl.net.ipv4.conf.all.accept_local"
+
+
+@pytest.mark.parametrize(
+    ("sets", "changes"),
+    [
+        ([f"{SYSCTL}=1"], [f"{SYSCTL}: none → 1"]),
+        (
+            ["settings.sender.firewall.udp=53", "settings.sender.firewall.accept=true"],
+            [
+                "settings.sender.firewall.udp: none → 53",
+                "settings.sender.firewall.accept: none → true",
+            ],
+        ),
+        (
+            ["traffic.flows.to=receiver.addresses[1]:53"],
+            ["traffic.flows.to: receiver.addresses[1]:4321 → receiver.addresses[1]:53"],
+        ),
+        (["traffic.flows.from=53"], ["traffic.flows.from: 65400 → 53"]),
+        (["traffic.family=6"], ["traffic.family: 4 → 6"]),
+        (["traffic.ttl=64"], ["traffic.ttl: 1 → 64"]),
+        (["send.priority=fifo 99"], ["send.priority: normal → fifo 99"]),
+        (["receive.attach.port=4321"], ["receive.attach.port: none → 4321"]),
+        (["needs.lab=false"], ["needs.lab: none → false"]),
+        (["path_check=explained"], ["path_check: arrive → explained"]),
+    ],
+    ids=lambda value: value[0].partition("=")[0] if "=" in value[0] else "",
+)
+def test_what_only_a_stored_set_does_to_hosts_is_not_trusted(
+    sets: list[str], changes: list[str], begun: Callable[..., Run]
+) -> None:
+    """It names what that is; typed again, it is the user's."""
+    begun(sets=tuple(sets))
+    assert [f"mine.yaml: {change}: {ALONE}" for change in changes] == doubts()
+    assert () == going_on(ResumeOptions(sets=sets)).notes
+
+
+def test_it_says_what_would_be_set_and_where_packets_go(
+    begun: Callable[..., Run], golden: Golden
+) -> None:
+    """By the experiment, by the lab and by each host."""
+    Path("lab.yaml").write_text(
+        "sender: [{connect: namespace, interface: eth0, addresses: [192.168.254.30/24]}]\n"
+        "receiver: [{connect: namespace, interface: eth0, addresses: [192.168.254.1/24],"
+        " settings: {mtu: 1400}}]\nsettings: {sender: {txqueuelen: 7}}\n"
+    )
+    begun(sets=("settings.receiver.firewall.udp=53", "traffic.flows.to=receiver.addresses[1]:53"))
+    golden.check([line for line in refusal() if ": would se" in line])
+
+
+@pytest.mark.parametrize("same", [None, "all"])
+def test_a_load_that_only_a_stored_set_says_is_resumed(
+    same: str | None, begun: Callable[..., Run]
+) -> None:
+    """Any folder may name a shipped experiment, and those send without limit."""
+    sets = (
+        *("traffic.rate=2kpps", "traffic.size=64B", "duration=3s", "warmup=2s", "repetitions=3"),
+        *("send.batch=8", "send.pace=sleep", "send.bucket=1ms", "receive.batch=16"),
+    )
+    run = begun(sets=sets)
+    if same is not None:
+        shutil.rmtree("run")
+        stored(
+            Path("run"),
+            [],
+            *against_itself(run.header.experiments, same),
+            ending=None,
+            same=same,
+            sets=sets,
+            **{
+                key: getattr(run.header, key)
+                for key in ("lab_name", "lab_text", "lab_path", "working_folder")
+            },
+        )
+    resumed = going_on()
+    assert () == resumed.notes
+    assert {2000} == {trial.traffic.rate.pps(64) for trial in resumed.left if trial.traffic.rate}
+
+
+def test_a_stored_set_of_a_foreign_folder_is_not_obeyed_with_shipped_definitions(
+    begun: Callable[..., Run],
+) -> None:
+    """They lie on every disk, so that whoever made the folder knows what they say."""
+    experiments, lab = load_experiments(["smoke"], [f"{SYSCTL}=1"]), load_lab("local")
+    begun()
+    shutil.rmtree("run")
+    stored(
+        Path("run"),
+        [],
+        *experiments,
+        ending=None,
+        sets=(f"{SYSCTL}=1",),
+        lab_name=lab.name,
+        lab_text=lab.text,
+        lab_path=lab.path,
+        working_folder="/",
+    )
+    (doubt,) = doubts()
+    assert doubt.endswith(f"smoke.yaml: {SYSCTL}: none → 1: {ALONE}")
 
 
 def test_a_reservation_that_only_the_folder_says_is_not_trusted(begun: Callable[..., Run]) -> None:

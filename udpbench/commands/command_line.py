@@ -484,7 +484,7 @@ def tune(
 
     if resume is not None:
         names = [name] if name is not None else ()
-        given = ResumeOptions(names, lab, sets or (), seed, allow_read or (), trust)
+        given = ResumeOptions(names, lab, sets or (), seed, allow_read or (), trust, tune=True)
         resumed = _resume(resume, out, given)
         if resumed.complete:
             resumed.writer.close()
@@ -1186,7 +1186,8 @@ def _print_remaining(stored: Run) -> None:
         if why_not:
             _say(f"--resume alone does not run the {trials} missing: {why_not}")
         else:
-            _say(f"to run the {trials} missing: udpbench run --resume {quote(str(stored.folder))}")
+            command = f"udpbench {stored.header.verb} --resume {quote(str(stored.folder))}"
+            _say(f"to run the {trials} missing: {command}")
 
 
 def _print_chapters(stored: Run, everything: bool) -> None:

@@ -1,8 +1,8 @@
 """Resuming a run: what its folder holds, whether it may continue, and which trials remain.
 
 Reads the run folder and the definitions and touches no host. All options come from the folder;
-options given again must be unchanged. Whoever wrote a run folder chose the commands and hosts in
-it, so it continues only if the definitions on this disk say the same, or if the user trusts it.
+options given again must be unchanged. Whoever wrote a run folder chose all that is in it, so it
+continues only if the definitions on this disk say the same, or if the user trusts it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,28 @@ from pathlib import Path
 
 from udpbench.control.schedule import lasting, remaining
 from udpbench.definition import shipped
-from udpbench.definition.definition_changes import experiment_changes, lab_changes
+from udpbench.definition.definition_changes import differing, experiment_changes, lab_changes
 from udpbench.definition.load import bases_of, experiment_of, lab_of, load_experiments, load_lab
 from udpbench.definition.same_point import against_itself
+from udpbench.differences import differences, flat, written
 from udpbench.errors import InputError, Problem, UdpbenchError
 from udpbench.folder import other_writers, steps
-from udpbench.model import Experiment, Lab, LabHost, Receive, Trial, trial_count
+from udpbench.host_settings import Settings
+from udpbench.model import Experiment, Lab, LabHost, Role, Trial, trial_count
 from udpbench.printable import printable
 from udpbench.records import Begin, Run, RunHeader, RunWriter, now_utc, writers_of
 from udpbench.tuning.derived_points import asked, tuned
 from udpbench.units import show_range
 
 TRUST = "read what it would run, then add --trust"
+LOAD = {
+    "traffic": ("size_bytes", "rate", "count_packets"),
+    "send": ("batch", "gso", "tail_bytes", "pace", "bucket_ns"),
+    "receive": ("batch",),
+}
+"""Keys of how much is sent and read at a time, which the run folder may say alone: shipped
+experiments send without limit, and a folder may name any of them without a ``--set``."""
+TIMES = ("duration_ns", "warmup_ns", "search")
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,8 @@ class ResumeOptions:
     seed: int | None = None
     allow_read: Sequence[Path] = ()
     trust: bool = False
+    tune: bool = False
+    """The user asked for a tune, which may take any of its steps."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,8 @@ def reopen_run(folder: Path, options: ResumeOptions) -> ResumedRun:
 def why_not_resumed(run: Run) -> str:
     """Return why ``--resume`` alone would not continue a stored run; empty if it would."""
     try:
-        doubtful = _compared(run, writers_of(run.folder), ResumeOptions())
+        given = ResumeOptions(tune=run.header.verb == "tune")
+        doubtful = _compared(run, writers_of(run.folder), given)
     except (OSError, UdpbenchError) as error:
         return str(error).splitlines()[0]
     return next((str(problem) for problem in (*doubtful.problems, *doubtful.doubts)), "")
@@ -141,7 +154,8 @@ def _notes(compared: _Comparison, complete: bool) -> tuple[str, ...]:
         folder = str(compared.folder)
         last = Problem("nothing else says what to run", "--resume", folder, "", TRUST)
         acts = dict.fromkeys(_acts(compared.header.experiments, compared.lab))
-        raise InputError([*(Problem(act, folder) for act in acts), *doubts, last])
+        # Why and what to do come first: of many problems only so many are printed.
+        raise InputError([last, *doubts, *(Problem(act, folder) for act in acts)])
     return tuple(f"{doubt}; the run continues with its stored copy" for doubt in doubts)
 
 
@@ -203,10 +217,8 @@ def _experiments(compared: _Comparison) -> Iterator[Problem]:
             continue
         same.add(now.name)
         yield from experiment_changes(was, now)
-        if plain is None or not _commands(was) <= _commands(plain):
-            compared.doubt(shipped.shown_as(Path(now.path)), "it starts other programs")
-        elif was.tune != now.tune or (was.tune is not None and not _derives_from(was, plain)):
-            compared.doubt(shipped.shown_as(Path(now.path)), "it is not what is tuned")
+        for what in _said_alone(was, now, plain, compared.options.tune):
+            compared.doubt(shipped.shown_as(Path(now.path)), what)
     doubtful = {doubt.where for doubt in compared.doubts}
     for name, was in stored.items():
         if name not in same and was.path not in doubtful:
@@ -249,47 +261,64 @@ def _loaded(
 ) -> list[tuple[Experiment, Experiment | None]]:
     header, allow_read = compared.header, compared.options.allow_read
     files = load_experiments(names, header.sets, allow_read)
-    plain = {experiment.name: experiment for experiment in files}
+    tune = header.experiments[0].tune
+    if tune is not None:
+        asked(files, tune.point or "all", tune.metric)
+    run = _as_run(files, header)
+    plain = {experiment.name: experiment for experiment in run}
     if compared.unsaid_sets:
         try:
-            plain = {each.name: each for each in load_experiments(names, (), allow_read)}
+            without = _as_run(load_experiments(names, (), allow_read), header)
+            plain = {each.name: each for each in without}
         except InputError:
             plain = {}  # it needs --set
-    return [(each, plain.get(each.name)) for each in _as_run(files, header)]
+    return [(each, plain.get(each.name)) for each in run]
 
 
 def _as_run(experiments: Sequence[Experiment], header: RunHeader) -> list[Experiment]:
     """Return the experiments of a run: all, one point against itself, or the one that is tuned."""
     tune = header.experiments[0].tune
-    if tune is None:
-        return against_itself(experiments, header.same)
-    asked(experiments, tune.point or "all", tune.metric)
-    return tuned(experiments, tune)
+    return against_itself(experiments, header.same) if tune is None else tuned(experiments, tune)
 
 
-def _commands(experiment: Experiment) -> set[Receive]:
-    """Return what an experiment starts or writes on hosts, where, and as whom."""
-    return {
-        Receive(
-            command=receive.command,
-            user=receive.user,
-            folder=receive.folder if receive.command is not None else None,
-            steering=receive.steering,
-            log=receive.log,
-        )
-        for receive in (trial.receive for trial in experiment.points)
-    }
-
-
-def _derives_from(was: Experiment, plain: Experiment) -> bool:
-    """Return whether the stored text, from which a tune derives points, starts the same."""
+def _said_alone(
+    was: Experiment, now: Experiment, plain: Experiment | None, tune: bool
+) -> Iterator[str]:
+    """Yield what a stored experiment does to hosts that its file, without ``--set``, does not."""
+    if plain is None:
+        yield "says nothing without --set, which has to be typed again"
+        return
+    differs = list(differing(_with_load(plain, was), was))
+    for where, change in differs:
+        yield f"{where}: {change}: only --set says so, which has to be typed again"
+    if was.tune != now.tune:
+        yield "it is not what is tuned"
+    if was.tune is None:
+        return
+    if not tune:
+        yield "is tuned, which tries settings; resume it by udpbench tune --resume"
     try:
-        text = _commands(experiment_of(was))
+        file, text = (experiment_of(replace(each, path=was.path)) for each in (plain, was))
     except InputError:
-        return False
-    # A derived point starts in the folder of the stored one (``derivation``).
-    known = {replace(each, folder=None) for each in _commands(plain)}
-    return {replace(each, folder=None) for each in text} <= known
+        yield "it is not what is tuned"
+        return
+    for where, change in () if differs else differing(_with_load(file, text), text):
+        yield f"{where}: {change}: it is not what is tuned"
+
+
+def _with_load(plain: Experiment, was: Experiment) -> Experiment:
+    """Return an experiment with all of ``was`` that acts on no host, and with its load."""
+    stored = {trial.point: trial for trial in was.points}
+    points = (_loaded_as(trial, stored.get(trial.point, trial)) for trial in plain.points)
+    return replace(was, points=tuple(points))
+
+
+def _loaded_as(trial: Trial, was: Trial) -> Trial:
+    parts = {}
+    for name, keys in LOAD.items():
+        stored = getattr(was, name)
+        parts[name] = replace(getattr(trial, name), **{key: getattr(stored, key) for key in keys})
+    return replace(trial, **parts, **{name: getattr(was, name) for name in TIMES})
 
 
 def _distrust(path: Path, compared: _Comparison) -> str | None:
@@ -348,6 +377,20 @@ def _acts(experiments: Sequence[Experiment], lab: Lab) -> Iterator[str]:
     for host in lab.hosts:
         yield f"would start an agent {_where(host, me)}"
     yield from acts_on_receivers(experiments, lab)
+    for traffic in (trial.traffic for trial in _trials(experiments)):
+        yield f"would send to {_shown([traffic.flows.to])}"
+    for host in lab.hosts:
+        yield from _set_on(host.name, host.settings)
+    roles: dict[Role, tuple[LabHost, ...]] = {"sender": lab.senders, "receiver": lab.receivers}
+    for settings in (lab.settings, *(trial.settings for trial in _trials(experiments))):
+        for role, block in settings.items():
+            yield from _set_on(", ".join(host.name for host in roles[role]), block)
+
+
+def _set_on(hosts: str, settings: Settings) -> Iterator[str]:
+    """Yield what settings would change."""
+    for each in differences({}, dict(flat(settings))):
+        yield f"would set on {hosts}: {each.key}: {_shown([written(each.path, each.after)])}"
 
 
 def acts_on_receivers(experiments: Sequence[Experiment], lab: Lab) -> Iterator[str]:

@@ -40,7 +40,8 @@ def to_type(run: Run) -> Iterator[tuple[str, str]]:
     if again := command(run.header):
         yield "repeat it" if watched else "repeat it in the same order", again
     if not watched and (run.ending is None or run.ending.status != "complete"):
-        yield "continue where it stopped", shlex.join(["udpbench", "run", "--resume", folder])
+        words = ["udpbench", run.header.verb, "--resume", folder]
+        yield "continue where it stopped", shlex.join(words)
     yield "its tables and ledgers", shlex.join(["udpbench", "show", "--all", folder])
     if watched:
         return

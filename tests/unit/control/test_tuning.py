@@ -12,7 +12,7 @@ import pytest
 from golden import Golden
 
 from control.fake import World, go, header, lab
-from udpbench.commands.resume import ResumeOptions, reopen_run
+from udpbench.commands.resume import ResumeOptions, reopen_run, why_not_resumed
 from udpbench.control.run import RunOptions, run
 from udpbench.control.schedule import remaining
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
@@ -109,15 +109,47 @@ def test_a_tune_whose_file_changed_is_not_resumed(
     stored_lab = {"lab_text": lab.text, "lab_path": lab.path}
     begun = replace(header(*tunes), working_folder=str(tmp_path), **stored_lab)
     RunWriter.create(tmp_path / "run", begun).close()
-    resumed = reopen_run(tmp_path / "run", ResumeOptions())
+    with golden.raises(InputError):
+        reopen_run(tmp_path / "run", ResumeOptions())
+    resumed = reopen_run(tmp_path / "run", ResumeOptions(tune=True))
     resumed.writer.close()
+    assert "" == why_not_resumed(resumed.run)
     assert ["one::base#1"] == [trial.name for trial in resumed.left]
     (tmp_path / "one.yaml").write_text("question: What helps?\ntraffic: {rate: 2kpps}\n")
     with golden.raises(InputError):
-        reopen_run(tmp_path / "run", ResumeOptions())
+        reopen_run(tmp_path / "run", ResumeOptions(tune=True))
 
 
-@pytest.mark.parametrize("line", ["receive: {command: [./evil]}", "send: {batch: 0}"])
+@pytest.mark.parametrize("sets", [["send.batch=8", "traffic.rate=1kpps"], ["traffic.ttl=9"]])
+def test_a_tune_is_resumed_as_it_was_typed(
+    sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """With the load of its --set, also if it is no tune without; with all else if typed again."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.yaml").write_text("question: What helps?\n")
+    experiments = load_experiments(["one.yaml"], sets)
+    metric = "lost_packets" if "traffic.rate=1kpps" in sets else "delivered_pps"
+    tunes = tuned(experiments, asked(experiments, None, metric))
+    lab = load_lab("local")
+    stored_lab = {"lab_text": lab.text, "lab_path": lab.path}
+    begun = replace(header(*tunes), working_folder=str(tmp_path), sets=tuple(sets), **stored_lab)
+    RunWriter.create(tmp_path / "run", begun).close()
+    if sets == ["traffic.ttl=9"]:
+        with golden.raises(InputError):
+            reopen_run(Path("run"), ResumeOptions(tune=True))
+        reopen_run(Path("run"), ResumeOptions(tune=True, sets=sets)).writer.close()
+    else:
+        reopen_run(Path("run"), ResumeOptions(tune=True)).writer.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "receive: {command: [./evil]}",
+        "settings: {receiver: {mtu: 1400}}",
+        "send: {batch: 0}",
+    ],
+)
 def test_a_stored_text_that_is_not_the_files_is_not_tuned(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
@@ -132,7 +164,7 @@ def test_a_stored_text_that_is_not_the_files_is_not_tuned(
     begun = replace(header(evil), working_folder=str(tmp_path), **stored_lab)
     RunWriter.create(tmp_path / "run", begun).close()
     with golden.raises(InputError):
-        reopen_run(Path("run"), ResumeOptions())
+        reopen_run(Path("run"), ResumeOptions(tune=True))
 
 
 def test_a_candidate_that_fails_is_not_tried_again(tmp_path: Path) -> None:
