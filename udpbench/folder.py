@@ -204,6 +204,11 @@ class Folder:
         """Return how others than root and the calling user may write it, in words."""
         return list(other_writers(os.fstat(self.fd)))
 
+    def close_to_others(self) -> None:
+        """Let nobody but its owner write it, if that is this user."""
+        with suppress(PermissionError):
+            os.fchmod(self.fd, stat.S_IMODE(os.fstat(self.fd).st_mode) & ~0o022)
+
     def close(self) -> None:
         """Close its descriptor."""
         os.close(self.fd)

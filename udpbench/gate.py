@@ -140,10 +140,10 @@ class Gate:
         """
         labs = self.labs
         folder = self.folder_of(name)
-        with _alone(folder):
-            if not (folder / RUN_FILE).exists():
+        with _alone(folder) as held:
+            if RUN_FILE not in held.names():
                 self._run(experiment, labs, folder, command, tell)
-            return read_run(folder)
+            return read_run(folder, held.fd)
 
     def _run(
         self,
@@ -170,16 +170,25 @@ class Gate:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process of a session at a time use a run folder; the lock ends with its process."""
+def _alone(folder: Path) -> Iterator[Folder]:
+    """Let one process of a session at a time use a run folder; the lock ends with its process.
+
+    Raises RecordError if others may have written it: its name can be guessed.
+    """
+    step = "name another with --udpbench-out"
     try:
         held = Folder.open(folder, make=True)
     except OSError as error:
-        step = "name another with --udpbench-out"
         raise RecordError(f"{folder}: cannot be made: {error.strerror}; {step}") from error
     with held:
         lock_file(held.fd, wait=True)
-        yield
+        is_new = not held.names()
+        if is_new:
+            held.close_to_others()  # umask(2) may let a group write it
+        already = (f"holds {name} of somebody else" for name in held.names() if is_new)
+        for how in (*held.other_writers(), *already):
+            raise RecordError(f"{folder}: {how}, so a run in it may be forged; {step}")
+        yield held
 
 
 def restricted(experiment: Experiment, chosen: Collection[str]) -> Experiment:

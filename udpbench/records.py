@@ -439,14 +439,15 @@ def _cannot(what: str, folder: Path, error: OSError) -> RecordError:
     return RecordError(f"{folder}: cannot {what}: {error.strerror}; name another with --out")
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, folder_fd: int | None = None) -> Run:
     """Return the run stored in ``folder``, even if it was killed or is in progress.
 
-    An incomplete last line, left by a kill during a write, is skipped with a finding. Raises
-    RecordError if the folder is missing, foreign, of another schema, or damaged.
+    With ``folder_fd`` it is that of the open folder, wherever the path leads by now. An incomplete
+    last line, left by a kill during a write, is skipped with a finding. Raises RecordError if the
+    folder is missing, foreign, of another schema, or damaged.
     """
     with _uncollected():
-        return _read_run(folder)
+        return _read_run(folder, folder_fd)
 
 
 @contextmanager

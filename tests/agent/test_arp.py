@@ -96,6 +96,27 @@ def test_the_probes_that_arrived_are_heard_once(tmp_path: Path) -> None:
     assert near.closed
 
 
+class Flooded(PaperSocket):
+    """A packet socket into which others send probes faster than they can be read."""
+
+    reads = 0
+
+    def recvfrom(self, _size: int, _flags: int) -> tuple[bytes, Any]:
+        """Return a probe of yet another sender."""
+        self.reads += 1
+        assert self.reads <= 2 * arp.MOST_FRAMES, "read without end"
+        mac = self.reads.to_bytes(6, "big")
+        return arp_probe(mac, PROBED)[1], ("eth1", arp.ETH_P_ARP, 1, 1, mac)
+
+
+def test_of_a_flood_so_many_frames_are_read(tmp_path: Path) -> None:
+    """Each call ends, and so does what it returns; more than fit the socket are never queued."""
+    link = Flooded()
+    listener = ArpListener(Wired(tmp_path, eth1=link))
+    assert arp.MOST_FRAMES == len(listener.hear(["eth1"])) == link.reads
+    assert arp.MOST_FRAMES == len(listener.hear(["eth1"]))
+
+
 def test_one_request_is_sent_to_all_on_the_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

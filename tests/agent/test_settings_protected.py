@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from udpbench.agent.host.control_path import ssh_connection
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.link_flap import listed
+from udpbench.agent.settings.links import Mtu
 from udpbench.agent.settings.protected import (
     KernelLink,
     KernelRoute,
@@ -280,6 +282,54 @@ def test_vlans_go_down_and_up_with_what_they_are_on(monkeypatch: pytest.MonkeyPa
     assert [1, 2, 5, 3] == list(link_flap._flapping(host, 1))
     with pytest.raises(ValueError, match=r"exactly: vlan3 \(down\); remove"):
         link_flap.check_flap(host, "eth1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "mtu", "value", "refused"),
+    [
+        ("vlan", 1500, 1450, "on_it (1500 B) on eth1 would stay at 1450 B afterwards"),
+        ("vlan", 1500, 1600, None),
+        ("macsec", 1468, 1480, "on_it (1468 B) on eth1 would stay at 1448 B afterwards"),
+        ("macsec", 1400, 1480, None),
+        ("ipvlan", 1500, 1480, None),
+        ("ipvlan", 1400, 1480, "replace the MTU of on_it (1400 B) on eth1, for good"),
+        ("ipvtap", 1400, 1600, "replace the MTU of on_it (1400 B) on eth1, for good"),
+        ("hsr", 1494, 1480, None),
+        ("hsr", 1400, 1480, "replace the MTU of on_it (1400 B) on eth1, for good"),
+        ("vxlan", 1400, 1300, None),
+    ],
+)
+def test_an_upper_mtu_that_would_not_come_back_keeps_the_lower_one(
+    kind: str,
+    mtu: int,
+    value: int,
+    refused: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As each kind follows in the kernel; few kernels have all kinds to try."""
+    own = tmp_path / "sys/class/net/eth1"
+    own.mkdir(parents=True)
+    lower = None if kind == "hsr" else 1  # which has two, and names them elsewhere
+    if lower is None:
+        (own / "upper_on_it").mkdir()
+    info = Message(IFLA_INFO_KIND=kind)
+    links = {
+        "eth1": Message(index=1, IFLA_IFNAME="eth1", IFLA_MTU=1500),
+        "on_it": Message(
+            index=2, IFLA_IFNAME="on_it", IFLA_MTU=mtu, IFLA_LINK=lower, IFLA_LINKINFO=info
+        ),
+    }
+    host = Host(tmp_path)
+    monkeypatch.setattr(host, "index", lambda name: links[name]["index"])
+    monkeypatch.setattr(host, "link", links.__getitem__)
+    dump = {"link": links.values()}
+    monkeypatch.setattr(host, "rtnl", lambda noun, *_, **__: list(dump.get(noun, ())))
+    if refused is None:
+        Mtu().check(host, "eth1", value, 1500)
+        return
+    with pytest.raises(OSError, match=re.escape(refused)):
+        Mtu().check(host, "eth1", value, 1500)
 
 
 def test_a_kernel_without_nexthop_objects_has_none(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,8 @@ from report.stored import COMPLETE, stored
 
 from udpbench.control.run import Outcome, RunOptions
 from udpbench.errors import CannotTell, InputError, RecordError, StoreError
-from udpbench.gate import Answer, Baseline, Gate, answer, restricted, stored_results
+from udpbench.folder import Folder
+from udpbench.gate import Answer, Baseline, Gate, _alone, answer, restricted, stored_results
 from udpbench.model import PointPair, TrialRecord
 from udpbench.records import Ending, Run, RunWriter
 
@@ -124,6 +126,62 @@ def test_a_gate_whose_folder_cannot_be_made_says_so(tmp_path: Path, golden: Gold
     gate = Gate(("local",), tmp_path / "file", "session", 1)
     with golden.raises(RecordError):
         gate.run(experiment(), "test", (), lambda _: None)
+
+
+@pytest.mark.parametrize("of_stranger", ["mode", "owner", "between"])
+def test_a_gate_believes_no_run_that_others_may_have_written(
+    of_stranger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name can be guessed; whoever made it first would say what passes."""
+    gate = Gate(("local",), tmp_path, "session", 1)
+    forged = gate.folder_of("test")
+
+    def forge(place: Path) -> None:
+        stored(place, [record(of=ONE)], experiment(ALL, points=[ONE]), ending=COMPLETE)
+
+    if of_stranger == "between":
+        closed = Folder.close_to_others
+        monkeypatch.setattr(Folder, "close_to_others", lambda held: (forge(forged), closed(held)))
+    else:
+        forge(forged)
+    if of_stranger == "mode":
+        forged.chmod(0o777)
+    if of_stranger == "owner":
+        monkeypatch.setattr("udpbench.folder.other_writers", lambda _: ["belongs to user 1234"])
+    with pytest.raises(RecordError, match="so a run in it may be forged; name another with --udp"):
+        gate.run(experiment(), "test", (), lambda _: None)
+
+
+def test_what_a_gate_makes_is_its_users_whatever_the_umask_is(tmp_path: Path) -> None:
+    """So the other processes of the session may believe what is in it."""
+    gate = Gate(("local",), tmp_path, "session", 1)
+    before = os.umask(0)
+    try:
+        with _alone(gate.folder_of("test")) as held:
+            assert 0 == os.fstat(held.fd).st_mode & 0o022
+    finally:
+        os.umask(before)
+
+
+def test_a_gate_reads_the_folder_that_it_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where others may rename what they do not own, another may take its place meanwhile."""
+    gate = Gate(("local",), tmp_path, "session", 1)
+    folder = gate.folder_of("test")
+    own = experiment(ALL, points=[ONE])
+    stored(folder, [record(of=ONE)], own, ending=COMPLETE)
+    names = Folder.names
+
+    def replaced(held: Folder) -> list[str]:
+        listed = names(held)
+        if not (tmp_path / "aside").exists():
+            folder.rename(tmp_path / "aside")
+            stored(folder, [], own, ending=COMPLETE)
+        return listed
+
+    monkeypatch.setattr(Folder, "names", replaced)
+    assert 1 == len(gate.run(own, "test", (), lambda _: None).records)
 
 
 def test_a_gate_tells_what_could_not_be_stored(

@@ -22,6 +22,9 @@ from udpbench.protocol import HeardArp
 ETH_P_ARP = 0x0806
 PROBED = IPv4Address("192.0.2.1").packed
 FRAME_BYTES = 128
+MOST_FRAMES = 1024
+"""Read of an interface in one call. A socket holds about 280 (net.core.rmem_default of 208 KiB,
+768 B each); where more can be read, they come as fast as they are read, and reading has no end."""
 
 
 class ArpListener:
@@ -47,7 +50,7 @@ class ArpListener:
 def _read(interface: str, link: socket.socket) -> Iterator[HeardArp]:
     """Yield the probes queued in a socket; none if the interface has gone down."""
     with suppress(OSError):
-        while True:
+        for _ in range(MOST_FRAMES):
             packet, sender = link.recvfrom(FRAME_BYTES, socket.MSG_DONTWAIT)
             mac = sender[4]
             if packet.startswith(arp_probe(mac, PROBED)[1]):

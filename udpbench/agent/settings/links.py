@@ -54,8 +54,13 @@ class Up(Kind):
 
 
 IPV6_MIN_MTU_BYTES = 1280  # RFC 8200, section 5
-FOLLOWERS = ("vlan", "macvlan", "macvtap")
-"""Kinds of upper interface whose MTU is lowered with the lower one's (NETDEV_CHANGEMTU)."""
+FOLLOWERS = {"vlan": 0, "macvlan": 0, "macvtap": 0, "macsec": 32}
+"""Kind of upper interface whose MTU is lowered with the lower one's (NETDEV_CHANGEMTU), and never
+raised → by how much it is less, at most: macsec has a tag of 14 B, a type of 2 B and an ICV of 16 B
+(drivers/net/macsec.c: macsec_notify)."""
+MIRRORS = {"ipvlan": 0, "ipvtap": 0, "hsr": 6}
+"""The same of those whose MTU becomes the lower one's, whatever it was
+(drivers/net/ipvlan/ipvlan_main.c: ipvlan_adjust_mtu; net/hsr/hsr_main.c: hsr_netdev_notify)."""
 
 
 _OF_KERNEL = re.compile(r"ff0[12]::1\Z|ff0[125]::2\Z|ff02::1:ff[0-9a-f]{2}:[0-9a-f]{1,4}\Z")
@@ -81,12 +86,42 @@ def _own_parameters(host: Host, interface: str) -> dict[str, str]:
     return own
 
 
-def _following(host: Host, interface: str) -> list[str]:
-    """Return an interface, and the bridge whose MTU may follow it (net/bridge/br_if.c)."""
+def _following(host: Host, interface: str) -> dict[str, int]:
+    """Return an interface, and what may take on its MTU, with by how much that one's is less.
+
+    That is the bridge above it (net/bridge/br_if.c), and each of ``MIRRORS``.
+    """
     master = host.link(interface).get_attr("IFLA_MASTER")
     above = host.rtnl("link", "get", index=master) if master else []
     bridges = (bridge for bridge in above if link_kind(bridge) == "bridge")
-    return [interface, *(str(bridge.get_attr("IFLA_IFNAME")) for bridge in bridges)]
+    return {
+        interface: 0,
+        **{str(bridge.get_attr("IFLA_IFNAME")): 0 for bridge in bridges},
+        **{name: MIRRORS[kind] for name, kind, _ in _uppers(host, interface) if kind in MIRRORS},
+    }
+
+
+def _uppers(host: Host, interface: str) -> Iterator[tuple[str, str, int]]:
+    """Yield name, kind and MTU of each interface of this namespace that stands on another."""
+    index = host.index(interface)
+    linked = files.names(host, f"/sys/class/net/{interface}")
+    for upper in host.rtnl("link", "dump"):
+        name, local = upper.get_attr("IFLA_IFNAME"), upper.get_attr("IFLA_LINK_NETNSID") is None
+        # An hsr names both of its interfaces elsewhere.
+        if (upper.get_attr("IFLA_LINK") == index and local) or f"upper_{name}" in linked:
+            yield str(name), str(link_kind(upper)), int(upper.get_attr("IFLA_MTU"))
+
+
+def _check_mirrors(host: Host, interface: str, now: int) -> None:
+    """Raise OSError if an upper interface would lose an MTU of its own, in either direction."""
+    own = [
+        f"{name} ({mtu} B)"
+        for name, kind, mtu in _uppers(host, interface)
+        if kind in MIRRORS and mtu != now - MIRRORS[kind]
+    ]
+    if own:
+        what = f"it would replace the MTU of {', '.join(own)} on {interface}, for good"
+        raise OSError(errno.EBUSY, f"{what}; remove that first, or choose another interface")
 
 
 def _check_own_mtus(host: Host, interface: str, now: int) -> None:
@@ -132,16 +167,15 @@ def _check_mtu(host: Host, interface: str, value: int, now: int) -> None:
     if lost:
         what = f"below {IPV6_MIN_MTU_BYTES} B {interface} would lose {link_flap.listed(lost)}"
         raise OSError(errno.EBUSY, f"{what}; choose at least {IPV6_MIN_MTU_BYTES} B")
-    lowered = [
-        f"{upper.get_attr('IFLA_IFNAME')} ({upper.get_attr('IFLA_MTU')} B)"
-        for upper in host.rtnl("link", "dump")
-        if upper.get_attr("IFLA_LINK") == index
-        and upper.get_attr("IFLA_LINK_NETNSID") is None
-        and link_kind(upper) in FOLLOWERS
-        and upper.get_attr("IFLA_MTU") > value
-    ]
+    _check_mirrors(host, interface, now)
+    lowered = {
+        f"{name} ({mtu} B)": value - FOLLOWERS[kind]
+        for name, kind, mtu in _uppers(host, interface)
+        if kind in FOLLOWERS and mtu > value - FOLLOWERS[kind]
+    }
     if lowered:
-        what = f"{', '.join(lowered)} on {interface} would stay at {value} B afterwards"
+        stays = min(lowered.values())
+        what = f"{', '.join(lowered)} on {interface} would stay at {stays} B afterwards"
         raise OSError(errno.EBUSY, f"{what}; lower it by hand first")
 
 
@@ -149,9 +183,10 @@ class Mtu(Kind):
     """An interface's MTU in bytes.
 
     Below 1280 the kernel ends IPv6 on it, with addresses, routes, neighbours and parameters that
-    nothing would restore; it lowers, but does not raise, the MTU of a VLAN or macvlan on the
-    interface; a bridge follows its ports, with all of that; and an IPv6 route's own MTU becomes the
-    interface's (net/ipv6/route.c: rt6_mtu_change). All of these are refused.
+    nothing would restore; it lowers, but does not raise, the MTU of a VLAN, macvlan or macsec on
+    the interface; a bridge follows its ports, and an ipvlan or hsr what it stands on, with all of
+    that; and an IPv6 route's own MTU becomes the interface's (net/ipv6/route.c: rt6_mtu_change).
+    All of these are refused.
     """
 
     disruptive = flaps = True
@@ -169,16 +204,16 @@ class Mtu(Kind):
     def check(self, host: Host, target: str, value: int, now: int) -> None:
         """Refuse a change that would end IPv6 in use or change other MTUs for good."""
         del now
-        for name in _following(host, target):
-            _check_mtu(host, name, value, self.read(host, name))
+        for name, less in _following(host, target).items():
+            _check_mtu(host, name, value - less, self.read(host, name))
 
     def resets(self, host: Host, target: str, value: int, now: int) -> Mapping[str, str]:
         """Return the parameters that are as on a new interface when IPv6 comes back."""
         del now
         return {
             parameter: inherited
-            for name in _following(host, target)
-            if _ends_ipv6(value, self.read(host, name))
+            for name, less in _following(host, target).items()
+            if _ends_ipv6(value - less, self.read(host, name))
             for parameter, inherited in _own_parameters(host, name).items()
         }
 
