@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -155,12 +154,11 @@ def test_a_gate_believes_no_run_that_others_may_have_written(
 def test_what_a_gate_makes_is_its_users_whatever_the_umask_is(tmp_path: Path) -> None:
     """So the other processes of the session may believe what is in it."""
     gate = Gate(("local",), tmp_path, "session", 1)
-    before = os.umask(0)
-    try:
-        with _alone(gate.folder_of("test")) as held:
-            assert 0 == os.fstat(held.fd).st_mode & 0o022
-    finally:
-        os.umask(before)
+    folder = gate.folder_of("test")
+    folder.mkdir()
+    folder.chmod(0o777)
+    with _alone(folder):
+        assert 0 == folder.stat().st_mode & 0o022
 
 
 def test_a_gate_reads_the_folder_that_it_looked_at(
@@ -171,16 +169,12 @@ def test_a_gate_reads_the_folder_that_it_looked_at(
     folder = gate.folder_of("test")
     own = experiment(ALL, points=[ONE])
     stored(folder, [record(of=ONE)], own, ending=COMPLETE)
-    names = Folder.names
 
-    def replaced(held: Folder) -> list[str]:
-        listed = names(held)
-        if not (tmp_path / "aside").exists():
-            folder.rename(tmp_path / "aside")
-            stored(folder, [], own, ending=COMPLETE)
-        return listed
+    def lock(*_: object, **__: object) -> None:
+        folder.rename(tmp_path / "aside")
+        stored(folder, [], own, ending=COMPLETE)
 
-    monkeypatch.setattr(Folder, "names", replaced)
+    monkeypatch.setattr("udpbench.gate.lock_file", lock)
     assert 1 == len(gate.run(own, "test", (), lambda _: None).records)
 
 

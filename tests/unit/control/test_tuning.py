@@ -22,6 +22,7 @@ from udpbench.records import Begin, RunWriter, read_run
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write
 from udpbench.report.json_output import as_json
+from udpbench.report.sessions import to_type
 from udpbench.report.summary import chapters_of, not_run, tuning_answer
 from udpbench.report.tables import print_chapter
 from udpbench.report.terminal import Terminal
@@ -114,6 +115,8 @@ def test_a_tune_whose_file_changed_is_not_resumed(
     resumed = reopen_run(tmp_path / "run", ResumeOptions(tune=True))
     resumed.writer.close()
     assert "" == why_not_resumed(resumed.run)
+    typed = dict(to_type(resumed.run))["continue where it stopped"]
+    assert f"udpbench tune --resume {tmp_path}/run" == typed
     assert ["one::base#1"] == [trial.name for trial in resumed.left]
     (tmp_path / "one.yaml").write_text("question: What helps?\ntraffic: {rate: 2kpps}\n")
     with golden.raises(InputError):
