@@ -331,14 +331,17 @@ def test_parameters_of_what_carries_ssh_are_left_alone(receiver: Inside, way: st
             interface = name.split(".")[2]
             with pytest.raises(Refused, match=f"SSH connection uses {interface} "):
                 agent.apply(setting("sysctl", f"net.{name}", 1))
-        for name in ("net.ipv4.conf.all.rp_filter", "net/ipv6/conf/all/disable_ipv6"):
+        for name in (
+            *("net.ipv4.conf.all.rp_filter", "net/ipv6/conf/all/disable_ipv6"),
+            *("net.ipv4.conf.default.rp_filter", "net.ipv4.conf.default.forwarding"),
+        ):
             with pytest.raises(Refused, match="uses site1, site2, and this acts on every interf"):
                 agent.apply(setting("sysctl", name, 1))
         with pytest.raises(Refused, match="divert the packets of the SSH connection"):
             agent.apply(setting("neighbour", "site2/10.7.2.9", "02:00:00:00:00:09"))
         agent.apply(
             setting("sysctl", "net.ipv4.conf.receive0.rp_filter", 2),
-            setting("sysctl", "net.ipv4.conf.default.rp_filter", 2),
+            setting("sysctl", "net.ipv6.conf.default.accept_ra", 2),
         )
         agent.call("restore")
     finally:
@@ -441,7 +444,9 @@ def test_a_first_address_is_refused_where_the_last_takes_more_along(
     receiver: Inside, command: str, lost: str
 ) -> None:
     """A second leaves it alone; so does IPv6."""
+    receiver.shell("ip link add other type veth peer name far; ip link set far up")
     receiver.shell(
+        "ip link set other up; "
         f"ip -4 address flush dev receive0; {command.replace('02::', '02:00:00:00:00:')}"
     )
     before = receiver.shell(STATE)
