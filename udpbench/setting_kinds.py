@@ -79,6 +79,9 @@ ntuple | namespace | eth3/udp4/4321 | RX queue or null
   | the queue of a port; needs the feature rx-ntuple-filter
 device | namespace | receive0/threaded | integer
   | threaded, napi_defer_hard_irqs or gro_flush_timeout in /sys/class/net
+napi_state | namespace | eth3 | {rx-0: {cpus, policy, priority, nice, gro-flush-timeout, ...}}
+  | what NAPI instances and their threads have of their own; never set, but kept before
+  `channels`, `rings`, `mtu`, `feature` or `device` and restored after them
 napi_cpus | namespace | receive0 | [[cpu, ...], ...] | CPUs of the k-th RX queue's NAPI thread
 coalesce | namespace | eth3 | {rx-usecs, adaptive-rx, ...}, integers, in part
   | when an interface interrupts; may be rounded

@@ -112,6 +112,7 @@ class CardHost(Host):
             self._file(f"sys/kernel/irq/{number}/actions", f"eth3-TxRx-{queue}")
             self._file(f"proc/irq/{number}/smp_affinity_list", "0,1,2,3,4,5,6,7")
         self.threads = {900 + queue: list(range(8)) for queue in range(self.combined)}
+        self.policies = dict.fromkeys(self.threads, (0, 0, 0))
 
     def affinity(self, pid: int) -> list[int]:
         """Return where a NAPI thread may run."""
@@ -122,6 +123,16 @@ class CardHost(Host):
         with self._effect() as happens:
             if happens:
                 self.threads[pid] = sorted(cpus)
+
+    def scheduling(self, pid: int) -> tuple[int, int, int]:
+        """Return the policy, priority and nice value of a NAPI thread."""
+        return self.policies[pid]
+
+    def set_scheduling(self, pid: int, policy: int, priority: int, nice: int) -> None:
+        """Set these."""
+        with self._effect() as happens:
+            if happens:
+                self.policies[pid] = (policy, priority, nice)
 
     def index(self, interface: str) -> int:
         """Return the card's index; there is no other."""

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import psutil
@@ -21,6 +21,7 @@ from udpbench.agent.host.processes import (
     Processes,
     ProcessTimes,
     any_runnable,
+    descendants,
     interface_threads,
     lineage,
     parse_process,
@@ -201,6 +202,29 @@ def test_a_name_costs_nothing_of_a_long_command_line(machine: Machine) -> None:
     line.mkdir()  # whoever reads it fails
     machine.path("/proc/6").mkdir()
     assert {5: "fifteen-letters"} == machine.process_names()
+
+
+def test_each_process_is_looked_at_once_however_deep(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a chain of processes every level has one more; a loop of ids that were reused ends."""
+    looks = []
+
+    class Parent(int):
+        def __hash__(self) -> int:
+            looks.append(int(self))
+            return hash(int(self))
+
+    def parse(text: str, tick_ns: int) -> ProcessTimes:
+        process = parse_process(text, tick_ns)
+        return replace(process, parent=Parent(process.parent))
+
+    monkeypatch.setattr(processes, "parse_process", parse)
+    for pid in range(101, 200):
+        machine.add(pid, parent=pid - 1)
+    machine.add(100, parent=199)
+    machine.add(300)
+    assert (tuple(range(101, 200)), 101) == (descendants(machine, 100), len(looks))
 
 
 def test_threads_of_interfaces(machine: Machine) -> None:

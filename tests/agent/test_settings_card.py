@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,7 @@ from udpbench.agent.host.interrupts import affinity_files
 from udpbench.agent.host.system import Done
 from udpbench.agent.settings import steering
 from udpbench.agent.settings.engine import Engine
+from udpbench.agent.settings.handlers import KINDS
 from udpbench.agent.settings.journal import Journal
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Change, Setting
@@ -294,15 +296,51 @@ def test_channels_keep_the_cpus_of_interrupts_and_threads(card: CardHost) -> Non
     for queue in range(8):
         card.write_text(f"/proc/irq/{40 + queue}/smp_affinity_list", str(queue))
         card.set_affinity(900 + queue, [queue, queue + 8])
+        card.set_scheduling(900 + queue, os.SCHED_FIFO, 10 + queue, -5)
     before = card.state()
-    applied, engine = change(card, "channels", "eth3", 4)
+    _, engine = change(card, "channels", "eth3", 4)
     assert (["0", "1", "2", "3"], 50) == (
         [cpus_of(card, queue) for queue in range(4)],
         card.first_irq,
     )
-    assert [[0, 8], [1, 9], [2, 10], [3, 11]] == applied.after["napi_cpus"]
+    assert {900: [0, 8], 901: [1, 9], 902: [2, 10], 903: [3, 11]} == card.threads
+    assert [(os.SCHED_FIFO, 10 + queue, -5) for queue in range(4)] == [*card.policies.values()]
     engine.restore()
     assert before == card.state()
+
+
+def test_a_policy_that_could_not_be_put_back_is_left_alone(card: CardHost, golden: Golden) -> None:
+    """sched_setscheduler(2) knows no runtime and period of SCHED_DEADLINE."""
+    card.threaded = True
+    card.set_scheduling(903, 6, 0, 0)
+    with golden.raises(SettingRefused):
+        change(card, "channels", "eth3", 4)
+    assert [] == card.requests
+
+
+@pytest.mark.parametrize("threaded", ["0", "1"])
+def test_threads_that_are_not_known_are_not_lost(
+    card: CardHost, monkeypatch: pytest.MonkeyPatch, threaded: str
+) -> None:
+    """Before Linux 6.8 a namesake elsewhere hides them; without threads there are none to lose."""
+
+    def queue_napis(_interface: str, _way: str = "rx") -> dict[int, Any]:
+        raise OSError(errno.ENOTUNIQ, "2 NAPI threads are named after eth3")
+
+    monkeypatch.setattr(card, "queue_napis", queue_napis)
+    card.path("/sys/class/net/eth3/threaded").write_text(threaded)
+    if threaded == "0":
+        change(card, "rings", "eth3", {"rx": 512})
+    else:
+        with pytest.raises(SettingRefused, match="2 NAPI threads are named after eth3"):
+            change(card, "rings", "eth3", {"rx": 512})
+    assert {"0": 512, "1": 256}[threaded] == card.rings["rx"]
+
+
+def test_channels_of_an_earlier_versions_journal_are_put_back(card: CardHost) -> None:
+    """It has the CPUs of threads among them."""
+    before = KINDS["channels"].read(card, "eth3")
+    assert KINDS["channels"].same({**before, "napi_cpus": [[0]]}, before)
 
 
 def test_more_channels_leave_what_is_new_as_it_is(card: CardHost) -> None:
@@ -411,6 +449,41 @@ def test_the_energy_preference_that_goes_with_a_governor_comes_back(
 
 
 @pytest.mark.parametrize(
+    ("governor", "file"),
+    [
+        ("userspace", "policy1/scaling_setspeed"),
+        ("ondemand", "policy1/ondemand/up_threshold"),
+        ("conservative", "conservative/up_threshold"),
+    ],
+)
+def test_the_tunables_of_a_governor_come_back(
+    card: CardHost, monkeypatch: pytest.MonkeyPatch, governor: str, file: str
+) -> None:
+    """The kernel drops them with the governor, and has its own values when that comes back."""
+    folder = "/sys/devices/system/cpu/cpufreq"
+    choice, tunable = f"{folder}/policy1/scaling_governor", card.path(f"{folder}/{file}")
+    card.write_text(choice, governor)
+    tunable.parent.mkdir(exist_ok=True)
+    tunable.write_text("77")
+    plain = card.write_text
+
+    def write_text(path: str, text: str) -> None:
+        plain(path, text)
+        if path == choice and text == governor:
+            tunable.parent.mkdir(exist_ok=True)
+            tunable.write_text("95")
+        elif path == choice:
+            tunable.unlink()
+            if tunable.parent.name == governor:
+                tunable.parent.rmdir()
+
+    monkeypatch.setattr(card, "write_text", write_text)
+    _, engine = change(card, "governor", "cpus", "performance")
+    engine.restore()
+    assert "77" == tunable.read_text()
+
+
+@pytest.mark.parametrize(
     ("there", "file", "on", "off"),
     [
         ("intel_pstate/no_turbo", "intel_pstate/no_turbo", "0", "1"),
@@ -503,6 +576,7 @@ def test_the_card_is_always_restored(
         for queue in (1, 6):
             card.write_text(f"/proc/irq/{40 + queue}/smp_affinity_list", "3")
             card.set_affinity(900 + queue, [3])
+            card.set_scheduling(900 + queue, os.SCHED_RR, 7, 0)
         card.threaded = True
         card.up = link == "up"
         if link == "never up":

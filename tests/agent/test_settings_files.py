@@ -216,6 +216,24 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
         ),
         ("napi_cpus", "send0", [[0], [1]], "taskset -cp 0 812; taskset -cp 1 813"),
         ("napi_cpus", "eth3", [[0]], "change napi_cpus eth3 back to rx-0=0"),
+        (
+            "napi_state",
+            "send0",
+            {
+                "rx-0": {"threaded": 1},
+                "rx-1": {"cpus": [1], "policy": os.SCHED_FIFO, "priority": 10, "nice": -5},
+            },
+            (
+                'ynl --family netdev --do napi-set --json \'{"id": 8, "threaded": 1}\'; '
+                "taskset -cp 1 813; chrt -f -p 10 813; renice -n -5 -p 813"
+            ),
+        ),
+        (
+            "napi_state",
+            "eth3",
+            {"rx-0": {"threaded": 1}},
+            "change napi_state eth3 back to rx-0=threaded=1",
+        ),
         ("rps", "send0/rx-0", [0], "echo 1 > /sys/class/net/send0/queues/rx-0/rps_cpus"),
         ("xps", "send0/tx-0", [], "echo 0 > /sys/class/net/send0/queues/tx-0/xps_cpus"),
         ("rfs", "send0/rx-0", 0, "echo 0 > /sys/class/net/send0/queues/rx-0/rps_flow_cnt"),
@@ -310,18 +328,16 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
             {
                 "combined": 2,
                 "interrupts": {"eth3-TxRx-0": "0-7", "comp1@pci": "3"},
-                "napi_cpus": [[1], [1]],
             },
             (
                 "ethtool -L eth3 combined 2; "
                 "echo 0-7 > /proc/irq/"
                 "$(grep -lxF eth3-TxRx-0 /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity_list; "
                 "echo 3 > /proc/irq/"
-                "$(grep -lxF comp1@pci /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity_list; "
-                "then change napi_cpus eth3 back to rx-0-1=1"
+                "$(grep -lxF comp1@pci /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity_list"
             ),
         ),
-        ("channels", "eth3", {"combined": 2, "napi_cpus": None}, "ethtool -L eth3 combined 2"),
+        ("channels", "eth3", {"combined": 2}, "ethtool -L eth3 combined 2"),
         ("irqbalance", "irqbalance", True, "pkill -CONT -x irqbalance"),
         (
             "governor",

@@ -127,7 +127,7 @@ def wire(sender: Inside, receiver: Inside) -> None:
 # --- inside --------------------------------------------------------------------------------------
 
 QUEUE_FILES = (
-    "/sys/class/net/*/queues/*/*_cpus /sys/class/net/*/queues/*/rps_flow_cnt "
+    "/sys/class/net/*/queues/*/*_cpus /sys/class/net/*/queues/*/*_rxqs /sys/class/net/*/queues/*/rps_flow_cnt "
     "/sys/class/net/*/threaded"
 )
 DEVICE_FILES = "/sys/class/net/*/napi_defer_hard_irqs /sys/class/net/*/gro_flush_timeout"
@@ -168,12 +168,24 @@ def visible() -> dict[str, str]:
 
 
 def threads() -> str:
-    """Return where this namespace's NAPI threads may run; those of others are listed beside them."""
+    """Return how this namespace's NAPI instances and their threads are set.
+
+    Threads of other namespaces are listed beside these.
+    """
     from udpbench.agent.host.system import Host
 
     host = Host()
     napis = [napi for name in host.listdir("/sys/class/net") for napi in host.napis(name)]
-    return str([host.affinity(napi.pid) for napi in napis if napi.pid])
+    of_threads = (
+        (os.sched_getaffinity, os.sched_getscheduler, os.sched_getparam),
+        (lambda pid: os.getpriority(os.PRIO_PROCESS, pid),),
+    )
+    return str(
+        [
+            (napi.numbers, [ask(napi.pid) for asks in of_threads for ask in asks if napi.pid])
+            for napi in napis
+        ]
+    )
 
 
 class Server:
@@ -301,6 +313,20 @@ class Server:
 
         pairs = zip(settings, values, strict=True)
         return [by_hand.command(Host(), Setting(**plain), value) for plain, value in pairs]
+
+    def set_napis(self, interface: str) -> None:
+        """Give the NAPI instances and threads of an interface what an administrator might."""
+        from udpbench.agent.host.system import Host
+
+        host = Host()
+        for napi in host.napis(interface):
+            assert napi.pid
+            os.sched_setaffinity(napi.pid, [max(os.sched_getaffinity(0))])
+            os.setpriority(os.PRIO_PROCESS, napi.pid, -5)
+            os.sched_setscheduler(napi.pid, os.SCHED_FIFO, os.sched_param(10))
+        numbers = {"defer-hard-irqs": 7, "gro-flush-timeout": 2**33, "irq-suspend-timeout": 999}
+        if "irq-suspend-timeout" in host.napis(interface)[0].numbers:
+            host.set_napi(host.napis(interface)[0].id, numbers)
 
     def settled(self, interface: str) -> None:
         """Wait until the kernel has made what it makes by itself when a carrier is there."""

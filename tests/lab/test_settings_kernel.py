@@ -217,6 +217,58 @@ def test_threads_are_put_back_on_a_link_that_was_cut(wired: Inside) -> None:
     assert before == wired.call("visible")
 
 
+def of_napi(inside: Inside) -> dict[str, str]:
+    """Return the parts of the state that do not change with the carrier, which may be late."""
+    parts = ("threads", "queues", "devices", "features", "channels")
+    return {name: text for name, text in inside.call("visible").items() if name in parts}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        setting("device", "receive0/threaded", 0),
+        setting("device", "receive0/napi_defer_hard_irqs", 2),
+        setting("device", "receive0/gro_flush_timeout", 20_000),
+        setting("feature", "receive0/rx-gro", False),
+        setting("channels", "receive0", 2),
+    ],
+    ids=lambda value: f"{value['target']} {value['value']}",
+)
+def test_new_napi_threads_get_what_the_old_ones_had(wired: Inside, changed: dict[str, Any]) -> None:
+    """CPUs, policy, priority and nice value; and each instance its own timeouts."""
+    wired.shell("ethtool -K receive0 gro on && ip link set receive0 up")
+    wired.shell("echo 1 > /sys/class/net/receive0/threaded")
+    wired.call("set_napis", interface="receive0")
+    wired.shell("echo 4 > /sys/class/net/receive0/queues/tx-3/xps_rxqs")
+    before = of_napi(wired)
+    wired.apply(changed)
+    assert before["threads"] != of_napi(wired)["threads"]
+    wired.call("restore")
+    assert before == of_napi(wired)
+
+
+def test_fewer_channels_leave_the_policy_of_threads(wired: Inside) -> None:
+    """Those of the queues that stay are new ones, too, on a card; their state is that from before."""
+    wired.shell("ethtool -K receive0 gro on && ip link set receive0 up")
+    wired.shell("echo 1 > /sys/class/net/receive0/threaded")
+    wired.call("set_napis", interface="receive0")
+    wired.apply(setting("channels", "receive0", 2))
+    assert 2 == wired.call("visible")["threads"].count("sched_priority=10")
+
+
+def test_what_was_set_on_an_interface_that_was_moved_is_not_restored(
+    sender: Inside, wired: Inside
+) -> None:
+    """It is in force in the other namespace, until somebody restores it there and says so."""
+    wired.apply(setting("mtu", "receive0", 9000))
+    wired.shell(f"ip link set receive0 netns {sender.pid}")
+    for _ in range(2):
+        with pytest.raises(Refused, match=r"mtu receive0: the interface was moved .* mtu 1500"):
+            wired.call("restore")
+    assert "mtu 9000" in sender.shell(LINK)
+    assert [None] == [change["after"] for change in wired.call("restore", force=True)]
+
+
 def test_a_foreign_qdisc_is_neither_replaced_nor_removed(wired: Inside) -> None:
     """What could not be put back as it was is left alone."""
     wired.shell("ip link set receive0 up && tc qdisc add dev receive0 root htb")

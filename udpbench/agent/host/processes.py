@@ -207,13 +207,15 @@ def descendants(host: Host, pid: int) -> tuple[int, ...]:
     """Return all living descendants of a process."""
     paths = [f"/proc/{name}/stat" for name in names(host, "/proc") if name.isdigit()]
     texts = (read(host, path) for path in paths)
-    parents = {known.pid: known.parent for known in (parse_process(t, 0) for t in texts if t)}
-    family = {pid}
-    while True:
-        young = {child for child, parent in parents.items() if parent in family} - family
-        if not young:
-            return tuple(sorted(family - {pid}))
-        family |= young
+    children: dict[int, list[int]] = {}
+    for known in (parse_process(text, 0) for text in texts if text):
+        children.setdefault(known.parent, []).append(known.pid)
+    family, waiting = set[int](), [pid]
+    while waiting:
+        young = children.pop(waiting.pop(), [])
+        family.update(young)
+        waiting += young
+    return tuple(sorted(family - {pid}))
 
 
 def any_runnable(host: Host, pids: Iterable[int]) -> bool:

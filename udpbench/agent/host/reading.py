@@ -17,9 +17,9 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -37,7 +37,14 @@ XDP_FEATURES = (
 """enum netdev_xdp_act, bit by bit (Documentation/netlink/specs/netdev.yaml)"""
 # the same, Linux 6.8
 _NETDEV_CMD_QUEUE_GET, _NETDEV_CMD_NAPI_GET = 10, 11
-_NAPI_IFINDEX, _NAPI_ID, _NAPI_IRQ, _NAPI_PID = 1, 2, 3, 4
+_NAPI_IFINDEX, NAPI_ID, _NAPI_IRQ, _NAPI_PID = 1, 2, 3, 4
+NAPI_NUMBERS = {
+    "defer-hard-irqs": 5,
+    "gro-flush-timeout": 6,
+    "irq-suspend-timeout": 7,
+    "threaded": 8,
+}
+"""Name → attribute of what can be set for one NAPI instance: Linux 6.13, ``threaded`` 6.17."""
 _QUEUE_ID, _QUEUE_IFINDEX, _QUEUE_TYPE, _QUEUE_NAPI_ID = 1, 2, 3, 4
 _NETDEV_CMD_QSTATS_GET = 12  # Linux 6.9
 _QSTATS_IFINDEX, _QSTATS_SCOPE, _SCOPE_QUEUE = 1, 4, 1
@@ -51,6 +58,10 @@ _BITSET_NOMASK, _BITSET_SIZE, _BITSET_VALUE = 1, 2, 4
 _ETH_MAC, _RMON = 1, 3
 RTM_GETQDISC = 38  # include/uapi/linux/rtnetlink.h
 RTM_GETNEXTHOP = 106
+_RTM_GETLINK, _RTM_GETNSID = 18, 90
+_IFLA_IFNAME, _IFLA_TARGET_NETNSID, _NETNSA_NSID = 3, 46, 1
+_ANY_LINK = bytes(12)
+"""struct ifinfomsg from the index on."""
 NHA_ID, NHA_OIF, NHA_GATEWAY = 1, 5, 6  # include/uapi/linux/nexthop.h
 TCM_BYTES = 20
 """Of struct tcmsg: family and padding, index, handle, parent, info; 4 bytes each."""
@@ -86,6 +97,8 @@ class NapiInstance:
     id: int
     irq: Optional[int]
     pid: Optional[int]
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """By the names in NAPI_NUMBERS, those that the kernel knows; timeouts in ns."""
 
 
 READING_PROGRAMS: dict[str, set[Optional[str]]] = {
@@ -187,6 +200,11 @@ class ReadingHost:
     def affinity(self, pid: int) -> list[int]:
         """Return the CPUs that a thread may run on."""
         return sorted(os.sched_getaffinity(pid))
+
+    def scheduling(self, pid: int) -> tuple[int, int, int]:
+        """Return a thread's policy, real-time priority and nice value."""
+        priority = os.sched_getparam(pid).sched_priority
+        return os.sched_getscheduler(pid), priority, os.getpriority(os.PRIO_PROCESS, pid)
 
     # --- processes -----------------------------------------------------------------------------
 
@@ -407,6 +425,23 @@ class ReadingHost:
         except OSError:
             return None
 
+    def is_elsewhere(self, index: int, name: str) -> bool:
+        """Return whether a network namespace that this one knows has such an interface.
+
+        A move lets this one know the other (peernet2id_alloc) and keeps the name, and the index
+        unless that is taken there (net/core/dev.c: __dev_change_net_namespace).
+        """
+        known = map(genetlink.numbers, genetlink.dump(_RTM_GETNSID, socket.NETLINK_ROUTE))
+        for there in (genetlink.number(_IFLA_TARGET_NETNSID, n[_NETNSA_NSID]) for n in known):
+            with suppress(OSError):  # without privileges there
+                links = genetlink.dump(_RTM_GETLINK, socket.NETLINK_ROUTE, _ANY_LINK + there)
+                indexes = {int.from_bytes(link[:4], sys.byteorder) for link in links}
+                words = [dict(genetlink.attributes(link[len(_ANY_LINK) :])) for link in links]
+                names = {word[_IFLA_IFNAME][:-1].decode() for word in words}
+                if index in indexes and name in names:
+                    return True
+        return False
+
     # --- ethtool -------------------------------------------------------------------------------
 
     def features(self, interface: str) -> dict[str, bool]:
@@ -481,7 +516,15 @@ class ReadingHost:
         napis = _netdev_list(_NETDEV_CMD_NAPI_GET, _NAPI_IFINDEX, self.index(interface))
         if napis is None:
             return None
-        return [NapiInstance(n[_NAPI_ID], n.get(_NAPI_IRQ), n.get(_NAPI_PID)) for n in napis]
+        return [
+            NapiInstance(
+                napi[NAPI_ID],
+                napi.get(_NAPI_IRQ),
+                napi.get(_NAPI_PID),
+                {name: napi[key] for name, key in NAPI_NUMBERS.items() if key in napi},
+            )
+            for napi in napis
+        ]
 
     def _named_napis(self, interface: str) -> list[NapiInstance]:
         """Return NAPI instances by their threads' names, ``napi/INTERFACE-ID``.
@@ -492,6 +535,8 @@ class ReadingHost:
         pattern = re.compile(rf"napi/{re.escape(interface)}-(\d+)")
         names = ((pid, pattern.fullmatch(name)) for pid, name in self.kernel_threads().items())
         napis = [NapiInstance(int(match[1]), None, pid) for pid, match in names if match]
+        if not napis:
+            return []
         queues = sum(
             q.startswith("rx-") for q in self.listdir(f"/sys/class/net/{interface}/queues")
         )

@@ -10,14 +10,16 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Optional
 
-from udpbench.agent.host import nf_removal
+from udpbench.agent.host import genetlink, nf_removal
 from udpbench.agent.host.reading import (
     KTHREADD,
+    NAPI_ID,
+    NAPI_NUMBERS,
     PROGRAM_FOLDERS,
     PROGRAM_TIMEOUT_S,
     TCM_BYTES,
@@ -31,6 +33,7 @@ from udpbench.agent.host.reading import (
 
 __all__ = [
     "KTHREADD",
+    "NAPI_NUMBERS",
     "PROGRAM_FOLDERS",
     "TCM_BYTES",
     "Done",
@@ -40,6 +43,7 @@ __all__ = [
     "own_address",
 ]
 
+NETDEV_CMD_NAPI_SET = 14  # Linux 6.13
 CPU_LATENCY = "/dev/cpu_dma_latency"
 
 
@@ -74,6 +78,11 @@ class Host(ReadingHost):
     def set_affinity(self, pid: int, cpus: Iterable[int]) -> None:
         """Restrict a thread to these CPUs."""
         os.sched_setaffinity(pid, cpus)
+
+    def set_scheduling(self, pid: int, policy: int, priority: int, nice: int) -> None:
+        """Set a thread's policy, its priority if that is a real-time one, and its nice value."""
+        os.sched_setscheduler(pid, policy, os.sched_param(priority))
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
 
     def signal(self, pid: int, number: int) -> None:
         """Send a signal to a process; OSError ESRCH if there is none."""
@@ -141,6 +150,16 @@ class Host(ReadingHost):
                 raise OSError(errno.EINVAL, f"{interface} has no feature {name}")
             listed[name] = enabled
             device.set_features(listed)
+
+    def set_napi(self, napi_id: int, numbers: Mapping[str, int]) -> None:
+        """Set numbers of one NAPI instance, by names in NAPI_NUMBERS; OSError before Linux 6.13."""
+        asked = (
+            genetlink.number(NAPI_NUMBERS[name], value)
+            if value < 2**32
+            else genetlink.attribute(NAPI_NUMBERS[name], struct.pack("=Q", value))
+            for name, value in numbers.items()
+        )
+        genetlink.ask("netdev", NETDEV_CMD_NAPI_SET, genetlink.number(NAPI_ID, napi_id), *asked)
 
     def remove_from_firewall(
         self, family: str, table: str, chains: Iterable[str], with_table: bool

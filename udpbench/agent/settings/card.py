@@ -5,15 +5,14 @@ from __future__ import annotations
 import errno
 import shlex
 from collections.abc import Mapping
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from udpbench.agent.host import ethtool
 from udpbench.agent.host.interrupts import affinity_files
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.kind import Command, Kind, echo
-from udpbench.agent.settings.queue_polling import NapiCpus
+from udpbench.agent.settings.queue_polling import NapiState
 from udpbench.agent.settings.steering import Indirection, words_for
-from udpbench.setting_kinds import show_value
 
 
 class Parameters(Kind):
@@ -52,6 +51,7 @@ class RingSizes(Parameters):
 
     option = "-G"
     disruptive = flaps = True
+    alters = ("napi_state",)
     instead: Mapping[int, str] = {
         errno.EOPNOTSUPP: "the device's ring sizes are fixed; see ethtool -g",
         0: "the driver chose other sizes; see ethtool -g",
@@ -154,6 +154,7 @@ class Feature(Kind):
     """
 
     disruptive = flaps = True
+    alters = ("napi_state",)
     instead: Mapping[int, str] = {
         errno.EOPNOTSUPP: "the feature is fixed ([fixed] in ethtool -k); leave it out",
         errno.EEXIST: "delete them (ethtool -N ... delete), or leave it out",
@@ -196,10 +197,9 @@ class Feature(Kind):
         return ["ethtool", "-K", interface, name, "on" if value else "off"]
 
 
-QUEUE_FILES = {"rx": ("rps_cpus", "rps_flow_cnt"), "tx": ("xps_cpus",)}
+QUEUE_FILES = {"rx": ("rps_cpus", "rps_flow_cnt"), "tx": ("xps_cpus", "xps_rxqs")}
 MANAGED = (errno.EIO, errno.EPERM)
 """Errors for interrupts managed by the kernel, which ethtool -L does not move either."""
-RESTLESS = ("interrupts", "napi_cpus")
 Counts = Union[int, dict[str, Any]]
 
 
@@ -231,13 +231,6 @@ def _interrupts(host: Host, interface: str) -> dict[str, str]:
         except OSError:  # removed in the meantime
             continue
     return cpus
-
-
-def _napi_cpus(host: Host, interface: str) -> Optional[list[list[int]]]:
-    try:
-        return NapiCpus().read(host, interface)
-    except OSError:  # none, or a kernel that does not report them
-        return None
 
 
 def _pin(host: Host, interface: str, interrupts: dict[str, str]) -> None:
@@ -274,10 +267,10 @@ def _counts(value: dict[str, Any]) -> dict[str, int]:
 
 
 def _same_part(key: str, requested: Any, got: Any) -> bool:
+    if key == "napi_cpus":  # in a journal of an earlier version
+        return True
     if key == "interrupts":
         return all(got.get(name, cpus) == cpus for name, cpus in requested.items())
-    if key == "napi_cpus":
-        return requested is None or got is None or NapiCpus().same(requested, got)
     return bool(requested == got)
 
 
@@ -285,12 +278,12 @@ class Channels(Kind):
     """Channels of an interface; a number, or {combined} or {rx, tx}.
 
     A number means combined channels, or RX and TX each if the device has them separate. A change
-    makes the driver drop the CPUs of queues, interrupts and NAPI threads and the indirection
-    table, so all of these are read and restored as well.
+    makes the driver drop the CPUs of queues and interrupts and the indirection table, so all of
+    these are read and restored as well.
     """
 
     disruptive = flaps = True
-    alters = "qdisc_tree"
+    alters = ("napi_state", "qdisc_tree")
     instead: Mapping[int, str] = {
         errno.EOPNOTSUPP: "the device has a fixed number of queues; use rps",
         0: "the driver chose another number; see ethtool -l",
@@ -308,12 +301,11 @@ class Channels(Kind):
             "queues": _queues(host, target),
             "indirection": _indirection(host, target),
             "interrupts": _interrupts(host, target),
-            "napi_cpus": _napi_cpus(host, target),
         }
 
     def write(self, host: Host, target: str, value: Counts) -> None:
         """Set the counts; a value from ``read`` is restored with all that depends on it."""
-        now = self.read(host, target)
+        now, napis = self.read(host, target), NapiState().read(host, target)
         requested = counts_of(value, now)
         missing = ethtool.differing(requested, _counts(now))
         if missing and now["indirection"] is not None:
@@ -325,9 +317,7 @@ class Channels(Kind):
         kept = {key: {**now[key], **before.get(key, {})} for key in ("queues", "interrupts")}
         _put_back(host, target, before.get("indirection"), kept["queues"])
         _pin(host, target, kept["interrupts"])
-        threads, there = before.get("napi_cpus") or now["napi_cpus"], _napi_cpus(host, target)
-        if threads and there and threads[: len(there)] != there[: len(threads)]:
-            NapiCpus().write(host, target, threads[: len(there)])
+        NapiState().write(host, target, napis)
 
     def same(self, requested: Counts, got: dict[str, Any]) -> bool:
         """Compare the requested keys, and of dependent values those that exist."""
@@ -336,9 +326,9 @@ class Channels(Kind):
         return all(_same_part(key, item, got.get(key)) for key, item in requested.items())
 
     def alike(self, requested: Counts, got: dict[str, Any]) -> bool:
-        """Compare without interrupts that irqbalance or the kernel move, and NAPI modes."""
+        """Compare without interrupts, which irqbalance or the kernel move."""
         if isinstance(requested, dict):
-            requested = {key: item for key, item in requested.items() if key not in RESTLESS}
+            requested = {key: item for key, item in requested.items() if key != "interrupts"}
         return self.same(requested, got)
 
     def by_hand(self, target: str, value: Any) -> Command:
@@ -355,10 +345,6 @@ class Channels(Kind):
         for name, cpus in value.get("interrupts", {}).items():
             number = f"$(grep -lxF {shlex.quote(name)} /sys/kernel/irq/*/actions | cut -d/ -f5)"
             commands.append(f"echo {shlex.quote(cpus)} > /proc/irq/{number}/smp_affinity_list")
-        if value.get("napi_cpus"):
-            # The threads will be new ones with unknown pids.
-            cpus = show_value("napi_cpus", value["napi_cpus"])
-            commands.append(f"then change napi_cpus {shlex.quote(target)} back to {cpus}")
         return "; ".join(commands)
 
 

@@ -14,6 +14,8 @@ _ON_ITS_HOST = "a virtual machine has none; set it on its host"
 
 FOLDER = "/sys/devices/system/cpu/cpufreq"
 PREFERENCE = "energy_performance_preference"
+SPEED = "scaling_setspeed"
+"""Of governor userspace, in kHz."""
 Governors = Union[str, dict[str, str]]
 
 
@@ -27,7 +29,7 @@ def _policies(host: Host, target: str) -> list[str]:
 
 
 def governor_path(name: str) -> str:
-    """Return the file of a policy's governor, or of its preference."""
+    """Return the file of a policy's governor, or of its preference or a tunable."""
     return f"{FOLDER}/{name}" if "/" in name else f"{FOLDER}/{name}/scaling_governor"
 
 
@@ -35,7 +37,8 @@ class Governor(Kind):
     """The cpufreq governor, target ``cpus``; "performance".
 
     Reads as {policy: governor}, because policies may differ; one name applies to all. Some drivers
-    change the energy preference with it, so that is read and restored as well.
+    change the energy preference with it, and a governor that is replaced loses its tunables, so
+    these are read and restored as well.
     """
 
     instead: Mapping[int, str] = {
@@ -44,18 +47,25 @@ class Governor(Kind):
     }
 
     def read(self, host: Host, target: str) -> dict[str, str]:
-        """Return each policy's governor and preference; EOPNOTSUPP without cpufreq."""
+        """Return each policy's governor, preference and tunables; EOPNOTSUPP without cpufreq."""
         policies = _policies(host, target)
         governors = {policy: host.read_text(governor_path(policy)) for policy in policies}
-        preferences = [f"{policy}/{PREFERENCE}" for policy in policies]
+        names = [f"{policy}/{PREFERENCE}" for policy in policies]
+        for policy, governor in governors.items():
+            if governor == "userspace":
+                names.append(f"{policy}/{SPEED}")
+            # Of the policy or of all policies (cpufreq.c: have_governor_per_policy).
+            for folder in (f"{policy}/{governor}", governor):
+                if host.exists(f"{FOLDER}/{folder}"):
+                    names += [f"{folder}/{name}" for name in host.listdir(f"{FOLDER}/{folder}")]
         return governors | {
             name: host.read_text(governor_path(name))
-            for name in preferences
+            for name in names
             if host.exists(governor_path(name))
         }
 
     def write(self, host: Host, target: str, value: Governors) -> None:
-        """Set every policy's governor, then the preference that belonged to it."""
+        """Set every policy's governor, then the preference and tunables that belonged to it."""
         for policy in _policies(host, target):
             governor = value if isinstance(value, str) else value.get(policy)
             if governor is not None:

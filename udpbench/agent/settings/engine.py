@@ -54,7 +54,7 @@ class Engine:
         self._journal = journal
         self._scopes = scopes
         self._kinds = kinds
-        self._altered_kinds = {kind.alters for kind in kinds.values()}
+        self._altered_kinds = {name for kind in kinds.values() for name in kind.alters}
         self._witnesses = [name for name, kind in kinds.items() if kind.is_witness]
         self._in_force: list[Change] = []
         self._protected: Optional[frozenset[str]] = None
@@ -204,10 +204,10 @@ class Engine:
 
     def _check_destroyed(self, kind: Kind, setting: Setting) -> None:
         """Raise OSError if a change would destroy what could not be restored as it was."""
-        if kind.destroys:
-            target = _interface(setting)
-            kept = self._kept_entry(kind.alters, target)
-            other = self._kinds[kind.alters]
+        target = _interface(setting)
+        for name in kind.alters if kind.destroys else ():
+            kept = self._kept_entry(name, target)
+            other = self._kinds[name]
             before = other.read(self._host, target) if kept is None else kept.before
             other.check(self._host, target, None, before)
 
@@ -236,9 +236,10 @@ class Engine:
         if not self._journal.identity.ends_with_run:
             yield from self._witnessed(kind, setting)
         target = _interface(setting)
-        if kind.alters and self._kept_entry(kind.alters, target) is None:
-            kept = Setting(kind.alters, target, None, scope=setting.scope)
-            yield kept, self._kinds[kind.alters].read(self._host, target)
+        for name in kind.alters:
+            if self._kept_entry(name, target) is None:
+                kept = Setting(name, target, None, scope=setting.scope)
+                yield kept, self._kinds[name].read(self._host, target)
 
     def _witnessed(self, kind: Kind, setting: Setting) -> Iterator[tuple[Setting, Any]]:
         """Yield what an interface has before its first change."""
@@ -376,8 +377,16 @@ class Engine:
         entry, there = self._by_present_name(entry)
         setting = entry.setting
         if not there:
-            silent = setting.kind in self._altered_kinds or setting.kind in self._witnesses
-            return None if silent else Change(setting, None, None)
+            if setting.kind in self._witnesses:
+                return None
+            if not force and self._is_elsewhere(entry):
+                failures[entry.seq] = (
+                    f"{setting.kind} {setting.target}: the interface was moved to another network "
+                    "namespace and keeps this setting (udpbench restore --force forgets it); by "
+                    f"hand there: {by_hand.command(self._host, setting, entry.before)}"
+                )
+                return None
+            return None if setting.kind in self._altered_kinds else Change(setting, None, None)
         now = put_back = None
         if setting.kind in self._witnesses:
             if not failures and not force:
@@ -446,11 +455,16 @@ class Engine:
         setting = replace(entry.setting, target=target)
         return replace(entry, setting=setting, before=before), True
 
+    def _is_elsewhere(self, entry: Entry) -> bool:
+        """Return whether an interface that is no longer here is in another namespace."""
+        interface = self._kind(entry.setting).interface(entry.setting.target)
+        return entry.index is not None and self._host.is_elsewhere(entry.index, interface)
+
     def _is_gone(self, entry: Entry) -> bool:
         """Return whether nothing is left to undo; ENODEV from a write does not prove it."""
         entry, there = self._by_present_name(entry)
         if not there:
-            return True
+            return not self._is_elsewhere(entry)
         try:
             kind = self._kind(entry.setting)
             now = kind.read(self._host, entry.setting.target)

@@ -47,7 +47,7 @@ class FirewallRule(Kind):
     still drop what iptables accepts, so nft adds accept rules to each of them.
     """
 
-    alters = "firewall_tables"
+    alters = ("firewall_tables",)
 
     def read(self, host: Host, target: str) -> Union[bool, str, None]:
         """Return true, the rule's text if it was modified, or null."""

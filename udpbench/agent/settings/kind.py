@@ -28,8 +28,8 @@ class Kind:
     """It routes packets to an address or network, the rest of the target, over its interface."""
     flaps = False
     """A driver may take the link down and up for it."""
-    alters = ""
-    """Kind whose value on the same interface changes along: journalled first, restored last."""
+    alters: tuple[str, ...] = ()
+    """Kinds whose values on the same interface change along: journalled first, restored last."""
     destroys = False
     """It destroys what ``alters`` names, which must be such that it can be restored."""
     is_witness = False

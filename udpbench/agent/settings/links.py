@@ -24,7 +24,7 @@ class Up(Kind):
     """
 
     disruptive = True
-    alters = "qdisc_tree"
+    alters = ("qdisc_tree",)
     instead: Mapping[int, str] = {
         errno.ENODEV: "see `ip link` there, and correct `interface` in the lab file"
     }
@@ -190,7 +190,7 @@ class Mtu(Kind):
     """
 
     disruptive = flaps = True
-    alters = "qdisc_tree"
+    alters = ("napi_state", "qdisc_tree")
     instead: Mapping[int, str] = {errno.EBUSY: "or choose another interface"}
 
     def read(self, host: Host, target: str) -> int:
@@ -225,7 +225,7 @@ class Mtu(Kind):
 class Txqueuelen(Kind):
     """An interface's transmit queue length, the default limit of its qdiscs."""
 
-    alters = "qdisc_tree"
+    alters = ("qdisc_tree",)
 
     def read(self, host: Host, target: str) -> int:
         """Return the length in packets."""

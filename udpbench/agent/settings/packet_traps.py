@@ -27,7 +27,7 @@ class Trap(Kind):
     """
 
     disruptive = destroys = True
-    alters = "qdisc_tree"
+    alters = ("qdisc_tree",)
 
     def read(self, host: Host, target: str) -> Union[bool, str, None]:
         """Return true if it is set, the kind of another qdisc, or null."""

@@ -76,7 +76,7 @@ class RootQdisc(Kind):
     """
 
     disruptive = destroys = True
-    alters = "qdisc_tree"
+    alters = ("qdisc_tree",)
     instead: Mapping[int, str] = {
         errno.EEXIST: "remove the existing qdisc, or leave it out",
         errno.ENOENT: "tbf and pfifo need the kernel module sch_tbf: modprobe sch_tbf",

@@ -1,9 +1,12 @@
-"""Kinds for interrupts and NAPI: ``irq``, ``irqbalance``, ``napi_cpus``, ``device``."""
+"""Kinds ``irq``, ``irqbalance``, ``napi_cpus``, ``napi_state``, ``device``: interrupts and NAPI."""
 
 from __future__ import annotations
 
 import errno
+import json
+import os
 import re
+import shlex
 import signal
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -14,7 +17,7 @@ from udpbench.agent.host.interrupts import (
     is_irqbalance_running,
     rx_interrupts,
 )
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.system import NAPI_NUMBERS, Host, NapiInstance
 from udpbench.agent.settings.kind import Command, Kind, echo
 from udpbench.agent.settings.links import Up
 from udpbench.cpu_lists import parse_cpu_list
@@ -155,6 +158,111 @@ class NapiCpus(Kind):
         )
 
 
+OF_DEVICE = {
+    "threaded": "threaded",
+    "defer-hard-irqs": "napi_defer_hard_irqs",
+    "gro-flush-timeout": "gro_flush_timeout",
+}
+"""Number of a NAPI instance → the interface's attribute that sets it for all of them."""
+_CHRT = {os.SCHED_OTHER: "-o", os.SCHED_FIFO: "-f", os.SCHED_RR: "-r", os.SCHED_BATCH: "-b"}
+_CHRT[os.SCHED_IDLE] = "-i"
+"""Policy → chrt's option; sched_setscheduler(2) sets no other one."""
+
+
+def _by_queue(host: Host, interface: str) -> dict[str, NapiInstance]:
+    """Return queue → NAPI instance, by its RX queue if it serves both."""
+    served = {
+        napi.id: (f"{way}-{queue}", napi)
+        for way in ("tx", "rx")
+        for queue, napi in host.queue_napis(interface, way).items()
+    }
+    return dict(served.values())
+
+
+def _numbers(host: Host, interface: str, napi: NapiInstance) -> dict[str, int]:
+    """Return the numbers in which an instance differs from its interface."""
+    own = dict(napi.numbers)
+    for name, attribute in OF_DEVICE.items():
+        if name in own and own[name] == Device().read(host, f"{interface}/{attribute}"):
+            del own[name]
+    return own
+
+
+def _thread(host: Host, pid: int) -> dict[str, Any]:
+    policy, priority, nice = host.scheduling(pid)
+    if policy & ~os.SCHED_RESET_ON_FORK not in _CHRT:
+        raise ValueError(
+            f"NAPI thread {pid} has scheduling policy {policy}, which could not be put back; give "
+            f"it another one before the run, such as by chrt -f -p 10 {pid}"
+        )
+    return {"cpus": host.affinity(pid), "policy": policy, "priority": priority, "nice": nice}
+
+
+class NapiState(Kind):
+    """What NAPI instances and their threads have of their own; lost with them.
+
+    Value: queue → {cpus, policy, priority, nice} if there is a thread, and those numbers of
+    netlink's napi-set that differ from the interface's. A driver makes new instances when channels,
+    rings, MTU or features change, and the kernel new threads when ``threaded`` does.
+    """
+
+    def read(self, host: Host, target: str) -> dict[str, dict[str, Any]]:
+        """Return the state; empty if there is no NAPI instance that the kernel names."""
+        try:
+            napis = _by_queue(host, target)
+        except OSError:
+            # Before Linux 6.8 threads may be ambiguous: some are lost, or there are none.
+            path = _device_path(f"{target}/threaded")
+            if host.exists(path) and host.read_text(path) != "0":
+                raise
+            return {}
+        return {
+            queue: _numbers(host, target, napi) | (_thread(host, napi.pid) if napi.pid else {})
+            for queue, napi in sorted(napis.items())
+        }
+
+    def write(self, host: Host, target: str, value: dict[str, dict[str, Any]]) -> None:
+        """Set what differs on the queues that exist."""
+        if not value:
+            return
+        for queue, napi in _by_queue(host, target).items():
+            own = value.get(queue, {})
+            numbers = {name: own[name] for name in napi.numbers if name in own}
+            if numbers != {name: napi.numbers[name] for name in numbers}:
+                host.set_napi(napi.id, numbers)
+        for queue, napi in _by_queue(host, target).items():  # ``threaded`` may have made threads
+            own = value.get(queue, {})
+            if napi.pid and "cpus" in own and not _within(_thread(host, napi.pid), own):
+                host.set_affinity(napi.pid, own["cpus"])
+                host.set_scheduling(napi.pid, own["policy"], own["priority"], own["nice"])
+
+    def same(self, requested: dict[str, Any], got: dict[str, Any]) -> bool:
+        """Compare what each queue had of its own."""
+        return all(_within(own, got.get(queue, {})) for queue, own in requested.items())
+
+    def by_hand_here(self, host: Host, target: str, value: Any) -> Command:
+        """Return commands by the numbers of instances and threads, which change with them."""
+        commands = []
+        for queue, napi in _by_queue(host, target).items():
+            own = value.get(queue, {})
+            numbers = {name: own[name] for name in NAPI_NUMBERS if name in own}
+            if numbers:
+                words = shlex.quote(json.dumps({"id": napi.id, **numbers}))
+                commands.append(f"ynl --family netdev --do napi-set --json {words}")
+            if napi.pid and "cpus" in own:
+                option = _CHRT[own["policy"] & ~os.SCHED_RESET_ON_FORK]
+                commands += [
+                    f"taskset -cp {','.join(map(str, own['cpus']))} {napi.pid}",
+                    f"chrt {option} -p {own['priority']} {napi.pid}",
+                    f"renice -n {own['nice']} -p {napi.pid}",
+                ]
+        return "; ".join(commands) or None
+
+
+def _within(own: dict[str, Any], there: dict[str, Any]) -> bool:
+    return own.items() <= there.items()
+
+
 DEVICE_ATTRIBUTES = ("threaded", "napi_defer_hard_irqs", "gro_flush_timeout")
 
 
@@ -166,8 +274,9 @@ def _device_path(target: str) -> str:
 
 
 class Device(Kind):
-    """An integer attribute of an interface in /sys/class/net."""
+    """An integer attribute of an interface in /sys/class/net, set for all its NAPI instances."""
 
+    alters = ("napi_state",)
     instead: Mapping[int, str] = {
         errno.EOPNOTSUPP: "threaded needs NAPI: on veth, set rx-gro on and the link up first"
     }
@@ -204,5 +313,6 @@ KINDS: Mapping[str, Kind] = {
     "irq": Irq(),
     "irqbalance": Irqbalance(),
     "napi_cpus": NapiCpus(),
+    "napi_state": NapiState(),
     "device": Device(),
 }
