@@ -247,15 +247,6 @@ def test_new_napi_threads_get_what_the_old_ones_had(wired: Inside, changed: dict
     assert before == of_napi(wired)
 
 
-def test_fewer_channels_leave_the_policy_of_threads(wired: Inside) -> None:
-    """Those of the queues that stay are new ones, too, on a card; their state is that from before."""
-    wired.shell("ethtool -K receive0 gro on && ip link set receive0 up")
-    wired.shell("echo 1 > /sys/class/net/receive0/threaded")
-    wired.call("set_napis", interface="receive0")
-    wired.apply(setting("channels", "receive0", 2))
-    assert 2 == wired.call("visible")["threads"].count("sched_priority=10")
-
-
 def test_what_was_set_on_an_interface_that_was_moved_is_not_restored(
     sender: Inside, wired: Inside
 ) -> None:
