@@ -1,7 +1,7 @@
-"""Generic netlink on its own socket: queries one family and parses its attributes.
+"""Generic netlink on its own socket: asks one family and parses its attributes.
 
 Each query opens a socket in the calling thread's namespace and takes 0.1 ms, while pyroute2 takes
-several. Knows no family's attributes. Read-only.
+several. Knows no family's attributes, nor which commands change something.
 """
 
 from __future__ import annotations

@@ -210,11 +210,12 @@ class NapiState(Kind):
         """Return the state; empty if there is no NAPI instance that the kernel names."""
         try:
             napis = _by_queue(host, target)
-        except OSError:
-            # Before Linux 6.8 threads may be ambiguous: some are lost, or there are none.
+        except OSError as error:
+            # Before Linux 6.8 threads may be ambiguous, if there are any.
             path = _device_path(f"{target}/threaded")
             if host.exists(path) and host.read_text(path) != "0":
-                raise
+                step = f"they could not be set again; write 0 to {path} before the run"
+                raise OSError(error.errno, f"{error.strerror}; {step}") from error
             return {}
         return {
             queue: _numbers(host, target, napi) | (_thread(host, napi.pid) if napi.pid else {})
