@@ -101,10 +101,11 @@ signal.pause()
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """Make a pool that leaves no process behind, and is not patient."""
+def pool(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """Make a pool that leaves no process behind; only where it should it gives up soon."""
     monkeypatch.setattr(keeper, "GRACE_S", 0.3)
-    pool = Pool(Host(), "right", Limits(prepare_ns=3 * SECOND_NS))
+    prepare_s = 3 if "case" in request.fixturenames else 20
+    pool = Pool(Host(), "right", Limits(prepare_ns=prepare_s * SECOND_NS))
     yield pool
     pool.close()
 
