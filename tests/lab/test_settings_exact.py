@@ -444,7 +444,10 @@ def test_a_first_address_is_refused_where_the_last_takes_more_along(
     receiver: Inside, command: str, lost: str
 ) -> None:
     """A second leaves it alone; so does IPv6."""
-    receiver.shell("ip link add other type veth peer name far; ip link set far up")
+    receiver.shell(
+        "ip link add other type veth peer name far; ip link set other addrgenmode none"
+        "; ip link set far addrgenmode none; ip link set far up"
+    )
     receiver.shell(
         "ip link set other up; "
         f"ip -4 address flush dev receive0; {command.replace('02::', '02:00:00:00:00:')}"
