@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
-import traceback
 
-from udpbench.errors import InputError, Interrupted, UdpbenchError, in_words
+from udpbench.errors import InputError, Interrupted, UdpbenchError, in_words, unforeseen
 from udpbench.printable import printable
 
 RETRY_S = 0.01
@@ -102,13 +100,9 @@ def run_command_line() -> int:
 
 def report_bug(error: BaseException) -> int:
     """Store the traceback of an unexpected error and print where."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="udpbench-bug-", suffix=".txt", delete=False
-    ) as file:
-        traceback.print_exception(error, file=file)
-    what = printable(f"{type(error).__name__}: {error}")
-    print(f"udpbench: this is a bug: {what}; traceback: {file.name}", file=sys.stderr)
-    return UdpbenchError.exit_code
+    bug = unforeseen(error)
+    print(bug, file=sys.stderr)
+    return bug.exit_code
 
 
 if __name__ == "__main__":

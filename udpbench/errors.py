@@ -1,6 +1,7 @@
 """Every error that udpbench raises on purpose; any other exception is a bug.
 
     UdpbenchError                 exit code 3
+    ├── Unforeseen                3   a bug, with what it left behind
     ├── InputError                2   definitions, options, paths: every problem at once
     ├── RecordError               2   a run folder is missing, foreign or damaged
     │   └── StoreError            3   a running run can store nothing more
@@ -31,6 +32,8 @@ codes and their precedence are defined here alone.
 from __future__ import annotations
 
 import errno
+import tempfile
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Optional
@@ -47,6 +50,10 @@ def worst(codes: Iterable[int]) -> int:
     """Return the exit code that outranks the others; 0 if there is none."""
     present = set(codes)
     return next((code for code in PRECEDENCE if code in present), YES)
+
+
+MESSAGE_CHARACTERS = 4096
+"""Of a host's message; the longest of ours list what could not be restored."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,10 @@ class UdpbenchError(Exception):
     """The root of every error that udpbench raises on purpose."""
 
     exit_code = FAILED
+
+
+class Unforeseen(UdpbenchError):
+    """An error that nobody foresaw; the message says where its traceback is."""
 
 
 class InputError(UdpbenchError):
@@ -253,11 +264,21 @@ def to_wire(
     return {"kind": AgentError.__name__, "message": message, "host": host}
 
 
+def unforeseen(error: BaseException) -> Unforeseen:
+    """Return a bug as an error, with its traceback in a file."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="udpbench-bug-", suffix=".txt", delete=False
+    ) as file:
+        traceback.print_exception(error, file=file)
+    what = printable(f"{type(error).__name__}: {error}", keep="")[:MESSAGE_CHARACTERS]
+    return Unforeseen(f"udpbench: this is a bug: {what}; traceback: {file.name}")
+
+
 def from_wire(error: dict[str, str], host: str = "") -> HostError:
     """Return the error that ``to_wire`` described, of the same class, named after ``host``."""
     cls = ERRORS.get(error.get("kind", ""), AgentError)
     if not issubclass(cls, HostError):
         cls = AgentError
     # A message with line breaks could imitate output of udpbench, and another's name another host.
-    message = printable(error.get("message", "no message"), keep="")
+    message = printable(error.get("message", "no message")[:MESSAGE_CHARACTERS], keep="")
     return cls(message, host or printable(error.get("host", ""), keep=""))

@@ -1092,6 +1092,8 @@ class OtherNamespace:
     sockets: int
     drops: int
     """Of those sockets since they were opened."""
+    all_read: bool = True
+    """Else both numbers are the least."""
 
 
 @dataclass(frozen=True)

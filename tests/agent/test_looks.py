@@ -14,7 +14,7 @@ from golden import Golden
 
 from udpbench.agent import looks as room
 from udpbench.agent.host import socket_owners as module
-from udpbench.agent.host.files import read as reading
+from udpbench.agent.host.files import read_beginning as beginning
 from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.host.system import Host
 from udpbench.agent.looks import Looks
@@ -188,13 +188,32 @@ def test_of_many_namespaces_the_oldest_are_listed(
 ) -> None:
     """Any user may make thousands, with sockets in them; no more are read than that."""
     read = []
-    monkeypatch.setattr(module, "read", lambda host, path: read.append(path) or reading(host, path))
+    monkeypatch.setattr(
+        module,
+        "read_beginning",
+        lambda host, path, size: read.append(path) or beginning(host, path, size),
+    )
     for number in range(100):
         folder = process(tmp_path, 1000 + number, 10**6 + number, [])
         (folder / "net/udp").write_text(f"head\n{UDP_LINE.format(10**6 + number, 0)}\n")
     owners._search()
     assert [50, *range(1000, 1063)] == [each.pid for each in owners.namespaces]
     assert 2 * 64 == len([path for path in read if "/net/udp" in path])
+
+
+def test_of_a_namespace_with_sockets_without_end_the_first_are_counted(
+    owners: SocketOwners, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is said; once the time is over no further one is read."""
+    lines = [UDP_LINE.format(n, 1) for n in range(10_000, 13_000)]
+    (process(tmp_path, 60, 60, []) / "net/udp").write_text("\n".join(["head", *lines, ""]))
+    owners._search()
+    (many,) = [each for each in owners.namespaces if each.pid == 60]
+    assert (False, many.sockets) == (many.all_read, many.drops)
+    assert 500 < many.sockets < 3000
+    monkeypatch.setattr(module, "SEARCH_NS", -1)
+    owners._search()
+    assert () == owners.namespaces
 
 
 def test_a_user_with_sockets_without_end_hides_no_other_users(
@@ -209,7 +228,7 @@ def test_a_user_with_sockets_without_end_hides_no_other_users(
     monkeypatch.setattr(module, "SEARCH_NS", 4)
     monkeypatch.setattr(module, "TURN", 5)
     host = Host(tmp_path)
-    held = {pid for pid, _ in module._all_held(host, [20, 30, 40])}
+    held = {pid for pid, _ in module.all_held(host, [20, 30, 40])}
     assert held == {20, 40}
     words = "name40 40 (user 0), a process that could not be seen"
     assert words == module.holders_in_words(host, [39, 41])

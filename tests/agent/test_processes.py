@@ -227,6 +227,24 @@ def test_each_process_is_looked_at_once_however_deep(
     assert (tuple(range(101, 200)), 101) == (descendants(machine, 100), len(looks))
 
 
+def test_what_ended_processes_used_is_of_their_next_living_ancestor() -> None:
+    """However deep the chain, each is passed once; a loop of ids that were reused ends."""
+    looks = []
+
+    class Before(dict[int, ProcessTimes]):
+        def __getitem__(self, pid: int) -> ProcessTimes:
+            looks.append(pid)
+            return super().__getitem__(pid)
+
+    times = ProcessTimes(1, "a", 0, 0, 0, 0)
+    chain = {pid: replace(times, pid=pid, parent=pid - 1, cpu_ns=pid) for pid in range(2, 200)}
+    loop = {300: replace(times, pid=300, parent=301), 301: replace(times, pid=301, parent=300)}
+    before = Before({1: times, **dict(reversed(chain.items())), **loop})
+    used_ns = processes._ended_ns(before, {1: times})
+    assert sum(range(2, 200)) == used_ns[1]
+    assert len(looks) < 3 * len(before)
+
+
 def test_threads_of_interfaces(machine: Machine) -> None:
     """By netlink, else by name; a namesake that is longer is another interface's."""
     machine.add(30, name="napi/receive0-8")

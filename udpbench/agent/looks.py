@@ -26,7 +26,7 @@ from udpbench.agent.host.namespace import enter
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.socket_owners import (
     SocketOwners,
-    held_sockets,
+    all_held,
     no_process_of,
     why_unseen,
 )
@@ -155,7 +155,7 @@ class Looks:
         if (pid, unit) == (None, None):
             return None
         pids = self._owners.in_unit(unit) if unit is not None else [pid or 0]
-        inodes = {inode for each in pids for inode in held_sockets(self._host, each)}
+        inodes = {inode for _, inode in all_held(self._host, pids)}
         return tuple(each.cookie for each in sockets if each.inode in inodes)
 
     def _changed(self, counts: dict[int, SocketCount]) -> dict[str, SocketCount]:

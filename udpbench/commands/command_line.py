@@ -553,7 +553,7 @@ def _read_back(folder: Path, outcome: Outcome) -> Run:
     try:
         return read_run(folder)
     except RecordError:
-        if outcome.error is None:
+        if outcome.error is None and not outcome.restore_errors:
             raise
         for line in _error_lines(outcome):
             _say(line, sys.stderr)
@@ -562,7 +562,8 @@ def _read_back(folder: Path, outcome: Outcome) -> Run:
 
 def _error_lines(outcome: Outcome) -> list[str]:
     """Return the errors of a run whose folder does not hold them, the most serious first."""
-    return [*(f"not restored: {error}" for error in outcome.restore_errors), str(outcome.error)]
+    ended = [str(outcome.error)] if outcome.error is not None else []
+    return [*(f"not restored: {error}" for error in outcome.restore_errors), *ended]
 
 
 def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything: bool) -> int:

@@ -42,6 +42,7 @@ from udpbench.errors import (
     RecordError,
     RestoreError,
     UdpbenchError,
+    unforeseen,
     worst,
 )
 from udpbench.model import SECOND_NS, Experiment, Facts, Lab, Progress, SelfTest, TrialRecord
@@ -166,6 +167,12 @@ class _Run:
                 self.status = "interrupted"
             except UdpbenchError as error:
                 self.error = error
+            except Exception as error:
+                if not self.restore_errors:
+                    raise
+                # A host that is not restored is graver, and is said in any case.
+                if not isinstance(error, BrokenPipeError):
+                    self.error = unforeseen(error)
             finally:
                 self._finish()
         interrupted = self.status == "interrupted"

@@ -166,6 +166,8 @@ class _Onlooker:
         watched = self._watched
         look = self._client.look(watched.pid, watched.unit, watched.exact)
         end_ns = self._clock.now_ns() + FACTS_NS
+        there = set(look.interfaces)
+        self._facts = {name: facts for name, facts in self._facts.items() if name in there}
         for interface in look.interfaces:
             if interface not in self._facts:
                 self._facts[interface] = self._client.facts_of(interface)

@@ -134,7 +134,8 @@ def view(live: LiveHost, rows: int) -> RenderableType:
     parts += [Text(row, no_wrap=True, overflow="ellipsis") for row in _load(live)]
     parts += [
         Text(
-            f"another namespace: {each.process}: {each.sockets} UDP sockets, "
+            f"another namespace: {each.process}: {'' if each.all_read else 'at least '}"
+            f"{each.sockets} UDP sockets, "
             f"{show_count(each.drops)} drops so far; udpbench watch --pid {each.pid}"
         )
         for each in live.namespaces

@@ -14,7 +14,7 @@ from golden import Golden
 from control.fake import FakeAgent, World, facts, lab
 from udpbench.analysis.judge import judge
 from udpbench.analysis.verdicts import exit_code
-from udpbench.analysis.watched_host import LiveHost
+from udpbench.analysis.watched_host import LiveHost, live_host
 from udpbench.commands.resume import ResumeOptions, reopen_run
 from udpbench.control import watching
 from udpbench.control.agents import Reach
@@ -179,6 +179,29 @@ def test_a_host_whose_sockets_never_close_is_given_up(
     monkeypatch.setattr(watching, "MOST_SOCKETS", 5000)
     with golden.raises(AgentError, host=socket.gethostname()):
         watch_machine(Watchable(), Watched(), None, lambda _: None)
+
+
+def test_facts_of_interfaces_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may name another with each look."""
+    look, asked, kept = Seen._look, [], []
+
+    def another(self: Seen, **args: Any) -> HostLook:
+        return replace(look(self, **args), interfaces=(f"eth{self.looks}",))
+
+    def told(self: Seen, interface: str) -> Any:
+        asked.append(interface)
+        return facts(self.host, interface, ())
+
+    def live(first: Any, before: Any, now: Any, known: Any, *rest: Any) -> LiveHost:
+        kept.append(set(known))
+        return live_host(first, before, now, known, *rest)
+
+    monkeypatch.setattr(Seen, "_look", another)
+    monkeypatch.setattr(Seen, "_facts", told)
+    monkeypatch.setattr(watching, "live_host", live)
+    watch_machine(Watchable(), Watched(), 5 * SECOND_NS, lambda _: None)
+    assert len(asked) > 4
+    assert [{name} for name in asked[1:]] == kept
 
 
 def test_a_destination_or_a_labs_receivers_are_watched(tmp_path: Any) -> None:

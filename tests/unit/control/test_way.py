@@ -458,6 +458,21 @@ def test_an_agent_that_is_lost_after_an_interrupt_is_recorded(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "error", [RestoreError("eth3 mtu stays 9000", "receiver"), DeadlineExceeded("x", "receiver")]
 )
+def test_a_bug_hides_no_host_that_is_not_restored(tmp_path: Path, error: HostError) -> None:
+    """Such as what a host says that nobody foresaw."""
+    world = World()
+    world.raises("snapshot machine", ValueError("invalid literal"))
+    world.raises("restore receiver", error)
+    outcome, run = go(world, tmp_path)
+    assert (4, ["receiver"]) == (outcome.exit_code, [each.host for each in outcome.restore_errors])
+    assert run.ending is not None
+    assert "this is a bug: ValueError: invalid literal; traceback: " in str(run.ending.error)
+    Path(str(outcome.error).rpartition(": ")[2]).unlink()
+
+
+@pytest.mark.parametrize(
+    "error", [RestoreError("eth3 mtu stays 9000", "receiver"), DeadlineExceeded("x", "receiver")]
+)
 def test_a_failed_restore_is_reported_and_ends_with_4(tmp_path: Path, error: HostError) -> None:
     """Every other agent is restored all the same."""
     world = World()

@@ -15,6 +15,17 @@ def read(host: Host, path: str) -> Optional[str]:
         return None
 
 
+def read_beginning(host: Host, path: str, limit_bytes: int) -> tuple[str, bool]:
+    """Return the first whole lines of a file, and whether these are all; empty without a file."""
+    try:
+        with open(f"{host.root}/{path}", "rb") as file:  # noqa: PTH123 - as read_text
+            text = file.read(limit_bytes)
+    except OSError:
+        return "", True
+    is_all = len(text) < limit_bytes
+    return (text if is_all else text.rpartition(b"\n")[0]).decode("utf-8", "replace"), is_all
+
+
 def names(host: Host, path: str) -> list[str]:
     """Return the names in a folder; empty if there is no such folder."""
     try:

@@ -167,12 +167,18 @@ def _ended_ns(
     The kernel adds their total to the ancestor's children time when they end.
     """
     used_ns: dict[int, int] = {}
+    living: dict[int, int] = {}
+    """Process that has ended → its nearest ancestor that lives."""
     for process in before.values():
         if process.pid in after:
             continue
         parent = process.parent
-        while parent not in after and parent in before:
-            parent = before[parent].parent
+        passed = {process.pid}
+        # Numbers that were used again while /proc was read can make a loop.
+        while parent not in after and parent in before and parent not in passed:
+            passed.add(parent)
+            parent = living.get(parent, before[parent].parent)
+        living.update(dict.fromkeys(passed, parent))
         used_ns[parent] = used_ns.get(parent, 0) + process.cpu_ns + process.children_ns
     return used_ns
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, islice, zip_longest
 
-from udpbench.agent.host.files import names, read
+from udpbench.agent.host.files import names, read, read_beginning
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.udp_sockets import parse_udp_sockets, udp_sockets
 from udpbench.errors import next_step
@@ -21,13 +21,16 @@ from udpbench.printable import printable
 PAUSE = 500
 """Minimum pause between searches, as a multiple of a search's duration: at most 0.2 % of a CPU."""
 SEARCH_NS = SECOND_NS
-"""A search ends after this time: any user may keep millions of descriptors, at 20 us each."""
+"""A search ends after this time: any user may keep millions of descriptors, at 20 us each, and
+thousands of sockets in namespaces of its own."""
 TURN = 1000
 """How many descriptors of a user's processes are read before the next user's."""
 NEWS_NS = 60 * SECOND_NS
 """Interval of searches if no owner is missing, to detect new namespaces."""
 MOST_NAMESPACES = 64
 """Any user may make thousands (user_namespaces(7)), each of which is read and reported."""
+TABLE_BYTES = 2**17
+"""A thousand sockets."""
 UNSEEN = "a process that could not be seen"
 
 
@@ -85,31 +88,43 @@ class SocketOwners:
     def _search(self) -> None:
         owners: dict[int, list[int]] = {}
         self._labels = {}
+        end_ns = self._host.clock_ns() + SEARCH_NS
         pids = _processes(self._host)
         self._spaces = {pid: self._space(pid) for pid in pids}
-        for pid, inode in _all_held(self._host, pids):
+        for pid, inode in all_held(self._host, pids):
             owners.setdefault(inode, []).append(pid)
         self._owners = {inode: tuple(dict.fromkeys(pids)) for inode, pids in owners.items()}
-        self.namespaces = tuple(islice(self._others(), MOST_NAMESPACES))
+        self.namespaces = tuple(islice(self._others(end_ns), MOST_NAMESPACES))
 
     def _space(self, pid: int) -> int:
         target = self._host.link_target(f"/proc/{pid}/ns/net") or ""
         return int(target[5:-1]) if target.startswith("net:[") else 0
 
-    def _others(self) -> Iterator[OtherNamespace]:
-        """Yield the other namespaces with UDP sockets, read through one process of each."""
+    def _others(self, end_ns: int) -> Iterator[OtherNamespace]:
+        """Yield the other namespaces with UDP sockets, read through one process of each.
+
+        For a limited time; of many sockets the first, as the kernel begins anew for each page.
+        """
         own = self._host.netns()
         doors = {space: pid for pid, space in sorted(self._spaces.items(), reverse=True) if space}
         doors.pop(own, None)
         # The oldest, roughly: who makes many later hides none of them.
         for _, door in sorted(doors.items(), key=lambda item: item[1]):
-            texts = (read(self._host, f"/proc/{door}/net/{name}") or "" for name in ("udp", "udp6"))
-            sockets = {k: queue for text in texts for k, queue in parse_udp_sockets(text).items()}
+            if self._host.clock_ns() > end_ns:
+                return
+            tables = [
+                read_beginning(self._host, f"/proc/{door}/net/{name}", TABLE_BYTES)
+                for name in ("udp", "udp6")
+            ]
+            whole = all(is_all for _, is_all in tables)
+            sockets = {
+                k: queue for text, _ in tables for k, queue in parse_udp_sockets(text).items()
+            }
             holders = [self._owners[inode][0] for inode in sockets if inode in self._owners]
             if sockets:
                 pid = min(holders, default=door)
                 drops = sum(queue.drops for queue in sockets.values())
-                yield OtherNamespace(pid, self.label(pid), len(sockets), drops)
+                yield OtherNamespace(pid, self.label(pid), len(sockets), drops, whole)
 
 
 def _cgroups(host: Host, pid: int) -> dict[str, str]:
@@ -157,7 +172,7 @@ def _processes(host: Host) -> list[int]:
     return [int(name) for name in names(host, "/proc") if name.isdigit()]
 
 
-def _all_held(host: Host, pids: Iterable[int]) -> Iterator[tuple[int, int]]:
+def all_held(host: Host, pids: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield processes and the sockets that they hold: for a limited time, its users in turn."""
     end_ns = host.clock_ns() + SEARCH_NS
     users: dict[str, list[int]] = {}
@@ -175,11 +190,6 @@ def _turns(host: Host, pids: Iterable[int]) -> Iterator[list[tuple[int, int]]]:
     targets = ((pid, target) for pid in pids for target in _targets(host, pid))
     while some := list(islice(targets, TURN)):
         yield [(pid, _inode(target)) for pid, target in some if target[:8] == "socket:["]
-
-
-def held_sockets(host: Host, pid: int) -> list[int]:
-    """Return the inodes of a process's sockets; empty if not visible."""
-    return [_inode(target) for target in _targets(host, pid) if target[:8] == "socket:["]
 
 
 def _targets(host: Host, pid: int) -> Iterator[str]:
@@ -203,7 +213,7 @@ def holders_in_words(host: Host, inodes: Iterable[int]) -> str:
     """
     unseen = set(inodes)
     holders: dict[int, None] = {}
-    for pid, inode in _all_held(host, _processes(host)) if unseen else ():
+    for pid, inode in all_held(host, _processes(host)) if unseen else ():
         if inode in unseen:
             holders[pid] = None
             unseen.discard(inode)

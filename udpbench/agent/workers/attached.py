@@ -12,7 +12,7 @@ from typing import Optional, cast
 
 from udpbench.agent.host.socket_owners import (
     SocketOwners,
-    held_sockets,
+    all_held,
     no_process_of,
     why_unseen,
 )
@@ -48,7 +48,9 @@ class Attached(CountedReader):
         self._owners.learn([each.inode for each in listed], self._named.unit or "")
         taking = self._taking(listed)
         pids = self._chosen(listed, taking)
-        held = {pid: frozenset(held_sockets(self._host, pid)) for pid in pids}
+        held: dict[int, set[int]] = {pid: set() for pid in pids}
+        for pid, inode in all_held(self._host, pids):
+            held[pid].add(inode)
         own = [each for each in listed if any(each.inode in inodes for inodes in held.values())]
         self._refuse_elsewhere(own, self._taking(own))
         inodes = {each.inode for sockets in taking.values() for each in sockets}

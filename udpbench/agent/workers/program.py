@@ -20,7 +20,7 @@ from typing import IO, Any, Optional, cast
 from udpbench.agent.host.files import read
 from udpbench.agent.host.own_python import build_lock, own_command
 from udpbench.agent.host.processes import descendants
-from udpbench.agent.host.socket_owners import held_sockets, holders_in_words, port_inodes
+from udpbench.agent.host.socket_owners import all_held, holders_in_words, port_inodes
 from udpbench.agent.host.system import PROGRAM_FOLDERS, Host
 from udpbench.agent.host.udp_sockets import SocketQueue, udp_sockets
 from udpbench.agent.workers.keeper import GRACE_S, KILL_S
@@ -167,7 +167,7 @@ class Program(CountedReader):
 
     def _sockets(self) -> dict[int, SocketQueue]:
         """Return the program's UDP sockets in this namespace, by inode."""
-        own = {inode for pid in self._family() for inode in held_sockets(self._host, pid)}
+        own = {inode for _, inode in all_held(self._host, self._family())}
         return {i: known for i, known in udp_sockets(self._host).items() if i in own}
 
     def _unbound(self, sockets: Sequence[SocketQueue]) -> str:
