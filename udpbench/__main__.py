@@ -101,7 +101,7 @@ def run_command_line() -> int:
 def report_bug(error: BaseException) -> int:
     """Store the traceback of an unexpected error and print where."""
     bug = unforeseen(error)
-    print(bug, file=sys.stderr)
+    print(printable(str(bug)), file=sys.stderr)
     return bug.exit_code
 
 
