@@ -88,6 +88,8 @@ DRIVER_STAGES = ("tx_device", "rx_ring", "rx_xdp")
 """Those that a card's driver counts; the kernel's own code counts the others."""
 SECOND_NS = 10**9
 DAY_NS = 86400 * SECOND_NS
+CPUS_MAX = 8192
+"""Of one machine: the most of any architecture (NR_CPUS in arch/*/Kconfig)."""
 LIMITS = {
     "duration_ns": (0, DAY_NS),
     "warmup_ns": (0, DAY_NS),
@@ -97,8 +99,11 @@ LIMITS = {
     "workers": (0, 1024),
     "first_ms": (0, 2 * DAY_NS // 10**6),
     "blocks": (1, 200),
+    **dict.fromkeys(("cpu", "cpus", "cpus_seen"), (0, CPUS_MAX - 1)),
+    **dict.fromkeys(("numa_nodes", "siblings", "cache_siblings", "queue_cpus"), (0, CPUS_MAX - 1)),
 }
-"""Field of a record or a reply → least and most; values beyond would mean endless work."""
+"""Field of a record or a reply → least and most of its number, or of each in it; values beyond
+would mean endless work."""
 SWEPT_MAX = 256
 """Of the values of a point, and of the swept keys in one frame, where each is a column."""
 TRIALS_MAX = 100_000
@@ -106,6 +111,22 @@ TRIALS_MAX = 100_000
 (``json_lines.MOST_BYTES``)."""
 COUNTERS_MAX = 2**17
 """Of one host at one time; 64 queues with interrupts on each of 1024 CPUs are half of it."""
+LENGTHS = {
+    "values": SWEPT_MAX,
+    "counters": COUNTERS_MAX,
+    **dict.fromkeys(("cpus", "cpus_seen", "by_cpu_ns"), CPUS_MAX),
+    **dict.fromkeys(("numa_nodes", "siblings", "cache_siblings"), CPUS_MAX),
+    **dict.fromkeys(("queue_cpus", "queue_irqs", "tx_queue_irqs", "processes", "stats"), 2**16),
+    **dict.fromkeys(("addresses", "listed"), 2**12),
+}
+"""Field of a record or a reply → most entries of it, and of each list in it."""
+NUMBERED = (
+    *("numa_nodes", "siblings", "cache_siblings", "by_cpu_ns"),
+    *("queue_cpus", "queue_irqs", "tx_queue_irqs"),
+)
+"""Fields whose keys are numbers as text: of a CPU, a NUMA node or a queue."""
+NUMBER = "[0-9]{1,6}"
+"""Such a number, also in the name of a counter."""
 INTEGERS = (-(2**63), 2**64 - 1)
 """Least and most of every other number; no counter or clock exceeds it."""
 SAMPLE_NS = SECOND_NS // 10

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -32,7 +33,10 @@ from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type
 from udpbench.json_lines import parse_json
 from udpbench.model import (
     INTEGERS,
+    LENGTHS,
     LIMITS,
+    NUMBER,
+    NUMBERED,
     Change,
     Facts,
     FlowStats,
@@ -443,16 +447,34 @@ def _decode_dataclass(kind: type, plain: Any) -> Any:
     values = {}
     for key, part in plain.items():
         try:
+            _refuse_endless(key, part)
             values[key] = decode(kinds[key], part)
         except ValueError as error:
             raise ValueError(f"{kind.__name__}.{key}: {error}") from error
-        low, high = LIMITS.get(key, INTEGERS)
-        if isinstance(part, int) and not low <= part <= high:
-            raise ValueError(f"{kind.__name__}.{key}: {part} is not within {low} to {high}")
     try:
         return kind(**values)
     except TypeError as error:
         raise ValueError(f"{kind.__name__}: {error}") from error
+
+
+def _refuse_endless(key: str, part: Any) -> None:
+    """Raise ValueError for what a record could not have in a field, either (``records``)."""
+    low, high = LIMITS.get(key, INTEGERS)
+    if isinstance(part, int) and not low <= part <= high:
+        beyond = "beyond 64 bits" if key not in LIMITS else f"not within {low} to {high}"
+        raise ValueError(f"{_shown(part)} is {beyond}")
+    if not isinstance(part, (list, tuple, dict)):
+        return
+    most = LENGTHS.get(key, len(part))
+    if len(part) > most:
+        raise ValueError(f"{len(part)} entries, at most {most}")
+    if key in NUMBERED and isinstance(part, dict):
+        strange = next((name for name in part if not re.fullmatch(NUMBER, name)), None)
+        if strange is not None:
+            raise ValueError(f"the key {_shown(strange)} is not a number of at most 6 digits")
+    if key in LIMITS:
+        for item in part.values() if isinstance(part, dict) else part:
+            _refuse_endless(key, item)
 
 
 def _decode_union(kind: Any, plain: Any) -> Any:

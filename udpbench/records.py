@@ -43,12 +43,13 @@ from udpbench.json_lines import (
     read_lines,
 )
 from udpbench.model import (
-    COUNTERS_MAX,
     INTEGERS,
+    LENGTHS,
     LIMITS,
+    NUMBER,
+    NUMBERED,
     RAW_NS,
     RECORD_SCHEMA,
-    SWEPT_MAX,
     TRIALS_MAX,
     Experiment,
     Finding,
@@ -69,8 +70,6 @@ PATH = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,1000}")
 COUNTS = 2**15
 NAMES_MAX = 2**16
 """Of names that are kept once while a run is read; a trial on a large host has thousands."""
-LENGTHS = {"values": SWEPT_MAX, "counters": COUNTERS_MAX}
-"""Field → most entries."""
 T = TypeVar("T")
 
 
@@ -700,8 +699,10 @@ def _exact(schema: Any, field: str = "") -> Any:
         exact["ge"], exact["le"] = LIMITS.get(field, INTEGERS)
     if kind == "float":
         exact["allow_inf_nan"] = False
-    if kind == "dict" and field in LENGTHS:
+    if kind in ("list", "tuple", "dict") and field in LENGTHS:
         exact["max_length"] = LENGTHS[field]
+    if kind == "dict" and field in NUMBERED:
+        exact["keys_schema"] = {"type": "str", "strict": True, "pattern": f"^{NUMBER}$"}
     if kind in ("list", "tuple", "dict"):
         exact["fail_fast"] = True  # an error for each item took a hundred times the file
     return exact

@@ -6,8 +6,10 @@ Owns whose CPU time is whose; ``checks.cpu_checks`` owns the limits.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from udpbench.analysis.delta import Deltas
 from udpbench.analysis.queue_counters import by_receiver
@@ -59,16 +61,19 @@ def cpu_groups(readings: Readings) -> tuple[CpuGroup, ...]:
 
     A thread that is not pinned stands for all CPUs that it may use.
     """
-    groups = {
-        CpuGroup(machine, frozenset(cpus))
-        for host, cpus in _load_cpus(readings)
-        if (machine := readings.machine_of(host)) in readings.deltas and cpus
-    }
+    groups = {group for _, group in _load_cpus(readings)}
     return tuple(sorted(groups, key=lambda group: (group.machine, sorted(group.cpus))))
 
 
-def _load_cpus(readings: Readings) -> Iterator[tuple[str, Iterable[int]]]:
-    """Yield host and CPUs of each worker, RX queue with packets and NAPI thread."""
+def _load_cpus(readings: Readings) -> Iterator[tuple[str, CpuGroup]]:
+    """Yield host and CPUs of each worker, RX queue with packets and NAPI thread, if known."""
+    for host, cpus in _all_load_cpus(readings):
+        machine = readings.machine_of(host)
+        if machine in readings.deltas and cpus:
+            yield host, CpuGroup(machine, cpus)
+
+
+def _all_load_cpus(readings: Readings) -> Iterator[tuple[str, frozenset[int]]]:
     for stats in readings.phase.stats:
         yield host_of(stats.worker), _worker_cpus(readings, stats)
     packets = by_receiver(readings)
@@ -76,32 +81,32 @@ def _load_cpus(readings: Readings) -> Iterator[tuple[str, Iterable[int]]]:
         facts = readings.record.facts.get(host)
         for queue, cpus in facts.queue_cpus.items() if facts is not None else ():
             if packets.get(host, {}).get(int(queue), 1):
-                yield host, cpus
+                yield host, frozenset(cpus)
     for host, after in readings.phase.after.items():
         for process in after.processes:
             # Less than a tick is no load: an ARP frame wakes a thread, too.
             if process.whose == "interface" and process.cpu_ns >= TICK_NS:
-                yield host, process.cpus or _host_cpus(readings, host)
+                yield host, frozenset(process.cpus) or _host_cpus(readings, host)
 
 
-def _host_cpus(readings: Readings, host: str) -> tuple[int, ...]:
+@lru_cache(maxsize=16)  # a set for each process took the product of both
+def _host_cpus(readings: Readings, host: str) -> frozenset[int]:
     facts = readings.record.facts.get(host)
-    return facts.cpus if facts is not None else ()
+    return frozenset(facts.cpus) if facts is not None else frozenset()
 
 
-def _worker_cpus(readings: Readings, stats: WorkerStats) -> tuple[int, ...]:
+def _worker_cpus(readings: Readings, stats: WorkerStats) -> frozenset[int]:
     """Return the CPUs that a worker is pinned to, or all of its host."""
-    return readings.pinned(stats) or _host_cpus(readings, host_of(stats.worker))
+    return frozenset(readings.pinned(stats)) or _host_cpus(readings, host_of(stats.worker))
 
 
 def cpu_loads(readings: Readings) -> tuple[CpuLoad, ...]:
     """Return how busy each CPU of the load was, and what used it; ticks of others are not told."""
-    receiving = {
-        (readings.machine_of(host), cpu)
-        for host, cpus in _load_cpus(readings)
-        if host not in readings.roles.senders
-        for cpu in cpus
-    }
+    serving = {group for host, group in _load_cpus(readings) if host not in readings.roles.senders}
+    receiving = {(group.machine, cpu) for group in serving for cpu in group.cpus}
+    pinned: dict[tuple[str, int | None], list[WorkerStats]] = defaultdict(list)
+    for stats in readings.phase.stats:
+        pinned[readings.machine_of(host_of(stats.worker)), stats.cpu].append(stats)
     loads = []
     for machine, cpu in sorted({(g.machine, cpu) for g in cpu_groups(readings) for cpu in g.cpus}):
         delta = readings.deltas[machine]
@@ -110,7 +115,9 @@ def cpu_loads(readings: Readings) -> tuple[CpuLoad, ...]:
             continue
         busy = min(max(1 - idle_ns / delta.elapsed_ns, 0.0), 1.0)
         softirq = (_spent_ns(delta, (cpu,), ("softirq",)) or 0) / delta.elapsed_ns
-        uses = {name: ns / delta.elapsed_ns for name, ns in _users(readings, machine, cpu) if ns}
+        users = {stats.worker: _spent_by(stats) for stats in pinned.get((machine, cpu), ())}
+        users[NAPI_THREAD] = napi_alone_ns(readings, machine, cpu)
+        uses = {name: ns / delta.elapsed_ns for name, ns in users.items() if ns}
         uses |= {"softirq": softirq} if softirq else {}
         group = CpuGroup(machine, frozenset({cpu}))
         use, stolen = cpu_use(readings, group), stolen_ns(readings, group)[0] or 0
@@ -124,15 +131,10 @@ def cpu_loads(readings: Readings) -> tuple[CpuLoad, ...]:
     return tuple(loads)
 
 
-def _users(readings: Readings, machine: str, cpu: int) -> Iterator[tuple[str, int]]:
-    """Yield each worker on a CPU, and the NAPI threads there, with its time."""
-    for stats in readings.phase.stats:
-        if stats.cpu == cpu and readings.machine_of(host_of(stats.worker)) == machine:
-            yield stats.worker, stats.counts.get("user_ns", 0) + stats.counts.get("system_ns", 0)
-    napi = [
-        p for p in processes_of(readings, machine) if p.whose == "interface" and p.cpus == (cpu,)
-    ]
-    yield NAPI_THREAD, sum(process.cpu_ns for process in napi)
+def napi_alone_ns(readings: Readings, machine: str, cpu: int) -> int:
+    """Return the time of NAPI threads that may run on a CPU alone."""
+    share = _times(readings, machine).shares.get(("interface", frozenset({cpu})))
+    return share.cpu_ns if share is not None else 0
 
 
 # --- whose time it was ---------------------------------------------------------------------------
@@ -151,116 +153,137 @@ def cpu_use(readings: Readings, group: CpuGroup) -> CpuUse | None:
     ticks to the process that happens to run. Interrupts count as load: no counter says which
     interface they serve. A process that may also run elsewhere may have used all its time here.
     """
-    delta, processes = readings.deltas[group.machine], processes_of(readings, group.machine)
+    delta, times = readings.deltas[group.machine], _times(readings, group.machine)
     idle_ns = _spent_ns(delta, group.cpus, IDLE_TIMES)
-    if idle_ns is None or delta.elapsed_ns <= 0 or not processes:
+    if idle_ns is None or delta.elapsed_ns <= 0 or not times.has_processes:
         return None
     time_ns = delta.elapsed_ns * len(group.cpus)
     not_processes_ns = _spent_ns(delta, group.cpus, (*INTERRUPT_TIMES, "steal")) or 0
     busy_ns = time_ns - idle_ns - not_processes_ns
-    workers_ns, elsewhere_ns = _worker_times(readings, group, processes)
-    napi_here_ns = _process_time(group, processes, "interface", within=True)
-    napi_ns = _process_time(group, processes, "interface", within=False)
-    rest_ns = max(busy_ns - workers_ns - napi_here_ns, 0)
-    own_ns = sum(_time_here(process, group) for process in processes if process.whose == "run")
-    perhaps_ns = own_ns + elsewhere_ns + napi_ns - napi_here_ns
-    surely_ns = min(_process_time(group, processes, "other", within=True), rest_ns)
-    others_ns = max(
-        surely_ns, min(rest_ns - perhaps_ns, _most_by_others(readings, group, processes))
-    )
+    may_ns, within_ns, uncounted_ns = Counter[str](), Counter[str](), 0
+    for whose, cpus, share in times.of(group.cpus):
+        may_ns[whose] += share.cpu_ns
+        if cpus <= group.cpus:
+            within_ns[whose] += share.cpu_ns
+        if whose == "run":
+            uncounted_ns += share.uncounted_ns
+    perhaps_here_ns = may_ns[WORKING] - within_ns[WORKING]
+    elsewhere_ns = max(times.total_ns["worker"] - times.total_ns[WORKING] + perhaps_here_ns, 0)
+    rest_ns = max(busy_ns - within_ns[WORKING] - within_ns["interface"], 0)
+    own_ns = uncounted_ns + sum(times.own_ns[cpu] for cpu in group.cpus)
+    perhaps_ns = own_ns + elsewhere_ns + may_ns["interface"] - within_ns["interface"]
+    most_ns = may_ns["other"] + times.ended_ns if times.sees_all else sys.maxsize
+    surely_ns = min(within_ns["other"], rest_ns)
+    others_ns = max(surely_ns, min(rest_ns - perhaps_ns, most_ns))
     return CpuUse(time_ns, delta.elapsed_ns, others_ns, min(own_ns, rest_ns - others_ns))
 
 
-def _most_by_others(readings: Readings, group: CpuGroup, processes: Sequence[Process]) -> int:
-    """Return the most that other programs may have used on a group.
+WORKING = "thread of a worker"
+"""Whose time of threads it is that our loops counted; it is part of that of their processes."""
 
-    Without limit unless an agent sees every process. What is left is the kernel's: entering and
-    leaving idle, and interrupts that woke a CPU, are charged to no process. On a virtual machine
-    it was 11 % of the CPU of a reader that was woken 29,000 times a second.
+
+@dataclass
+class _Share:
+    """Times of all that is the same one's and may run on the same CPUs."""
+
+    cpu_ns: int = 0
+    uncounted_ns: int = 0
+    """Of the run's processes what is not known by CPU."""
+    most: tuple[int, str] = (0, "")
+    """The longest time of a process, or of its children, and which it was."""
+
+
+@dataclass
+class _Times:
+    """The times of a machine's processes, summed up once for all of its CPUs.
+
+    Each CPU with each process took minutes where a host has thousands of both.
     """
-    facts = (readings.record.facts.get(host) for host in readings.phase.after)
-    seeing = (
-        readings.machine_of(own.host) == group.machine and own.capabilities.get(SEES_ALL)
-        for own in facts
-        if own is not None
-    )
-    if not any(seeing):
-        return sys.maxsize
-    others = [process for process in processes if process.whose == "other"]
-    ended_ns = sum(process.children_cpu_ns for process in others)
-    return _process_time(group, others, "other", within=False) + ended_ns
+
+    shares: dict[tuple[str, frozenset[int]], _Share] = field(default_factory=dict)
+    on_cpu: dict[int, list[tuple[str, frozenset[int]]]] = field(default_factory=dict)
+    """CPU → the keys of what may run there."""
+    total_ns: Counter[str] = field(default_factory=Counter)
+    own_ns: Counter[int] = field(default_factory=Counter)
+    """CPU → what the run's processes used there, where that is counted."""
+    has_processes: bool = False
+    sees_all: bool = False
+    """An agent sees every process. What is left is the kernel's then: entering and leaving idle,
+    and interrupts that woke a CPU, are charged to no process. On a virtual machine it was 11 % of
+    the CPU of a reader that was woken 29,000 times a second."""
+    ended_ns: int = 0
+    """Of children of other programs, which have ended."""
+
+    def add(self, whose: str, cpus: frozenset[int], spent_ns: int) -> _Share:
+        """Add a time; return what it is part of."""
+        share = self.shares.get((whose, cpus))
+        if share is None:
+            share = self.shares[whose, cpus] = _Share()
+            for cpu in cpus:
+                self.on_cpu.setdefault(cpu, []).append((whose, cpus))
+        share.cpu_ns += spent_ns
+        self.total_ns[whose] += spent_ns
+        return share
+
+    def of(self, cpus: frozenset[int]) -> Iterator[tuple[str, frozenset[int], _Share]]:
+        """Yield what may run on any of the CPUs, each once."""
+        lists = [self.on_cpu.get(cpu, ()) for cpu in cpus]
+        for key in lists[0] if len(lists) == 1 else {key for keys in lists for key in keys}:
+            yield *key, self.shares[key]
 
 
-def _worker_times(readings: Readings, group: CpuGroup, processes: list[Process]) -> tuple[int, int]:
-    """Return the time of workers that ran here, and what their processes may have used here."""
-    here_ns = 0
-    rest_ns = sum(process.cpu_ns for process in processes if process.whose == "worker")
-    for stats in readings.phase.stats:
-        if readings.machine_of(host_of(stats.worker)) != group.machine:
-            continue
-        spent_ns = stats.counts.get("user_ns", 0) + stats.counts.get("system_ns", 0)
-        cpus = set(_worker_cpus(readings, stats))
-        if cpus <= group.cpus:
-            here_ns += spent_ns
-        if cpus <= group.cpus or not cpus & group.cpus:
-            rest_ns -= spent_ns
-    return here_ns, max(rest_ns, 0)
-
-
-def processes_of(readings: Readings, machine: str) -> list[Process]:
-    """Return every process of a machine once; one that any agent knows as the run's is the run's.
+@lru_cache(maxsize=4)  # all checks of a phase ask for the same few
+def _times(readings: Readings, machine: str) -> _Times:
+    """Return the times of a machine's processes; one that any agent knows as the run's is that.
 
     Without ksoftirqd, whose time is counted with interrupts.
     """
-    delta = readings.deltas[machine]
-    every = tuple(int(name.split(".")[1]) for name in delta.matching("cpu.*.idle_ns"))
-    by_pid: dict[int, Process] = {}
+    times, by_pid = _Times(), dict[int, Process]()
     for host, after in readings.phase.after.items():
         if readings.machine_of(host) == machine:
             for process in after.processes:
                 if process.whose != "other" or process.pid not in by_pid:
-                    by_pid[process.pid] = replace(process, cpus=process.cpus or every)
-    return [process for process in by_pid.values() if not process.name.startswith("ksoftirqd/")]
-
-
-def _may_run(process: Process, group: CpuGroup) -> bool:
-    return bool(group.cpus & set(process.cpus))
-
-
-def _process_time(
-    group: CpuGroup, processes: Sequence[Process], whose: Whose, *, within: bool
-) -> int:
-    """Return the time of processes that may run on a group, or only ``within`` it."""
-    return sum(
-        process.cpu_ns
-        for process in processes
-        if process.whose == whose
-        and _may_run(process, group)
-        and (not within or set(process.cpus) <= group.cpus)
+                    by_pid[process.pid] = process
+    of_machine = (
+        own
+        for own in map(readings.record.facts.get, readings.phase.after)
+        if own is not None and readings.machine_of(own.host) == machine
     )
+    times.sees_all = any(own.capabilities.get(SEES_ALL) for own in of_machine)
+    numbered = readings.deltas[machine].numbered("cpu")
+    every = frozenset(cpu for cpu, counted in numbered.items() if "idle_ns" in counted)
+    for process in by_pid.values():
+        if process.name.startswith("ksoftirqd/"):
+            continue
+        times.has_processes = True
+        share = times.add(process.whose, frozenset(process.cpus) or every, process.cpu_ns)
+        called = f"{process.name} (pid {process.pid})"
+        children = process.children_cpu_ns, f"most by children of {called}"
+        share.most = max(share.most, (process.cpu_ns, f"most by {called}"), children)
+        if process.whose == "other":
+            times.ended_ns += process.children_cpu_ns
+        elif process.whose == "run":
+            counted_ns = {int(cpu): ns for cpu, ns in process.by_cpu_ns.items()}
+            times.own_ns.update(counted_ns)
+            share.uncounted_ns += max(process.cpu_ns - sum(counted_ns.values()), 0)
+    for stats in readings.phase.stats:
+        if readings.machine_of(host_of(stats.worker)) == machine:
+            times.add(WORKING, _worker_cpus(readings, stats), _spent_by(stats))
+    return times
 
 
-def _time_here(process: Process, group: CpuGroup) -> int:
-    """Return how long a process may have run on a group: by CPU where counted, else all of it."""
-    counted = {int(cpu): ns for cpu, ns in process.by_cpu_ns.items()}
-    here_ns = sum(ns for cpu, ns in counted.items() if cpu in group.cpus)
-    uncounted_ns = max(process.cpu_ns - sum(counted.values()), 0)
-    return here_ns + (uncounted_ns if _may_run(process, group) else 0)
+def _spent_by(stats: WorkerStats) -> int:
+    return stats.counts.get("user_ns", 0) + stats.counts.get("system_ns", 0)
 
 
 def main_user(readings: Readings, group: CpuGroup, whose: Whose, used_ns: int) -> str:
     """Return the process that used most of a time, preferably one that can run nowhere else."""
     users = [
-        (min(ns, used_ns), -len(process.cpus), text)
-        for process in processes_of(readings, group.machine)
-        if process.whose == whose and _may_run(process, group)
-        for ns, text in (
-            (process.cpu_ns, f"most by {process.name} (pid {process.pid})"),
-            (process.children_cpu_ns, f"most by children of {process.name} (pid {process.pid})"),
-        )
-        if ns >= TICK_NS
+        (min(share.most[0], used_ns), -len(cpus), *share.most)
+        for known, cpus, share in _times(readings, group.machine).of(group.cpus)
+        if known == whose and share.most[0] >= TICK_NS
     ]
-    return max(users)[2] if users else ""
+    return max(users)[-1] if users else ""
 
 
 def _spent_ns(delta: Deltas, cpus: Iterable[int], times: Iterable[str]) -> int | None:

@@ -6,11 +6,12 @@ its name is kept, because a host that rebooted or a reset driver makes the trial
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 
-from udpbench.model import Snapshot
+from udpbench.model import NUMBER, Snapshot
 
 U32_COUNTERS = ("interrupt.*", "softirq.*", "softnet.*", "socket.*.drops")
 """Counters that the kernel keeps in 32 bits and that wrap: those of /proc/interrupts and
@@ -53,6 +54,20 @@ class Deltas:
         """Return the counters of a block: those whose names begin with ``softnet.``."""
         return self._blocks.get(name, {})
 
+    def numbered(self, block: str) -> dict[int, dict[str, int]]:
+        """Return number → the counters of a block that it is in, by the rest of their names.
+
+        Of ``cpu.0.idle_ns`` it is 0, and ``idle_ns`` the rest; other counters are left out.
+        """
+        if block not in self._numbered:
+            self._numbered[block] = _by_number(self.block(block))
+        return self._numbered[block]
+
+    @cached_property
+    def _numbered(self) -> dict[str, dict[int, dict[str, int]]]:
+        """What ``numbered`` returned: searching all counters for each CPU took their square."""
+        return {}
+
     def has(self, block: str) -> bool:
         """Return whether any counter belongs to a block: ``softnet``, ``cpu``."""
         return block in self._blocks
@@ -74,6 +89,21 @@ class Deltas:
         return tuple(
             text for text in self.backwards if fnmatchcase(text.partition(": ")[0], pattern)
         )
+
+
+def number_of(text: str) -> int | None:
+    """Return the number in the name of a counter; None if it is none that a host has."""
+    return int(text) if re.fullmatch(NUMBER, text) else None
+
+
+def _by_number(counters: dict[str, int]) -> dict[int, dict[str, int]]:
+    numbers: dict[int, dict[str, int]] = {}
+    for name, value in counters.items():
+        _, text, rest = (*name.split(".", 2), "", "")[:3]
+        number = number_of(text)
+        if number is not None and rest:
+            numbers.setdefault(number, {})[rest] = value
+    return numbers
 
 
 def deltas(before: Snapshot, after: Snapshot) -> Deltas:

@@ -17,7 +17,7 @@ from udpbench.analysis.cpu_use import (
     CpuGroup,
     cpu_use,
     main_user,
-    processes_of,
+    napi_alone_ns,
     stolen_ns,
 )
 from udpbench.analysis.ledger import skbs
@@ -52,6 +52,7 @@ UNSENT = 0.005
 RULE_NS = 5
 """A firewall rule that does not match takes so long at least (measured: 7 ns, nf_tables, 6.18)."""
 UDP_MEMORY, BACKLOG = "net.ipv4.udp_mem", "net.core.netdev_max_backlog"
+SYSCTL_NUMBERS = re.compile(r"\s*[0-9]{1,19}(\s+[0-9]{1,19})*\s*")
 PAGE_BYTES = 4096
 """The smallest page of any CPU; larger ones make of a number of pages more memory."""
 ROWS = {stage.name: stage for stage in STAGES}
@@ -267,15 +268,14 @@ class Case:
     def served(self) -> dict[tuple[str, int], tuple[str, ...]]:
         """Machine and number of each CPU that serves RX queues with packets → the queues."""
         readings = self.readings
-        served: dict[tuple[str, int], tuple[str, ...]] = {}
+        served: dict[tuple[str, int], list[str]] = {}
         packets = by_receiver(readings)
         for host in readings.roles.receivers:
             facts = readings.record.facts.get(host)
             for queue, cpus in facts.queue_cpus.items() if facts is not None else ():
                 for cpu in cpus if packets.get(host, {}).get(int(queue), 1) else ():
-                    place = readings.machine_of(host), cpu
-                    served[place] = (*served.get(place, ()), queue)
-        return served
+                    served.setdefault((readings.machine_of(host), cpu), []).append(queue)
+        return {place: tuple(queues) for place, queues in served.items()}
 
     @cached_property
     def words(self) -> dict[str, str]:
@@ -321,19 +321,15 @@ class Case:
         busy = min(user + system, 1.0)
         plain = LoadedCpu(role, machine, cpu, busy, user, system, tuple(workers))
         delta = readings.deltas.get(machine)
-        moved = delta is not None and any(delta.matching(f"cpu.{cpu}.*_ns").values())
-        if cpu is None or delta is None or not moved:
+        times = delta.numbered("cpu").get(cpu, {}) if delta is not None and cpu is not None else {}
+        if cpu is None or delta is None or not any(times.values()):
             return plain if any("user_ns" in stats.counts for stats in workers) else None
         beside_ns = max(delta.elapsed_ns - load_ns, 0)
         idle_ns = sum(delta.total(f"cpu.{cpu}.{time}_ns") or 0 for time in IDLE_TIMES)
         idle_ns = max(idle_ns - beside_ns, 0)
         group = CpuGroup(machine, frozenset({cpu}))
         use, (stolen, elapsed_ns) = cpu_use(readings, group), stolen_ns(readings, group)
-        napi_ns = sum(
-            process.cpu_ns
-            for process in processes_of(readings, machine)
-            if process.whose == "interface" and process.cpus == (cpu,)
-        )
+        napi_ns = napi_alone_ns(readings, machine, cpu)
         return replace(
             plain,
             busy=min(max(1 - idle_ns / load_ns, 0.0), 1.0),
@@ -422,7 +418,7 @@ def _of_memory(case: Case, hosts: Sequence[Facts]) -> dict[str, str]:
         wanted_bytes = _with_room(case, min(sizes))
         words["buffer"] = format_bytes(wanted_bytes)
         words["large_buffer"] = format_bytes(4 * wanted_bytes)
-    backlogs = [int(text) for text in _in_force(case, hosts, BACKLOG)]
+    backlogs = [int(text.split()[0]) for text in _in_force(case, hosts, BACKLOG)]
     if any(backlogs):
         backlog_packets = _with_room(case, min(filter(None, backlogs)))
         words |= {"backlog": str(backlog_packets), "large_backlog": str(8 * backlog_packets)}
@@ -460,7 +456,7 @@ def _in_force(case: Case, hosts: Sequence[Facts], sysctl: str) -> list[str]:
     changes = chain.from_iterable(case.readings.record.changes.values())
     texts = [str(each.after) for each in changes if each.setting.target == sysctl]
     shown = (each.environment.get(sysctl, each.limits.get(sysctl, "")) for each in hosts)
-    return [text for text in texts or map(str, shown) if "".join(text.split()).isdecimal()]
+    return [text for text in texts or map(str, shown) if SYSCTL_NUMBERS.fullmatch(text)]
 
 
 def _of_cpus(case: Case, hosts: Sequence[Facts]) -> dict[str, str]:

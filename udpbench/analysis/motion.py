@@ -127,14 +127,10 @@ def passing(readings: Readings) -> float:
 def cpu_shares(delta: Deltas) -> dict[int, CpuShare]:
     """Return CPU → how busy it was; empty if the host does not see its machine's CPUs."""
     shares = {}
-    for cpu in sorted({int(name.split(".")[1]) for name in delta.values if _is_cpu(name)}):
-        busy = {time: delta.values.get(f"cpu.{cpu}.{time}_ns", 0) for time in BUSY_TIMES}
-        idle = sum(delta.values.get(f"cpu.{cpu}.{time}_ns", 0) for time in IDLE_TIMES)
+    for cpu, times in sorted(delta.numbered("cpu").items()):
+        busy = {time: times.get(f"{time}_ns", 0) for time in BUSY_TIMES}
+        idle = sum(times.get(f"{time}_ns", 0) for time in IDLE_TIMES)
         whole = sum(busy.values()) + idle
         if whole > 0:
             shares[cpu] = CpuShare(sum(busy.values()) / whole, busy["softirq"] / whole)
     return shares
-
-
-def _is_cpu(name: str) -> bool:
-    return name.startswith("cpu.") and name.endswith("_ns")

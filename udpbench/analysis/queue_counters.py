@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from udpbench.analysis.delta import Deltas
+from udpbench.analysis.delta import Deltas, number_of
 from udpbench.analysis.ledger.skbs import QDISC_DROPS, QDISC_PACKETS
 from udpbench.analysis.readings import Readings
 from udpbench.drivers import driver_of
@@ -24,7 +24,8 @@ EVEN = 0.5
 """A flow sends at least this part of its even share."""
 FRAGMENT_BYTES = 1280
 """Hardly any link has smaller fragments: it is the smallest MTU of IPv6."""
-
+ON_CPU = re.compile(r"cpu(\d+)")
+"""The end of the name of a counter of interrupts."""
 
 Way = Literal["rx", "tx"]
 
@@ -80,8 +81,9 @@ def _received_uses(
     packets = _by_queue(facts, delta, "rx", "packets", names.queue_packets) if moving else {}
     drops = _by_queue(facts, delta, "rx", "hw-drops", names.queue_drops) if moving else {}
     irqs = {int(queue): irq for queue, irq in facts.queue_irqs.items()}
+    interrupts = _interrupts(machine, irqs.values())
     for queue in sorted({*packets, *irqs}):
-        served = _interrupts(machine, irqs.get(queue))
+        served = interrupts.get(irqs.get(queue))
         polled = facts.queue_cpus.get(str(queue), ())
         yield _use(facts, f"rx-{queue}", packets.get(queue), drops.get(queue), served, polled)
 
@@ -92,8 +94,9 @@ def _sent_uses(facts: Facts, delta: Deltas, whole: Deltas, machine: Deltas) -> I
     packets = _sent(facts, delta, whole) if counted else {}
     drops = _refused(facts, delta, whole)
     irqs = {int(queue): irq for queue, irq in facts.tx_queue_irqs.items()}
+    interrupts = _interrupts(machine, irqs.values())
     for queue in sorted({*packets, *irqs}):
-        served = _interrupts(machine, irqs.get(queue))
+        served = interrupts.get(irqs.get(queue))
         yield _use(facts, f"tx-{queue}", packets.get(queue), drops.get(queue), served, ())
 
 
@@ -102,11 +105,10 @@ def _use(
     queue: str,
     packets: int | None,
     drops: int | None,
-    served: Counter[int] | None,
+    served: tuple[int, tuple[int, ...]] | None,
     polled: tuple[int, ...],
 ) -> QueueUse:
-    taking = tuple(cpu for cpu, number in (served or Counter()).most_common() if number)
-    interrupts = sum(served.values()) if served is not None else None
+    interrupts, taking = served if served is not None else (None, ())
     return QueueUse(facts.host, queue, packets, drops, interrupts, taking or polled)
 
 
@@ -118,11 +120,7 @@ def _by_queue(
     kernels = ("qstats", rf"{way}-(\d+)\.{statistic}")
     for block, pattern in (kernels, *(("ethtool", name) for name in own)):
         counter = re.compile(rf"{block}\.{interface}\.{pattern}")
-        numbers = {
-            int(match.group(1)): value
-            for name, value in delta.block(block).items()
-            if (match := counter.fullmatch(name)) is not None
-        }
+        numbers = _numbers(counter, delta.block(block))
         if numbers:
             return numbers
     return {}
@@ -156,22 +154,34 @@ def _of_disciplines(
         return {0: alone} if alone is not None else {}
     head, _, last = name.rpartition(".")
     below = re.compile(rf"{re.escape(head)}\.tx_queue_(\d+)\.{last}")
-    counters = delta.block(name.partition(".")[0])
-    matches = ((below.fullmatch(key), value) for key, value in counters.items())
-    numbers = {int(match.group(1)): value for match, value in matches if match is not None}
+    numbers = _numbers(below, delta.block(name.partition(".")[0]))
     if not numbers and facts.tx_queues == 1 and name in delta.values:
         return {0: delta.values[name]}
     return numbers
 
 
-def _interrupts(machine: Deltas, irq: int | None) -> Counter[int] | None:
-    """Return CPU → how often it served an interrupt; None if that is not counted."""
-    if irq is None:
-        return None
-    head = f"interrupt.{irq}.cpu"
-    counted = machine.matching(f"{head}*")
-    served = {int(name.removeprefix(head)): value for name, value in counted.items()}
-    return Counter(served) if served else None
+def _numbers(counter: re.Pattern[str], counters: Mapping[str, int]) -> dict[int, int]:
+    """Return number in the name → value of the counters that match, but for absurd numbers."""
+    matches = ((counter.fullmatch(name), value) for name, value in counters.items())
+    known = ((number_of(match.group(1)), value) for match, value in matches if match is not None)
+    return {number: value for number, value in known if number is not None}
+
+
+def _interrupts(
+    machine: Deltas, irqs: Iterable[int]
+) -> Mapping[int | None, tuple[int, tuple[int, ...]]]:
+    """Return interrupt → how often it came, and the CPUs that served it, most first.
+
+    Without those that are not counted. Each once: a card may have one interrupt for all its queues.
+    """
+    counted = machine.numbered("interrupt")
+    served: dict[int | None, tuple[int, tuple[int, ...]]] = {}
+    for irq in {*irqs}:
+        by_cpu = Counter(_numbers(ON_CPU, counted.get(irq, {})))
+        if by_cpu:
+            taking = tuple(cpu for cpu, number in by_cpu.most_common() if number)
+            served[irq] = (sum(by_cpu.values()), taking)
+    return served
 
 
 def queue_rows(uses: Iterable[QueueUse], from_ns: int, to_ns: int) -> list[Mapping[str, object]]:

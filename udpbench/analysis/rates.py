@@ -157,7 +157,7 @@ def _line(record: TrialRecord, host: str) -> tuple[int | None, int]:
 
 def link_megabits(text: str | None) -> int | None:
     """Return the speed in a host's environment, ``10000 Mb/s, full duplex``; None without one."""
-    match = re.match(r"(\d+) Mb/s", text or "")
+    match = re.match(r"([0-9]{1,9}) Mb/s", text or "")
     return int(match.group(1)) if match is not None else None
 
 

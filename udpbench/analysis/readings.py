@@ -87,7 +87,12 @@ class Readings:
         """Return the CPUs that a worker is pinned to; empty: none in particular."""
         if stats.cpu is not None:
             return (stats.cpu,)
-        return next((s.cpus for s in self.record.workers if s.name == stats.worker), ())
+        return self._cpus_of.get(stats.worker, ())
+
+    @cached_property
+    def _cpus_of(self) -> dict[str, tuple[int, ...]]:
+        """Worker → the CPUs that its specification names."""
+        return {spec.name: spec.cpus for spec in reversed(self.record.workers)}
 
     def count(self, role: Role, field: str) -> int:
         """Return the sum of one C field over a role's workers, those of losses on purpose included.
@@ -191,6 +196,16 @@ class Readings:
         speaks for all. In the built-in lab they are in the snapshot of the machine's own agent,
         which plays no role.
         """
+        if host not in self._machines:
+            self._machines[host] = self._machine_of(host)
+        return self._machines[host]
+
+    @cached_property
+    def _machines(self) -> dict[str, str]:
+        """What ``machine_of`` returned, which is asked for each queue and each process."""
+        return {}
+
+    def _machine_of(self, host: str) -> str:
         roles, facts = {*self.roles.senders, *self.roles.receivers}, self.record.facts
         seeing = [name for name in sorted(self.deltas) if _has_machine(self.deltas[name])]
         if host in seeing:

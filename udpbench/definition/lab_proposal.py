@@ -135,7 +135,7 @@ def proposed_cpus(facts: Facts, role: Role, other: Facts) -> tuple[int, ...]:
 
     Hosts on one machine (in containers or namespaces) split them, like those of a built-in lab.
     """
-    node = facts.numa_nodes.get(str(facts.interface_node), ())
+    node = {*facts.numa_nodes.get(str(facts.interface_node), ())}
     cpus = tuple(cpu for cpu in facts.cpus if cpu in node) or facts.cpus
     if facts.boot_id == other.boot_id and len(cpus) > 1:
         half = (len(cpus) + 1) // 2

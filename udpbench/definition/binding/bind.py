@@ -27,6 +27,7 @@ from udpbench.definition.endpoints import parse_ports, parse_to
 from udpbench.model import (
     GSO_SEGMENTS,
     MAX_PAYLOAD_BYTES,
+    NUMBER,
     Facts,
     Finding,
     FlowSpec,
@@ -161,7 +162,7 @@ def _unmet(needs: HostNeeds, lab: Lab, host: LabHost, facts: Mapping[str, Facts]
 
 def _version(text: str) -> tuple[int, ...]:
     """Return the numbers with which a kernel's release, or a need of one, begins."""
-    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    numbers = re.match(rf"({NUMBER})\.({NUMBER})(?:\.({NUMBER}))?", text)
     return () if numbers is None else tuple(int(number or 0) for number in numbers.groups())
 
 
