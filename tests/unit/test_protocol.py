@@ -5,10 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from analysis.build import facts as facts_of
 from golden import Golden
+from pydantic import TypeAdapter
 
-from udpbench.model import Facts, Sample, WorkerSpec, WorkerStats
-from udpbench.protocol import Hello, SampleReply, decode
+from udpbench.errors import RecordError
+from udpbench.model import (
+    COUNTERS_MAX,
+    CPUS_MAX,
+    LENGTHS,
+    Facts,
+    Process,
+    Sample,
+    Snapshot,
+    WorkerSpec,
+    WorkerStats,
+)
+from udpbench.protocol import Hello, SampleReply, decode, encode
+from udpbench.records import _validated
 
 SAMPLE = {"worker": "left.sender0", "clock_ns": 1, "counts": {"sent_packets": 2}}
 REPLY = {
@@ -75,3 +89,90 @@ def test_one_of_several_kinds_is_taken(golden: Golden) -> None:
         assert gso == decode(WorkerSpec, {**send, "send": {"gso": gso}}).send.gso
     with golden.raises(ValueError):
         decode(WorkerSpec, {**send, "send": {"gso": "some"}})
+
+
+GOOD: dict[Any, Any] = {
+    Facts: encode(facts_of("right", "receive0", "10.0.0.1/24")),
+    Process: encode(Process(1, "a", 1, "run")),
+    Snapshot: encode(Snapshot("right", 1, {})),
+    WorkerStats: encode(WorkerStats("right.receiver0", "receiver", 0, {})),
+}
+
+
+def refusals(kind: type, plain: dict[str, Any]) -> list[str]:
+    """Return how a reply and a record with the same are refused."""
+    said = []
+    whole = {**GOOD[kind], **plain}
+    try:
+        decode(kind, whole)
+    except ValueError as error:
+        said.append(str(error))
+    try:
+        _validated(TypeAdapter(kind), whole, "run.jsonl:2")
+    except RecordError as error:
+        said.append(str(error))
+    return said
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "most"),
+    [
+        (Snapshot, "counters", {f"a.{n}": 1 for n in range(COUNTERS_MAX)}),
+        (Facts, "cpus", [*range(CPUS_MAX)]),
+        (Facts, "siblings", {f"{n}": [n] for n in range(CPUS_MAX)}),
+        (Facts, "numa_nodes", {"0": [*range(CPUS_MAX)]}),
+        (Facts, "queue_cpus", {f"{n}": [1] for n in range(2**16)}),
+        (Facts, "queue_irqs", {f"{n}": 4 for n in range(2**16)}),
+        (Process, "by_cpu_ns", {f"{n}": 1 for n in range(CPUS_MAX)}),
+        (WorkerStats, "cpus_seen", [*range(CPUS_MAX)]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_replies_and_records_have_the_same_lengths(kind: type, key: str, most: Any) -> None:
+    """What is taken of a host can be read again: the longest is both, a longer is neither."""
+    assert [] == refusals(kind, {key: most})
+    more: Any
+    if key == "numa_nodes":
+        more = {"0": [*most["0"], 0]}
+    else:
+        more = (
+            {**most, "99999": next(iter(most.values()))} if isinstance(most, dict) else [*most, 0]
+        )
+    reply, in_record = refusals(kind, {key: more})
+    assert f"{kind.__name__}.{key}: {LENGTHS[key] + 1} entries, at most {LENGTHS[key]}" == reply
+    assert in_record.startswith(f"run.jsonl:2: {key}")
+    assert f"at most {LENGTHS[key]} items" in in_record
+
+
+@pytest.mark.parametrize("key", ["abc", "-1", "1.5", "", "٣", "9" * 5000, "1\n"])
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (Process, "by_cpu_ns", 5),
+        *((Facts, name, [0]) for name in ("numa_nodes", "siblings", "queue_cpus")),
+        *((Facts, name, 4) for name in ("queue_irqs", "tx_queue_irqs")),
+        (Facts, "cache_siblings", [0]),
+    ],
+)
+def test_keys_that_must_be_numbers_are(kind: type, field: str, value: Any, key: str) -> None:
+    """Of replies and of records; the error is short."""
+    reply, in_record = refusals(kind, {field: {key: value}})
+    assert f"{kind.__name__}.{field}: the key " in reply
+    assert len(reply) < 120
+    assert in_record.startswith(f"run.jsonl:2: {field}")
+    assert len(in_record) < 200
+
+
+@pytest.mark.parametrize("cpu", [-1, CPUS_MAX])
+def test_no_machine_has_such_a_cpu(cpu: int) -> None:
+    """Its number would be the length of a mask."""
+    for kind, plain in (
+        (Facts, {"cpus": [cpu]}),
+        (Facts, {"numa_nodes": {"0": [0, cpu]}}),
+        (Facts, {"queue_cpus": {"0": [cpu]}}),
+        (WorkerStats, {"cpu": cpu}),
+        (Process, {"cpus": [cpu]}),
+    ):
+        reply, in_record = refusals(kind, plain)
+        assert f": {cpu} is not within 0 to {CPUS_MAX - 1}" in reply
+        assert in_record.startswith("run.jsonl:2: ")

@@ -86,18 +86,13 @@ def _all_load_cpus(readings: Readings) -> Iterator[tuple[str, frozenset[int]]]:
         for process in after.processes:
             # Less than a tick is no load: an ARP frame wakes a thread, too.
             if process.whose == "interface" and process.cpu_ns >= TICK_NS:
-                yield host, frozenset(process.cpus) or _host_cpus(readings, host)
-
-
-@lru_cache(maxsize=16)  # a set for each process took the product of both
-def _host_cpus(readings: Readings, host: str) -> frozenset[int]:
-    facts = readings.record.facts.get(host)
-    return frozenset(facts.cpus) if facts is not None else frozenset()
+                yield host, frozenset(process.cpus) or readings.cpus_of_hosts.get(host, frozenset())
 
 
 def _worker_cpus(readings: Readings, stats: WorkerStats) -> frozenset[int]:
     """Return the CPUs that a worker is pinned to, or all of its host."""
-    return frozenset(readings.pinned(stats)) or _host_cpus(readings, host_of(stats.worker))
+    host = host_of(stats.worker)
+    return readings.pinned(stats) or readings.cpus_of_hosts.get(host, frozenset())
 
 
 def cpu_loads(readings: Readings) -> tuple[CpuLoad, ...]:
@@ -268,7 +263,7 @@ def _times(readings: Readings, machine: str) -> _Times:
             share.uncounted_ns += max(process.cpu_ns - sum(counted_ns.values()), 0)
     for stats in readings.phase.stats:
         if readings.machine_of(host_of(stats.worker)) == machine:
-            times.add(WORKING, _worker_cpus(readings, stats), _spent_by(stats))
+            times.add(WORKING, _worker_cpus(readings, stats) or every, _spent_by(stats))
     return times
 
 

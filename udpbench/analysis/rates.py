@@ -259,14 +259,14 @@ def role_cpus(readings: Readings, role: Role) -> frozenset[Cpu] | None:
 
     None if a worker is not pinned, because its CPU time then belongs to no CPU in particular.
     """
-    cpus: set[Cpu] = set()
+    groups: set[tuple[str, frozenset[int]]] = set()
     workers = readings.workers(role)
     for stats in workers:
         pinned = readings.pinned(stats)
         if not pinned:
             return None
-        machine = readings.machine_of(host_of(stats.worker))
-        cpus |= {(machine, cpu) for cpu in pinned}
+        groups.add((readings.machine_of(host_of(stats.worker)), pinned))
+    cpus = {(machine, cpu) for machine, pinned in groups for cpu in pinned}
     for host in readings.roles.receivers if role == "receiver" else ():
         facts = readings.record.facts.get(host)
         for queue in facts.queue_cpus.values() if facts is not None else ():

@@ -427,7 +427,9 @@ def pcie(subject: Subject) -> Iterator[Excess]:
     attributes = require_read(subject.inspection.pcie)
     for what, unit in (("width", " lanes"), ("speed", " GT/s")) if attributes else ():
         numbers = [
-            re.match(r"[0-9]{1,6}(\.[0-9]{1,3})?", attributes.get(f"{which}_link_{what}", ""))
+            re.match(
+                r"[0-9]{1,6}(\.[0-9]{1,3})?(?![0-9.])", attributes.get(f"{which}_link_{what}", "")
+            )
             for which in ("current", "max")
         ]
         now, most = (require_read(number).group() for number in numbers)

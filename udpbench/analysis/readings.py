@@ -83,16 +83,21 @@ class Readings:
         """Return the final statistics of every worker of a role."""
         return tuple(stats for stats in self.phase.stats if stats.role == role)
 
-    def pinned(self, stats: WorkerStats) -> tuple[int, ...]:
+    def pinned(self, stats: WorkerStats) -> frozenset[int]:
         """Return the CPUs that a worker is pinned to; empty: none in particular."""
         if stats.cpu is not None:
-            return (stats.cpu,)
-        return self._cpus_of.get(stats.worker, ())
+            return frozenset({stats.cpu})
+        return self._cpus_of.get(stats.worker, frozenset())
 
     @cached_property
-    def _cpus_of(self) -> dict[str, tuple[int, ...]]:
+    def _cpus_of(self) -> dict[str, frozenset[int]]:
         """Worker → the CPUs that its specification names."""
-        return {spec.name: spec.cpus for spec in reversed(self.record.workers)}
+        return {spec.name: frozenset(spec.cpus) for spec in reversed(self.record.workers)}
+
+    @cached_property
+    def cpus_of_hosts(self) -> dict[str, frozenset[int]]:
+        """Host → the CPUs that its agent may use, once: a set for each process took its square."""
+        return {host: frozenset(facts.cpus) for host, facts in self.record.facts.items()}
 
     def count(self, role: Role, field: str) -> int:
         """Return the sum of one C field over a role's workers, those of losses on purpose included.

@@ -223,12 +223,9 @@ class AgentClient:
     def facts(self) -> Facts:
         """Return the facts of the host as it is now."""
         facts: Facts = self._ask("facts", interface=self.interface)
-        by_number = facts.numa_nodes, facts.siblings, facts.cache_siblings, facts.queue_cpus
         try:
             for address in facts.addresses:
                 ipaddress.ip_interface(address)
-            for number in chain(*by_number, facts.queue_irqs, facts.tx_queue_irqs):
-                int(number)
         except ValueError as error:
             raise AgentError(f"facts: malformed reply: {error}", self.name) from error
         return facts
@@ -319,6 +316,11 @@ class AgentClient:
     def look(self, pid: int | None, unit: str | None, exact: bool) -> HostLook:
         """Return the host's state and what changed since the previous look."""
         look: HostLook = self._ask("look", pid=pid, unit=unit, exact=exact)
+        try:
+            for cookie in look.counts or ():
+                int(cookie)
+        except ValueError as error:
+            raise AgentError(f"look: malformed reply: {str(error)[:80]}", self.name) from error
         return look
 
     def facts_of(self, interface: str) -> Facts:

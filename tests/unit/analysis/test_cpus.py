@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -237,3 +239,62 @@ def test_what_others_and_the_hypervisor_take_of_a_cpu_adds_up() -> None:
     """Of 2 s, 100 ms and 300 ms."""
     (load, _) = cpu_use.cpu_loads(measured(shared(LOAD_MS + 100, hog(100), steal_ms=300)))
     assert 0.2 == pytest.approx(load.taken)
+
+
+def many(size: int) -> TrialRecord:
+    """Return a record of so many CPUs, processes and queues with one interrupt."""
+    record = shared(LOAD_MS, *(hog(10, pinned=False, pid=100 + n) for n in range(size)))
+    cpus = tuple(range(size))
+    counters = {f"cpu.{cpu}.{time}_ns": cpu for cpu in cpus for time in ("idle", "user")}
+    counters |= {f"interrupt.4.cpu{cpu}": cpu for cpu in cpus}
+    moved = {name: value + 10**7 for name, value in counters.items()}
+    (phase,) = record.phases
+    before, after = (
+        {**at, "machine": replace(at["machine"], counters=own)}
+        for at, own in ((phase.before, counters), (phase.after, moved))
+    )
+    stats = tuple(replace(own, cpu=None) for own in phase.stats)
+    queues = {
+        "queue_cpus": {str(n): (n, 0) for n in cpus},
+        "queue_irqs": {str(n): 4 for n in cpus},
+        "cpus": cpus,
+    }
+    facts: Any = {host: replace(own, **queues) for host, own in record.facts.items()}
+    phase = replace(phase, before=before, after=after, stats=stats)
+    return replace(record, facts=facts, phases=(phase,))
+
+
+def calls(size: int) -> int:
+    """Return how many functions are called to judge a record of a size."""
+    record, count = many(size), 0
+
+    def called(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(called)
+    try:
+        judge(record)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_work_grows_as_what_hosts_say() -> None:
+    """Not as the product of CPUs with counters, processes or queues: twice as much is twice."""
+    once, twice = calls(200), calls(400)
+    assert twice < 2.4 * once
+
+
+def test_counters_of_no_cpu_are_no_cpus() -> None:
+    """As an agent that is none may name them."""
+    record = shared(LOAD_MS + 100, hog(100, pinned=False))
+    (phase,) = record.phases
+    strange = dict.fromkeys(("cpu.abc.idle_ns", f"cpu.{'9' * 5000}.idle_ns", "cpu.idle_ns"), 1)
+    before, after = (
+        {**at, "machine": replace(at["machine"], counters={**at["machine"].counters, **strange})}
+        for at in (phase.before, phase.after)
+    )
+    with_them = replace(record, phases=(replace(phase, before=before, after=after),))
+    assert cpu_findings(record) == cpu_findings(with_them)
+    assert judge(record).cpus == judge(with_them).cpus

@@ -134,4 +134,5 @@ def test_a_cpus_share_is_of_its_own_time() -> None:
         "cpu.1.iowait_ns": 10,
         "cpu.2.user_ns": 0,
     }
+    values |= {"cpu.abc.idle_ns": 1, f"cpu.{'9' * 5000}.idle_ns": 1}  # of no CPU
     assert {1: CpuShare(0.4, 0.3)} == cpu_shares(Deltas("machine", SECOND_NS, values, ()))

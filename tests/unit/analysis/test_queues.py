@@ -111,6 +111,23 @@ def test_a_queue_has_packets_drops_interrupts_and_the_cpu_that_took_them() -> No
     ] == uses
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "abc", "٣"])
+def test_queues_and_cpus_of_absurd_numbers_are_none(number: str) -> None:
+    """As an agent that is none may name them."""
+    moves = {
+        f"qstats.receive0.rx-{number}.packets": 1,
+        f"qstats.receive0.rx-{number}.hw-drops": 1,
+        f"qdisc.receive0.tx_queue_{number}.packets": 1,
+        "qstats.receive0.rx-0.packets": 900,
+    }
+    interrupts = {f"interrupt.4.cpu{number}": 9, f"interrupt.{number}.cpu0": 9}
+    interrupts["interrupt.4.cpu1"] = 5
+    card = {"driver": "virtio_net", "queue_irqs": {"0": 4}}
+    uses = used({"right": moves, "machine": interrupts}, right=card)
+    assert ("right rx-0", 900, None, 5, (1,)) in uses
+    assert {"right rx-0", "right tx-0", "left tx-0"} >= {use[0] for use in uses}
+
+
 def test_a_veth_sends_by_its_queueing_disciplines_and_polls_on_its_threads_cpu() -> None:
     """It has no interrupt; below mq each TX queue has a discipline, and one queue has the root's."""
     left = {"qdisc.send0.packets": 1000, "qdisc.send0.drops": 7}

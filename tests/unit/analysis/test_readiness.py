@@ -396,6 +396,7 @@ def test_the_worst_comes_first_and_the_unknown_last(lab: Lab) -> None:
     assert "unknown" == results[3].status
 
 
+PCIE = INSPECTION.pcie or {}
 NEVER_UNKNOWN = {"control_path"}
 """A controller that came by no SSH connection shares no path."""
 
@@ -450,6 +451,10 @@ def test_what_a_host_does_not_have_spoils_nothing(check: str, case: Case, lab: L
         ("flow_hash_idle", Case("", "", {"interface": "eth9"})),
         ("queue_nodes", Case("", "", {"queue_cpus": {}})),
         ("pcie", Case("", "", inspection={"pcie": {"max_link_speed": "Unknown"}})),
+        *(
+            ("pcie", Case("", "", inspection={"pcie": {**PCIE, "current_link_width": width}}))
+            for width in ("1.2.3", ".", "9" * 5000, "٣")
+        ),
     ],
 )
 def test_what_is_not_counted_is_unknown(check: str, case: Case, lab: Lab) -> None:

@@ -116,6 +116,26 @@ def test_cpus_are_those_of_the_interfaces_node(role: Role, cpus: tuple[int, ...]
     assert cpus == proposed_cpus(own, role, facts("right", boot_id="another"))
 
 
+class Cpu(int):
+    """The number of a CPU that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Cpu.compared += 1
+        return int(self) == other
+
+
+def test_cpus_of_a_node_are_looked_up() -> None:
+    """Each CPU with each of its node took minutes for tens of thousands."""
+    cpus = range(1000)
+    node = {"0": tuple(map(Cpu, cpus))}
+    own = facts("left", tuple(map(Cpu, cpus)), numa_nodes=node, interface_node=0)
+    assert tuple(cpus) == proposed_cpus(own, "receiver", facts("right", boot_id="another"))
+    assert Cpu.compared < 10 * len(cpus)
+
+
 def test_hosts_on_one_machine_split_its_cpus() -> None:
     """The receiver has the lower half; a single CPU is shared, and an unknown node is no node."""
     triple, single = facts("left", (0, 1, 2)), facts("left", (0,), numa_nodes={})

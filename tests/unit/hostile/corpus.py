@@ -26,7 +26,7 @@ from hostile.answers import answered
 from hostile.forked import commands
 from udpbench.definition.load import load_lab
 from udpbench.errors import UdpbenchError
-from udpbench.model import DAY_NS, Change, Setting
+from udpbench.model import COUNTERS_MAX, DAY_NS, Change, Setting
 from udpbench.report.data_frames import read_run as read_frames
 from udpbench.report.embedded_data import HEAD, LINK, packed
 from udpbench.store.dataset import read_runs, write_runs
@@ -248,6 +248,59 @@ def _late_millisecond(at: Path) -> Work:
     return commands(("report", "--format", "html", "--out", "out", "run"))
 
 
+MEASURED = (1, "record", "phases", 0)
+RIGHT_FACTS = (1, "record", "facts", "right")
+MANY = 4096
+"""CPUs of a host, which all counters and processes name."""
+
+
+def _with_values(places: dict[tuple[Any, ...], Any], data: bytes) -> bytes:
+    for place, value in places.items():
+        data = with_value(data, place, json.dumps(value))
+    return data
+
+
+def _many(_: object = None) -> dict[tuple[Any, ...], Any]:
+    """Return a host of many CPUs on which no worker is pinned."""
+    cpus = [*range(MANY)]
+    queues = {f"{cpu}": [cpu] for cpu in cpus}
+    irqs = {f"{cpu}": 4 for cpu in cpus}
+    counters = {f"cpu.{cpu}.idle_ns": cpu for cpu in cpus}
+    counters |= {f"interrupt.4.cpu{cpu}": cpu for cpu in cpus}
+    process = {"name": "p", "cpu_ns": 10**8, "whose": "other"}
+    facts = {"cpus": cpus, "siblings": queues, "queue_cpus": queues, "queue_irqs": irqs}
+    return {
+        **{(*RIGHT_FACTS, key): value for key, value in facts.items()},
+        (*MEASURED, "stats", 1, "cpu"): None,
+        (*MEASURED, "before", "right", "counters"): counters,
+        (*MEASURED, "after", "right", "counters"): dict.fromkeys(counters, 10**9),
+        (*MEASURED, "after", "right", "processes"): [{**process, "pid": cpu} for cpu in cpus],
+    }
+
+
+def _named_strangely(name: str) -> dict[tuple[Any, ...], Any]:
+    """Return counters whose numbers are none."""
+    names = ("cpu.{}.idle_ns", "cpu.{}.user_ns", "interrupt.4.cpu{}", "interrupt.{}.cpu0")
+    names += ("qstats.receive0.rx-{}.packets", "qdisc.receive0.tx_queue_{}.packets")
+    counters = {each.format(name): 1 for each in names}
+    return {
+        (*RIGHT_FACTS, "queue_irqs"): {"0": 4},
+        (*MEASURED, "before", "right", "counters"): counters,
+        (*MEASURED, "after", "right", "counters"): dict.fromkeys(counters, 2),
+    }
+
+
+def _numbered() -> Iterator[tuple[str, dict[tuple[Any, ...], Any]]]:
+    """Yield what has many numbers, and numbers that are none."""
+    yield "many-cpus", _many()
+    for label, name in (("word", "abc"), ("digits", "9" * 5000), ("arabic", "٣")):
+        yield f"counters-{label}", _named_strangely(name)
+        for key, value in (("queue_cpus", [0]), ("queue_irqs", 4), ("siblings", [0])):
+            yield f"{_named(key)}-{label}", {(*RIGHT_FACTS, key): {name: value}}
+        process = {"pid": 1, "name": "p", "cpu_ns": 10**8, "whose": "run", "by_cpu_ns": {name: 5}}
+        yield f"by-cpu-{label}", {(*MEASURED, "after", "right", "processes"): [process]}
+
+
 def _no_folder(make: Callable[[Path], None], at: Path) -> Work:
     misplaced(make, at / "run")
     return commands(*LOOKS)
@@ -276,6 +329,9 @@ def runs() -> Iterator[tuple[str, Case]]:
         ),
         "no-blocks": partial(with_value, place=(0, "experiments", 0, "compare"), value=NO_BLOCKS),
     }.items():
+        yield f"run-{label}", partial(_changed_run, "run.jsonl", change)
+    for label, places in _numbered():
+        change = partial(_with_values, places)
         yield f"run-{label}", partial(_changed_run, "run.jsonl", change)
     yield "run-late-millisecond", _late_millisecond
     for make in NO_FILES:
@@ -766,6 +822,12 @@ def agents() -> Iterator[tuple[str, Case]]:
     for label in ("infinite", "digits", "negative", "escapes", "deep"):
         body = b'{"id":%ID,"clock_ns":' + VALUES[label].encode() + b',"result":null}'
         yield f"answer-clock-{label}", partial(_answer, body)
+    counters = json.dumps({f"a.{n}": 1 for n in range(COUNTERS_MAX + 1)})
+    snapshot = f'{{"host":"left","clock_ns":1,"counters":{counters}}}'
+    yield "answer-counters", partial(_answer, f'{{"id":%ID,"result":{snapshot}}}'.encode())
+    look = '{"snapshot":{"host":"left","clock_ns":1,"counters":{}},"interfaces":[],"sockets":[],'
+    look += '"counts":{"abc":{}}}'
+    yield "answer-cookies", partial(_answer, f'{{"id":%ID,"result":{look}}}'.encode())
     for label, body in {
         "id-list": b'{"id":[%ID]}',
         "id-object": b'{"id":{}}',
