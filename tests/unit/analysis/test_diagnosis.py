@@ -260,12 +260,6 @@ def test_sysctls_that_are_no_numbers_are_none(text: str) -> None:
     assert judge(changed("burst", facts=shown)).diagnosis
 
 
-def test_the_queues_of_a_cpu_are_gathered_once() -> None:
-    """A tuple made anew for each queue took the square of their number."""
-    queues = {str(queue): (0,) for queue in range(2000)}
-    assert judge(changed("burst", facts={"queue_cpus": queues})).diagnosis
-
-
 def test_few_rules_are_not_the_reason() -> None:
     """Nor are many that few packets pass."""
     assert "firewall" not in names(changed("firewall", facts={"firewall_rules": 20}))

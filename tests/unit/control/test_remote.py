@@ -159,6 +159,21 @@ def test_what_a_program_printed_keeps_its_lines(monkeypatch: pytest.MonkeyPatch)
     assert "one\ntwo\n" == client.close()
 
 
+def test_more_than_a_record_may_hold_is_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's own folder could not be read again; and a cookie is a number."""
+    channel = Noting(None)
+    client = AgentClient(channel, "sender", "eth3", ("namespace",))
+    many = {**SNAPSHOT, "host": "left", "counters": {f"a.{n}": 1 for n in range(140_000)}}
+    monkeypatch.setattr(channel, "request", lambda *_, **__: many)
+    what = "left: snapshot: malformed reply: Snapshot.counters: 140000 entries, at most 131072"
+    with pytest.raises(AgentError, match=f"^{what}$"):
+        client.snapshot()
+    look = {"snapshot": {**many, "counters": {}}, "interfaces": [], "sockets": []}
+    monkeypatch.setattr(channel, "request", lambda *_, **__: {**look, "counts": {"abc": {}}})
+    with pytest.raises(AgentError, match=r"^left: look: malformed reply: .*'abc'$"):
+        client.look(None, None, exact=False)
+
+
 def test_a_host_speaks_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counters of another host would be taken for that host's."""
     channel = Noting(None)

@@ -250,7 +250,7 @@ def _late_millisecond(at: Path) -> Work:
 
 MEASURED = (1, "record", "phases", 0)
 RIGHT_FACTS = (1, "record", "facts", "right")
-MANY = 4096
+MANY = 2048
 """CPUs of a host, which all counters and processes name."""
 
 
