@@ -101,17 +101,17 @@ GOOD: dict[Any, Any] = {
 
 def refusals(kind: type, plain: dict[str, Any]) -> list[str]:
     """Return how a reply and a record with the same are refused."""
-    said = []
+    errors = []
     whole = {**GOOD[kind], **plain}
     try:
         decode(kind, whole)
     except ValueError as error:
-        said.append(str(error))
+        errors.append(str(error))
     try:
         _validated(TypeAdapter(kind), whole, "run.jsonl:2")
     except RecordError as error:
-        said.append(str(error))
-    return said
+        errors.append(str(error))
+    return errors
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,12 @@ def test_what_hosts_cannot_offer_skips_the_trial_with_the_reason(
     golden.check(str(caught.value))
 
 
+def test_a_kernel_of_an_absurd_number_meets_no_need(lab: Lab) -> None:
+    """As an agent that is none may call it."""
+    with pytest.raises(Unavailable):
+        bind(trial(needs={"receiver": {"kernel": "6.2+"}}), lab, both(kernel=f"{'9' * 5000}.1"))
+
+
 def test_a_built_in_lab_meets_the_need_of_one(lab: Lab) -> None:
     """Needs that are met change nothing."""
     is_so = {"cpus": 1, "rx_queues": 1, "smt": False, "driver": "veth", "kernel": "6.9+"}

@@ -11,7 +11,7 @@ import pytest
 from analysis.build import START_NS, experiment, paced, record, worker
 
 from report.stored import printed, stored
-from udpbench.analysis.rates import pps_by_bin
+from udpbench.analysis.rates import link_megabits, pps_by_bin
 from udpbench.analysis.readings import readings_of
 from udpbench.model import INTEGERS, LIMITS, SECOND_NS, Histogram, Sample, Snapshot, Stall
 from udpbench.report.data_frames import frames
@@ -25,6 +25,14 @@ MOST = INTEGERS[1]
 def sample(clock_ns: int = START_NS, **changes: Any) -> Sample:
     """Return a sample of the sender."""
     return replace(Sample("left.sender0", clock_ns, {"sent_packets": 5}), **changes)
+
+
+def test_a_link_of_an_absurd_speed_has_none() -> None:
+    """Python reads no number of so many digits."""
+    assert (10, None) == (
+        link_megabits("10 Mb/s, full duplex"),
+        link_megabits(f"{'9' * 5000} Mb/s"),
+    )
 
 
 @pytest.mark.parametrize("stamps", [(START_NS, 2**62), (0, 2**62), (2**62, 2**62 + 1), (9, 8)])
