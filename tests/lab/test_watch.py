@@ -20,6 +20,7 @@ import udpbench
 pytestmark = [pytest.mark.apart, pytest.mark.lab]
 
 LIMIT_S = 60
+KERNEL = tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
 HOLDER = r"""
 import fcntl, os, socket, struct, sys
 from udpbench.agent.host.socket_options import SO_ATTACH_FILTER, attach_filter
@@ -134,6 +135,7 @@ def losing(look: Look) -> dict[int, tuple[int, list[str]]]:
     }
 
 
+@pytest.mark.skipif(KERNEL < (6, 15), reason="watch --exact needs Linux 6.15")
 def test_each_socket_that_drops_is_named_with_its_reason_and_no_other(holder: Holder) -> None:
     """Two hundred sockets, three of which drop for three reasons, and one that came and went."""
     look, code = watch_until(
