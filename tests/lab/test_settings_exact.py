@@ -512,7 +512,7 @@ def test_whatever_an_interface_has_lost_is_not_called_restored(receiver: Inside)
 
 
 def test_what_others_add_or_let_expire_is_theirs(receiver: Inside) -> None:
-    """Leases, routes of daemons, and what comes in addition."""
+    """Leases, routes of daemons, what routers advertise, and what comes in addition."""
     receiver.shell(
         "ip address add 10.9.8.8/24 dev receive0 valid_lft 999 preferred_lft 999"
         "; ip route add 10.5.0.0/16 dev receive0 proto bird"
@@ -521,5 +521,6 @@ def test_what_others_add_or_let_expire_is_theirs(receiver: Inside) -> None:
     receiver.shell(
         "ip address del 10.9.8.8/24 dev receive0; ip route del 10.5.0.0/16"
         "; ip address add fd01::1/64 dev receive0; ip route add 10.6.0.0/16 dev receive0"
+        "; sysctl -qw net.ipv6.conf.receive0.hop_limit=9"
     )
     receiver.call("restore")

@@ -18,6 +18,15 @@ from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.kind import Kind
 
 PARAMETERS = ("net/ipv4/conf", "net/ipv4/neigh", "net/ipv6/conf", "net/ipv6/neigh")
+NOT_OURS = frozenset(
+    f"net/ipv6/{name}"
+    for name in (
+        *("conf/mtu", "conf/hop_limit", "conf/stable_secret"),
+        *("neigh/base_reachable_time", "neigh/base_reachable_time_ms"),
+        *("neigh/retrans_time", "neigh/retrans_time_ms"),
+    )
+)
+"""What any advertisement of a router sets (net/ipv6/ndisc.c), and a secret."""
 LINK = ("IFLA_MTU", "IFLA_TXQLEN", "IFLA_ADDRESS", "IFLA_GROUP", "IFLA_MASTER")
 FLAGS = 0x1 | 0x80 | 0x100 | 0x200 | 0x1000  # IFF_UP, NOARP, PROMISC, ALLMULTI, MULTICAST
 OF_DEVICE = ("threaded", "napi_defer_hard_irqs", "gro_flush_timeout")
@@ -80,7 +89,7 @@ def _parameters(host: Host, interface: str) -> Iterator[tuple[str, str]]:
     for room in PARAMETERS:
         for name in files.names(host, f"/proc/sys/{room}/{interface}"):
             text = files.read(host, f"/proc/sys/{room}/{interface}/{name}")
-            if text is not None and name != "stable_secret":
+            if text is not None and f"{room}/{name}" not in NOT_OURS:
                 yield f"{room}/*/{name}", text
 
 
