@@ -331,7 +331,7 @@ def run_lab_tests(
     if os.geteuid() != 0 and not os.environ.get("UDPBENCH_REQUIRE_LAB"):
         session.skip(f"the lab tests need root: sudo python3 noxfile.py {session.name}")
     install_system_packages(packages)
-    beside = ("--numprocesses=3", "--dist=loadgroup")
+    beside = ("--numprocesses=3", "--dist=loadfile")
     may_be_empty = (0, NO_TEST)
     for which, workers, codes in (
         ("apart", beside, may_be_empty),

@@ -39,21 +39,8 @@ def pytest_configure() -> None:
         subprocess.run(("mount", *words), check=True)
 
 
-def shares_fixture(item: pytest.Item) -> bool:
-    """Return whether a test has a fixture that others of its file have, too."""
-    known = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest names no other way
-    return any(each.scope == "module" for listed in known.values() for each in listed)
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip every lab test where they cannot run, or stop where they must.
-
-    Tests of a file that share a fixture are of one worker.
-    """
-    for item in items:
-        if shares_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+    """Skip every lab test where they cannot run, or stop where they must."""
     why = lacking(os.geteuid())
     if why is None:
         return
