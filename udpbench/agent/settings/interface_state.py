@@ -10,12 +10,15 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from udpbench.agent.host import files
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings import link_flap
+from udpbench.agent.settings.card import QUEUE_FILES
 from udpbench.agent.settings.kind import Kind
+from udpbench.agent.settings.queue_polling import DEVICE_ATTRIBUTES
 
 PARAMETERS = ("net/ipv4/conf", "net/ipv4/neigh", "net/ipv6/conf", "net/ipv6/neigh")
 NOT_OURS = frozenset(
@@ -29,8 +32,6 @@ NOT_OURS = frozenset(
 """What any advertisement of a router sets (net/ipv6/ndisc.c), and a secret."""
 LINK = ("IFLA_MTU", "IFLA_TXQLEN", "IFLA_ADDRESS", "IFLA_GROUP", "IFLA_MASTER")
 FLAGS = 0x1 | 0x80 | 0x100 | 0x200 | 0x1000  # IFF_UP, NOARP, PROMISC, ALLMULTI, MULTICAST
-OF_DEVICE = ("threaded", "napi_defer_hard_irqs", "gro_flush_timeout")
-OF_QUEUE = ("rps_cpus", "rps_flow_cnt", "xps_cpus", "xps_rxqs")
 LASTING = (0, 3, 4)
 """RTPROT_UNSPEC, BOOT and STATIC: daemons and routers change their routes at any time, and those of
 the kernel come and go with addresses."""
@@ -111,10 +112,10 @@ def _in_words(fields: Mapping[str, Any]) -> str:
 
 def _queues(host: Host, interface: str) -> Iterator[tuple[str, str]]:
     folder = f"/sys/class/net/{interface}"
-    for name in OF_DEVICE:
+    for name in DEVICE_ATTRIBUTES:
         yield from _text(host, folder, name)
     for queue in files.names(host, f"{folder}/queues"):
-        for name in OF_QUEUE:
+        for name in chain.from_iterable(QUEUE_FILES.values()):
             yield from _text(host, f"{folder}/queues", f"{queue}/{name}")
 
 

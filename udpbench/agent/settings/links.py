@@ -14,8 +14,6 @@ from udpbench.agent.host.system import Host, link_kind
 from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.kind import Command, Kind
 
-IFF_UP = 1  # include/uapi/linux/if.h
-
 
 class Up(Kind):
     """Whether an interface is up (IFF_UP, not whether it has a carrier).
@@ -31,7 +29,7 @@ class Up(Kind):
 
     def read(self, host: Host, target: str) -> bool:
         """Return whether the interface is up."""
-        return bool(host.link(target)["flags"] & IFF_UP)
+        return bool(host.link(target)["flags"] & link_flap.IFF_UP)
 
     def check(self, host: Host, target: str, value: bool, now: bool) -> None:
         """Refuse to take it up if it would be without some neighbours when it is down again."""
