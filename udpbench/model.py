@@ -111,9 +111,15 @@ TRIALS_MAX = 100_000
 (``json_lines.MOST_BYTES``)."""
 COUNTERS_MAX = 2**17
 """Of one host at one time; 64 queues with interrupts on each of 1024 CPUs are half of it."""
+THREADS_MAX = 64
+"""Of one worker, those that ran most."""
+SEEN_MAX = 32
+"""Of states and system calls in which a thread was seen."""
 LENGTHS = {
     "values": SWEPT_MAX,
     "counters": COUNTERS_MAX,
+    "threads": THREADS_MAX,
+    **dict.fromkeys(("looks", "calls"), SEEN_MAX),
     **dict.fromkeys(("cpus", "cpus_seen", "by_cpu_ns"), CPUS_MAX),
     **dict.fromkeys(("numa_nodes", "siblings", "cache_siblings"), CPUS_MAX),
     **dict.fromkeys(("queue_cpus", "queue_irqs", "tx_queue_irqs", "processes", "stats"), 2**16),
@@ -956,6 +962,22 @@ class LogFiles:
 
 
 @dataclass(frozen=True)
+class ThreadUse:
+    """One thread of a receiver or sender between two looks at it during a phase."""
+
+    name: str
+    running_ns: int
+    runnable_ns: int
+    """It waited for a CPU: the second number of its schedstat."""
+    elapsed_ns: int
+    """Between the two looks."""
+    looks: dict[str, int] = field(default_factory=dict)
+    """State, a letter of proc_pid_stat(5) → how many looks saw it so."""
+    calls: dict[str, int] = field(default_factory=dict)
+    """System call → in how many looks it slept in it; ``other`` for those not known by name."""
+
+
+@dataclass(frozen=True)
 class WorkerStats:
     """Counts of one worker; keys of ``counts`` are the C field names (native/udpbench.h).
 
@@ -989,6 +1011,10 @@ class WorkerStats:
     log: Optional[LogFiles] = None
     zerocopy: Optional[bool] = None
     """By AF_XDP: the driver reads or writes its frames without a copy, as read back."""
+    threads: tuple[ThreadUse, ...] = ()
+    """Of its processes; of a worker of our loops its own thread alone."""
+    filtered: Optional[bool] = None
+    """A socket of its has a filter (SO_ATTACH_FILTER, SO_ATTACH_BPF); None: not known."""
 
 
 PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}

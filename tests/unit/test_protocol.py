@@ -14,10 +14,13 @@ from udpbench.model import (
     COUNTERS_MAX,
     CPUS_MAX,
     LENGTHS,
+    SEEN_MAX,
+    THREADS_MAX,
     Facts,
     Process,
     Sample,
     Snapshot,
+    ThreadUse,
     WorkerSpec,
     WorkerStats,
 )
@@ -91,10 +94,12 @@ def test_one_of_several_kinds_is_taken(golden: Golden) -> None:
         decode(WorkerSpec, {**send, "send": {"gso": "some"}})
 
 
+THREAD = ThreadUse("a", 1, 2, 3, {"S": 4}, {"recvmmsg": 4})
 GOOD: dict[Any, Any] = {
     Facts: encode(facts_of("right", "receive0", "10.0.0.1/24")),
     Process: encode(Process(1, "a", 1, "run")),
     Snapshot: encode(Snapshot("right", 1, {})),
+    ThreadUse: encode(THREAD),
     WorkerStats: encode(WorkerStats("right.receiver0", "receiver", 0, {})),
 }
 
@@ -125,6 +130,9 @@ def refusals(kind: type, plain: dict[str, Any]) -> list[str]:
         (Facts, "queue_irqs", {f"{n}": 4 for n in range(2**16)}),
         (Process, "by_cpu_ns", {f"{n}": 1 for n in range(CPUS_MAX)}),
         (WorkerStats, "cpus_seen", [*range(CPUS_MAX)]),
+        (WorkerStats, "threads", [encode(THREAD)] * THREADS_MAX),
+        (ThreadUse, "looks", {f"{n}": 1 for n in range(SEEN_MAX)}),
+        (ThreadUse, "calls", {f"{n}": 1 for n in range(SEEN_MAX)}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -136,7 +144,9 @@ def test_replies_and_records_have_the_same_lengths(kind: type, key: str, most: A
         more = {"0": [*most["0"], 0]}
     else:
         more = (
-            {**most, "99999": next(iter(most.values()))} if isinstance(most, dict) else [*most, 0]
+            {**most, "99999": next(iter(most.values()))}
+            if isinstance(most, dict)
+            else [*most, most[-1]]
         )
     reply, in_record = refusals(kind, {key: more})
     assert f"{kind.__name__}.{key}: {LENGTHS[key] + 1} entries, at most {LENGTHS[key]}" == reply
