@@ -1410,6 +1410,12 @@ class CpuLoad:
 Certainty = Literal["certain", "likely", "to be tested"]
 
 
+UNKNOWN = "unknown"
+"""Name of a loss whose cause the evidence does not tell."""
+ALL = 0.95
+"""Share of a loss from which on it is called all of it."""
+
+
 @dataclass(frozen=True)
 class Bottleneck:
     """One thing that limits a trial, with the evidence for it."""
@@ -1431,6 +1437,10 @@ class Bottleneck:
     """The numbers that speak for it: shares of the time in which packets came, counts, limits."""
     words: Mapping[str, str] = field(default_factory=dict)
     """What fills the <angles> of its remedy, and of the steps that ``udpbench tune`` tries."""
+    share: Optional[float] = None
+    """Of all packets that were lost; None of what was seen beside the causes of the loss."""
+    sets: tuple[str, ...] = ()
+    """``path=value`` for ``--set``: the first thing to try; empty if no setting helps."""
 
     @property
     def sentence(self) -> str:
@@ -1441,13 +1451,16 @@ class Bottleneck:
     def place(self) -> str:
         """Return ``Lost at udp_rcvbuf``, or that nothing was."""
         nowhere = {"": "Nothing was lost", "unsent": "Not offered", "unaccounted": "Unaccounted"}
-        return nowhere.get(self.stage, f"Lost at {self.stage}")
+        share = self.share or 0.0
+        part = f" ({100 * share:.0f} % of the loss)" if 0 < share < ALL else ""
+        return nowhere.get(self.stage, f"Lost at {self.stage}") + part
 
     @property
     def why(self) -> str:
         """Return what limits it, with how certain that is."""
         causes = {"certain": "", "likely": "; likely cause", "to be tested": "; possible cause"}
-        return f"{causes[self.certainty]}: {self.what}."
+        sure = "" if self.name == UNKNOWN else causes[self.certainty]
+        return f"{sure}: {self.what}."
 
     @property
     def helps(self) -> str:

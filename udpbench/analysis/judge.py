@@ -66,17 +66,18 @@ def judge(record: TrialRecord) -> Result:
     # A stream has no packets that could be lost on the way: a baseline, and no ledger.
     ledger = make_ledger(measured) if record.trial.traffic.protocol == "udp" else None
     findings = record.findings + check(measured)
+    valid = all(finding.severity != "invalid" for finding in findings)
     result = Result(
         trial=record.trial,
         status=record.status,
-        valid=all(finding.severity != "invalid" for finding in findings),
+        valid=valid,
         findings=findings,
         numbers=_numbers(measured, ledger),
         ledger=ledger,
         workers=_workers(measured),
         stalls=_stalls(measured),
         cpus=cpu_loads(measured),
-        diagnosis=diagnose(measured, ledger),
+        diagnosis=diagnose(measured, ledger, valid),
         took_ns=took_ns(record),
         lag=rates.lag(measured),
         full_line_bps=rates.full_line_bps(measured),

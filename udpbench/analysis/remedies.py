@@ -5,6 +5,8 @@ Owns every text that recommends something; a name that two of them share has one
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -105,6 +107,11 @@ inline | have the receiver's CPUs do it: link.receive napi, on a host RPS or ano
 sender_queue | raise rate or limit of the queue, or lower the load
 sender_cpu | give the sender more workers or CPUs, a larger batch, or GSO
 small_buffer | raise receive.buffer, starting with <buffer>
+small_buffer_of_program | raise SO_RCVBUF in the program (and net.core.rmem_max)
+standstill | check what stopped it (a signal, a debugger, a frozen cgroup, a lock), then repeat
+reader_sleeps | have it read while datagrams wait, and do its waiting elsewhere; no buffer helps
+reader_pauses | have it read more often, or give its socket a buffer for all that comes in a pause
+stopped_sender | check what stopped it (a signal, a debugger, a frozen cgroup), then repeat
 short_ring | lengthen the ring, or move its interrupt to a CPU that is always free
 shared_socket | give each reader a socket and a CPU of its own: receive.sockets reuseport
 unmerged | read merged datagrams: receive.gro true
@@ -137,16 +144,16 @@ def helps_at(place: str) -> str:
 
 
 _STEPS = """\
-small_buffer udp_rcvbuf | application | buffer=<buffer> | receive.buffer=<buffer>
-small_buffer udp_rcvbuf | application | buffer=<large_buffer> | receive.buffer=<large_buffer>
+small_buffer | application | buffer=<buffer> | receive.buffer=<buffer>
+small_buffer | application | buffer=<large_buffer> | receive.buffer=<large_buffer>
 udp_memory | machine | udp_mem=<udp_pages> | settings.receiver.sysctl.net.ipv4.udp_mem=<udp_mem>
 inline | host | napi | settings.receiver.link.receive=napi
 inline | host | rps | settings.receiver.link.receive=rps
-small_backlog rx_backlog | machine | backlog=<backlog>
+small_backlog | machine | backlog=<backlog>
   | settings.receiver.sysctl.net.core.netdev_max_backlog=<backlog>
-small_backlog rx_backlog | machine | backlog=<large_backlog>
+small_backlog | machine | backlog=<large_backlog>
   | settings.receiver.sysctl.net.core.netdev_max_backlog=<large_backlog>
-short_ring rx_ring | host | ring=<ring> | settings.receiver.ethtool.rings.rx=<ring>
+short_ring | host | ring=<ring> | settings.receiver.ethtool.rings.rx=<ring>
 firewall | host | accept-first | settings.receiver.firewall.udp=<port>
   ; settings.receiver.firewall.accept=true; settings.receiver.firewall.notrack=true
 shared_socket | application | one-reader | receive.workers=1
@@ -185,6 +192,24 @@ def _read_steps(text: str) -> dict[str, tuple[RemedyStep, ...]]:
 
 REMEDY_STEPS = _read_steps(_STEPS)
 """Bottleneck → the steps against it."""
+_ANGLES = re.compile(r"<(\w+)>")
+
+
+def filled(step: RemedyStep, words: Mapping[str, str]) -> RemedyStep | None:
+    """Return a step with its <angles> filled in; None if a word is missing."""
+    texts = (step.name, *step.sets)
+    if any(word not in words for text in texts for word in _ANGLES.findall(text)):
+        return None
+    name, *sets = (_ANGLES.sub(lambda match: words[match[1]], text) for text in texts)
+    return RemedyStep(step.scope, name, tuple(sets))
+
+
+def sets_against(name: str, words: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what the first step against a bottleneck sets; empty if nothing is known to help."""
+    steps = (filled(step, words) for step in REMEDY_STEPS.get(name, ()))
+    return next((step.sets for step in steps if step is not None), ())
+
+
 BEYOND_SETTINGS = {
     "reader_work": "a faster reader",
     "reader_system": "a reader that reads more in a call, or more CPUs",

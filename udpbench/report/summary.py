@@ -475,23 +475,29 @@ def worst_stage(result: Result) -> str:
 
 
 def diagnosed(chapter: Chapter) -> list[str]:
-    """Return a sentence for each bottleneck that ranks first at any point.
+    """Return a sentence for each cause of a loss at any point, alike points together.
 
-    With the numbers of the representative trial that lost most by it, else of the first one.
+    With the numbers of the representative trial that lost most by it, else of the first one; of an
+    invalid trial with the reason.
     """
-    limited: dict[str, list[tuple[Point, Bottleneck]]] = {}
+    limited: dict[str, list[tuple[Point, tuple[Bottleneck, ...]]]] = {}
     for point in chapter.points:
         result = representative(point)
         if result is not None and result.diagnosis:
-            first = result.diagnosis[0]
-            limited.setdefault(f"{first.name} {first.stage}", []).append((point, first))
+            main = [each for each in result.diagnosis[1:] if each.share is not None]
+            causes = (result.diagnosis[0], *main)
+            key = " ".join(f"{each.name} {each.stage}" for each in causes)
+            limited.setdefault(key, []).append((point, causes))
     lines = []
     for alike in limited.values():
-        _, worst_of = max(alike, key=lambda pair: pair[1].packets)
+        point, causes = max(alike, key=lambda pair: pair[1][0].packets)
+        worst_of = causes[0]
         names = [name_of(point) for point, _ in alike]
         head = ", ".join(names) if len(names) <= FEW_POINTS else f"{len(names)} points"
         but = "" if worst_of.stage else but_lossy([r for point, _ in alike for r in point.results])
-        text = worst_of.sentence + but
+        text = " ".join(each.sentence for each in causes) + but
+        if not point.valid:
+            text = f"Invalid, {reason(point)}. {text}"
         lines.append(f"{head}: {text}" if len(chapter.points) > 1 else text)
     return lines
 

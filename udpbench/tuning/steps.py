@@ -5,14 +5,11 @@ Owns which steps the user allows, and which exclude each other. Pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from udpbench.analysis.remedies import REMEDY_STEPS, RemedyStep
+from udpbench.analysis.remedies import REMEDY_STEPS, RemedyStep, filled
 from udpbench.model import Bottleneck, Tune
-
-_ANGLES = re.compile(r"<(\w+)>")
 
 
 @dataclass(frozen=True)
@@ -78,11 +75,8 @@ def sets_of(steps: Sequence[TuningStep]) -> tuple[str, ...]:
 
 
 def _filled(remedy: RemedyStep, against: str, words: Mapping[str, str]) -> TuningStep | None:
-    texts = (remedy.name, *remedy.sets)
-    if any(word not in words for text in texts for word in _ANGLES.findall(text)):
-        return None
-    name, *sets = (_ANGLES.sub(lambda match: words[match[1]], text) for text in texts)
-    return TuningStep(against, remedy.scope, name, tuple(sets))
+    step = filled(remedy, words)
+    return TuningStep(against, step.scope, step.name, step.sets) if step is not None else None
 
 
 def _overlap(path: str, other: str) -> bool:

@@ -55,7 +55,8 @@ PLANTED = {
 BOTTLENECKS = {
     *("failing_calls", "inline", "sender_queue", "sender_cpu", "small_buffer", "short_ring"),
     *("shared_socket", "unmerged", "one_queue", "shared_cpu", "reader_work", "reader_system"),
-    *("receive_cpu", "late_readers", "nothing", "bounded_loss", "unaccounted"),
+    *("receive_cpu", "late_readers", "nothing", "bounded_loss", "unaccounted", "standstill"),
+    *("reader_sleeps", "reader_pauses", "small_buffer_of_program", "stopped_sender"),
 }
 """Those that are neither a stage nor a readiness check; ``late_readers`` is of a search alone."""
 
@@ -317,13 +318,6 @@ def test_a_reader_without_a_cpu_of_its_own() -> None:
     assert "the reader's thread is full (100 %" in judge(anywhere).diagnosis[0].what
 
 
-def test_a_hypervisor_takes_the_readers_cpu() -> None:
-    """Certain from a fifth of it on."""
-    for stolen_ns, sure in ((2 * 10**8, "likely"), (6 * 10**8, "certain")):
-        robbed = changed("slow-work", counters={"machine": {"cpu.0.steal_ns": stolen_ns}})
-        assert ("steal", sure) == first(robbed)
-
-
 def test_a_governor_is_to_be_tested() -> None:
     """Behind what is sure; not where the sender limits."""
     saving: dict[str, Any] = {"environment": {"governor": "powersave"}}
@@ -372,7 +366,7 @@ def test_calls_that_fail_are_no_lack_of_cpu() -> None:
     """Not sent, since the kernel refused."""
     refused = changed("healthy", senders={"sent_packets": 10, "econnrefused": 10**4})
     bottleneck = judge(refused).diagnosis[0]
-    assert ("failing_calls", "Not offered") == (bottleneck.name, bottleneck.place)
+    assert ("failing_calls", "unsent") == (bottleneck.name, bottleneck.stage)
     assert "most by econnrefused (10 000)" in bottleneck.what
 
 
@@ -396,7 +390,7 @@ def test_a_stage_is_told_where_nothing_is_known_of_cpus(golden: Golden) -> None:
         "right": {"snmp.Udp.RcvbufErrors": 250, "socket.77.drops": 250, "snmp.Udp.InErrors": 250}
     }
     unknown = lossy(1000, moves, 250)
-    assert ("udp_rcvbuf", "likely") == first(unknown)
+    assert ("unknown", "likely") == first(unknown)
     golden.check(judge(unknown).diagnosis[0].sentence)
 
 
@@ -479,10 +473,10 @@ def test_a_kernel_on_which_drop_reasons_were_refused_is_not_asked() -> None:
 def test_a_bounded_loss_beside_an_exact_one() -> None:
     """The larger is named first; a stage that certainly lost most is not in doubt."""
     shared = paced(hidden().lose("udp_rcvbuf", 400).lose("link", 600))
-    assert [("bounded_loss", "link or rx_ring", 600), ("udp_rcvbuf", "udp_rcvbuf", 400)] == [
+    assert [("bounded_loss", "link or rx_ring", 600), ("unknown", "udp_rcvbuf", 400)] == [
         (each.name, each.stage, each.packets) for each in judge(shared).diagnosis
     ]
-    assert ["udp_rcvbuf"] == names(paced(hidden().lose("udp_rcvbuf", 600).lose("link", 400)))
+    assert ["unknown"] == names(paced(hidden().lose("udp_rcvbuf", 600).lose("link", 400)))
     cable = Mixture(mac="standard").lose("link", 70).lose("rx_ring", 30)
     assert [("link", 70)] == [
         (each.stage, each.packets) for each in judge(paced(cable)).diagnosis
@@ -532,7 +526,7 @@ def test_packets_that_no_stage_explains(golden: Golden) -> None:
         judge(lossy(1000, moves, lost)).diagnosis
         for moves, lost in (({}, 300), ({"right": udp}, 300), ({"right": udp}, 130))
     )
-    assert [["unaccounted"], ["unaccounted", "udp_rcvbuf"], ["udp_rcvbuf"]] == [
+    assert [["unaccounted"], ["unaccounted", "unknown"], ["unknown"]] == [
         [each.name for each in limits] for limits in (missing, most, least)
     ]
     assert ("unaccounted", 300) == (missing[0].stage, missing[0].packets)

@@ -1,0 +1,714 @@
+"""The evidence of one trial: what CPUs, readers and senders did while packets came, computed once.
+
+Pure, from the record alone. Owns no verdict: ``diagnosis`` has the rules that use it. What a host
+cannot tell is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from udpbench.analysis.cpu_use import (
+    TICK_NS,
+    CpuGroup,
+    cpu_use,
+    napi_alone_ns,
+    stolen_ns,
+)
+from udpbench.analysis.ledger.ledger import losses
+from udpbench.analysis.queue_counters import by_receiver
+from udpbench.analysis.rates import (
+    IDLE_TIMES,
+    edges_ns,
+    full_line_bps,
+    host_of,
+    lag,
+    totals_at,
+    window_ns,
+)
+from udpbench.analysis.readings import Readings
+from udpbench.model import (
+    PACKETS_FIELD,
+    SAMPLE_NS,
+    SECOND_NS,
+    Ledger,
+    Role,
+    Stall,
+    ThreadUse,
+    WorkerStats,
+)
+
+FULL = 0.9
+"""Share of the time from which on a CPU is called full."""
+MUCH = 0.2
+"""Share from which on a part of what a CPU does is a reason beside the largest."""
+LAG = 0.01
+"""Share of the load's time by which receivers may be late (``Search.precision``)."""
+LEAST_WINDOW_NS = 20 * TICK_NS
+"""In less time ticks cannot tell whether a CPU was busy, and a load is no lasting one."""
+LITTLE = 0.05
+"""Share of a loss below which a cause is not named, nor makes another less certain."""
+LONG_STALL_NS = 50 * 10**6
+"""A sender that is late for its CPU stalls for less, again and again."""
+SPARE = 0.1
+"""Share of the load's time in which a reader waited for datagrams, from which on it had time."""
+SENDING = ("unsent", "tx_qdisc")
+SLEEPLESS = ("spin", "nap", "busy-poll")
+"""Ways to wait by which a CPU is busy, or not, whether datagrams come or not."""
+RECEIVING_CALLS = {
+    *("recvfrom", "recvmsg", "recvmmsg", "read", "readv", "poll", "ppoll", "select", "pselect6"),
+    *("epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring_enter"),
+}
+"""System calls in which a thread that sleeps waits for a datagram."""
+ASLEEP = ("S", "D")
+STOPPED = ("T", "t")
+LEAST_SHARE = 0.02
+"""Of the time; less is what timers and clocks cannot tell."""
+CAUSES_OF_LATE = ("stopped", "asleep", "robbed", "capacity", "buffer")
+"""Why a socket's buffer was full."""
+LOSING, LOSING_BETWEEN = 0.005, 0.05
+"""Share of an interval's packets that is a loss: counted in it, or read about when it ended."""
+LEAST_INTERVALS = 3
+"""Of 100 ms; fewer do not tell whether a load lasts."""
+LASTING = 0.8
+"""Share of the intervals that lose packets, from which on a load is more than its reader's."""
+EMPTIED = 0.25
+"""Share of the most that a queue held, below which it was emptied."""
+
+
+@dataclass(frozen=True)
+class LoadedCpu:
+    """One CPU of a role in shares of the time in which packets came."""
+
+    role: Role
+    machine: str
+    cpu: int | None
+    """None: its one worker is not pinned, and all is what that used."""
+    busy: float
+    user: float
+    """Its workers' own time, and below that of the system for them."""
+    system: float
+    workers: tuple[WorkerStats, ...] = ()
+    others: float = 0.0
+    """Other programs', at least."""
+    steal: float = 0.0
+    napi: float = 0.0
+    softirq: float = 0.0
+    queues: tuple[str, ...] = ()
+    """RX queues that it serves."""
+
+    @property
+    def full(self) -> bool:
+        """Whether no more would fit."""
+        return self.busy >= FULL
+
+    @property
+    def receiving(self) -> float:
+        """Share of NAPI's threads and of soft interrupts."""
+        return self.napi + self.softirq
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """All of it by name."""
+        names = ("busy", "user", "system", "napi", "softirq", "others", "steal")
+        return {name: round(getattr(self, name), 4) for name in names}
+
+    @property
+    def name(self) -> str:
+        """``the reader's CPU 0``, or ``CPU 2`` of one that only serves queues."""
+        whose = "the sender" if self.role == "sender" else "the reader"
+        if self.cpu is None:
+            return f"{whose}'s thread"
+        return f"{whose}'s CPU {self.cpu}" if self.workers else f"CPU {self.cpu}"
+
+    @property
+    def text(self) -> str:
+        """How busy it is, and what uses most of it."""
+        queues = f" of queue {', '.join(self.queues)}" if self.queues else ""
+        uses = {
+            f"the NAPI thread{queues}": self.napi,
+            "soft interrupts": self.softirq,
+            "the system's work for it": self.system,
+            "its own work": self.user,
+            "other programs": self.others,
+        }
+        most = max(uses, key=lambda use: uses[use])
+        part = min(uses[most] / self.busy, 1.0) if self.busy else 0.0
+        state = "full" if self.full else "busy"
+        return f"{self.name} is {state} ({100 * self.busy:.0f} %, {100 * part:.0f} % of it {most})"
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The evidence of one trial for one place at which packets ended."""
+
+    readings: Readings
+    ledger: Ledger
+    stage: str
+    """Where most packets ended of which the stage is known; empty if there are none."""
+    packets: int
+    shared: str = ""
+    """The stages that share more than that, each an interval; empty if they do not."""
+    valid: bool = True
+    """Whether the trial counts."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether no packet is missing, for certain."""
+        return not self.stage and not self.shared and self.ledger.unaccounted == 0
+
+    @property
+    def offered_all(self) -> bool:
+        """Whether a rate or a count was given, and the senders reached it."""
+        traffic = self.readings.record.trial.traffic
+        return (traffic.rate or traffic.count_packets) is not None and self.stage not in SENDING
+
+    @property
+    def limited_by_sender(self) -> bool:
+        """Whether more would have arrived if the sender had offered more."""
+        everything = self.lossless and not self.offered_all and not self.falls_behind
+        return self.stage == "unsent" or everything
+
+    @property
+    def sender_waits(self) -> bool:
+        """Whether the sender limits although it has time and never sleeps by itself."""
+        trial, cpu = self.readings.record.trial, self.sending
+        never_sleeps = trial.traffic.rate is None or trial.send.pace == "spin"
+        idles = never_sleeps and self.lasts and cpu is not None and not cpu.full
+        return self.limited_by_sender and idles
+
+    @cached_property
+    def held_up(self) -> bool:
+        """Whether it waits for the receiver's CPU: a pair's packets fill its buffer until then.
+
+        Not where a full line holds it up, however busy that CPU is.
+        """
+        peer = self.polling if self.readings.all_veth else None
+        if peer is None or not self.sender_waits or full_line_bps(self.readings) is not None:
+            return False
+        return self.is_behind(peer) if peer.workers else peer.full
+
+    @property
+    def falls_behind(self) -> bool:
+        """Whether receivers needed longer than senders: of a longer load they would lose some."""
+        return self.lossless and self.lasts and (lag(self.readings) or 0.0) > LAG
+
+    @property
+    def in_ring(self) -> bool:
+        """Whether packets were lost where the CPU of a queue did not poll in time."""
+        by_peer = ("tx_device", "link") if self.readings.record.built_in_lab else ()
+        return self.stage in ("rx_ring", "rx_backlog", *by_peer)
+
+    @property
+    def overrun(self) -> bool:
+        """Whether a backlog overflowed though its CPU receives little, whatever programs run there.
+
+        Soft interrupts come before them.
+        """
+        cpu = self.polling
+        return self.stage == "rx_backlog" and cpu is not None and cpu.receiving < MUCH
+
+    @cached_property
+    def load_ns(self) -> int:
+        """The time from the first packet to the last, of either role."""
+        roles: tuple[Role, ...] = ("sender", "receiver")
+        readings = self.readings
+        return max(window_ns(readings, readings.workers(role)) or 0 for role in roles)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the load lasted so long that no buffer is meant to hold what does not fit."""
+        return self.load_ns >= LEAST_WINDOW_NS
+
+    @cached_property
+    def sending(self) -> LoadedCpu | None:
+        """The sender's fullest CPU."""
+        return self._of("sender")
+
+    @cached_property
+    def reading(self) -> LoadedCpu | None:
+        """The fullest CPU of the readers: of those whose sockets dropped packets, if any did."""
+        return self._of("receiver")
+
+    @cached_property
+    def polling(self) -> LoadedCpu | None:
+        """The fullest CPU that serves an RX queue; None of receive work on the sender's CPU."""
+        readers = self.readings.workers("receiver")
+        cpus = [
+            self._cpu("receiver", machine, cpu, [r for r in readers if self._runs(r, machine, cpu)])
+            for machine, cpu in sorted(self.served)
+        ]
+        return _fullest(cpus)
+
+    @property
+    def late(self) -> LoadedCpu | None:
+        """The CPU that should have been faster; None where no CPU would help."""
+        if self.limited_by_sender:
+            return self.polling if self.held_up else self.sending
+        if self.in_ring:
+            return None if self.overrun else self.polling
+        slow = self.stage in ("udp_rcvbuf", "xsk_ring") or self.falls_behind
+        return self.reading if slow else None
+
+    @property
+    def lost_packets(self) -> int:
+        """Packets that ended anywhere, whether a stage explains them or not."""
+        return sum(losses(self.ledger).values()) + abs(self.ledger.unaccounted or 0)
+
+    @cached_property
+    def behind(self) -> LoadedCpu | None:
+        """The receiving CPU that is full as long as the load lasts; None if it has time."""
+        cpu = self.late
+        if cpu is None or cpu.role == "sender" or not self.lasts:
+            return None
+        if self.stage == "udp_rcvbuf":
+            return cpu if self.late_packets["capacity"] >= LITTLE * self.packets else None
+        return cpu if (cpu.full if self.in_ring or self.held_up else self.is_behind(cpu)) else None
+
+    def receiving_need(self, cpu: LoadedCpu) -> float:
+        """Return how many CPUs the receive work of all that came to a queue would take."""
+        passed = self.ledger.received_packets
+        return cpu.receiving * (passed + self.packets) / passed if passed else 0.0
+
+    @property
+    def knows_readers(self) -> bool:
+        """Whether it is known how the readers that dropped packets spent their time."""
+        return all(each.waiting is not None for each in self.readers)
+
+    @property
+    def robbed_sender(self) -> LoadedCpu | None:
+        """The sender's CPU if it is full and others took a tenth of it or more."""
+        cpu = self.sending
+        taken = cpu is not None and cpu.full and max(cpu.others, cpu.steal) >= SPARE
+        return cpu if taken else None
+
+    @cached_property
+    def long_stalls(self) -> list[Stall]:
+        """The stalls of senders of 50 ms or more: one that lacks CPU time has many short ones."""
+        return [
+            stall
+            for stats in self.readings.workers("sender")
+            for stall in stats.stalls
+            if stall.until_ns - stall.from_ns >= LONG_STALL_NS
+        ]
+
+    @cached_property
+    def stopped_sender(self) -> bool:
+        """Whether what was not offered was due while a sender stood still, and nobody robbed it."""
+        missed = sum(stall.packets for stall in self.long_stalls)
+        stopped = self.stage == "unsent" and missed >= (1 - LITTLE) * self.packets > 0
+        cpu = self.sending
+        robbed = cpu is not None and max(cpu.others, cpu.steal) >= SPARE
+        return stopped and not robbed and not self.sends_late
+
+    @cached_property
+    def sends_late(self) -> bool | None:
+        """Whether senders of a rate offered less than it all the time; None if not known."""
+        rate = self.readings.record.trial.traffic.rate
+        sent = sent_course(self.readings)
+        if rate is None or sent is None or rate.packets_per_s is None:
+            return None
+        due = rate.packets_per_s * SAMPLE_NS / SECOND_NS
+        late = [packets < (1 - LOSING_BETWEEN) * due for packets in sent]
+        return sum(late) >= LASTING * len(late)
+
+    def alone(self, cpu: LoadedCpu) -> float:
+        """Return how many such CPUs the readers' own work for the whole load would take."""
+        received = self.ledger.received_packets
+        return cpu.user * self.ledger.intended_packets / received if received else 0.0
+
+    def is_behind(self, cpu: LoadedCpu) -> bool:
+        """Whether readers have no time left: those that never sleep, if calls return datagrams."""
+        if self.readings.record.trial.receive.wait.split()[0] not in SLEEPLESS:
+            return cpu.full
+        calls, empty = (
+            sum(stats.counts.get(name, 0) for stats in cpu.workers)
+            for name in ("receive_calls", "empty_calls")
+        )
+        return calls > 0 and 1 - empty / calls >= FULL
+
+    @cached_property
+    def served(self) -> dict[tuple[str, int], tuple[str, ...]]:
+        """Machine and number of each CPU that serves RX queues with packets → the queues."""
+        readings = self.readings
+        served: dict[tuple[str, int], list[str]] = {}
+        packets = by_receiver(readings)
+        for host in readings.roles.receivers:
+            facts = readings.record.facts.get(host)
+            for queue, cpus in facts.queue_cpus.items() if facts is not None else ():
+                for cpu in cpus if packets.get(host, {}).get(int(queue), 1) else ():
+                    served.setdefault((readings.machine_of(host), cpu), []).append(queue)
+        return {place: tuple(queues) for place, queues in served.items()}
+
+    @cached_property
+    def lasts_on(self) -> bool | None:
+        """Whether packets were lost as long as the load went on, once buffers were full.
+
+        None if the load has no course to tell it from.
+        """
+        known = course(self.readings)
+        lasting = known.lasting if known is not None else None
+        return None if lasting is None else lasting >= LASTING
+
+    @cached_property
+    def readers(self) -> tuple[ReaderTime, ...]:
+        """The readers whose sockets dropped packets, by CPU; all of them if none is known to."""
+        times = [self._reader_time(cpu, own) for cpu, own in self._loaded("receiver")]
+        read = {
+            inode
+            for each in times
+            if each.read_packets
+            for s in each.workers
+            for inode in s.socket_inodes
+        }
+        # One that shares a socket may be idle while others read it; a socket that none reads hangs.
+        return tuple(
+            each
+            for each in times
+            if each.read_packets
+            or read.isdisjoint(i for s in each.workers for i in s.socket_inodes)
+        )
+
+    @cached_property
+    def late_packets(self) -> dict[str, float]:
+        """Cause of a full socket buffer → packets that were dropped by it."""
+        lasting = self.lasts and self.lasts_on is not False
+        whole = dict.fromkeys(CAUSES_OF_LATE, 0.0)
+        for reader in self.readers:
+            for cause, packets in reader.shares_out(lasting).items():
+                whole[cause] += packets
+        total = sum(whole.values())
+        # Sockets' own drops may not be known, or be of skbs: the stage has the packets.
+        return {c: n * self.packets / total if total else 0.0 for c, n in whole.items()}
+
+    def _reader_time(self, cpu: LoadedCpu | None, own: Sequence[WorkerStats]) -> ReaderTime:
+        """Return how readers of one CPU spent their time."""
+        load_ns = max(self.load_ns, 1)
+        threads = [thread for stats in own for thread in _reading(stats.threads)]
+        read = sum(stats.counts.get("received_packets", 0) for stats in own)
+        dropped = self._drops(own)
+        plain = self.readings.record.trial.receive.command is None
+        looks = sum(sum(thread.looks.values()) for thread in threads)
+        frozen = sum(thread.looks.get(state, 0) for thread in threads for state in STOPPED)
+        stood_ns = sum(stats.counts.get("standstill_ns", 0) for stats in own)
+        stopped = max(stood_ns / load_ns / len(own), frozen / looks if looks else 0.0)
+        call, asleep, waiting, count = "", None, None, 1
+        if plain:
+            running = self._busy_share(cpu, own)
+            runnable_ns = [s.counts["runnable_ns"] for s in own if "runnable_ns" in s.counts]
+            runnable = min(sum(runnable_ns) / load_ns / len(own), 1.0) if runnable_ns else None
+            beside = runnable if runnable is not None else self._beside(cpu)
+            waiting, asleep = max(1 - running - beside - stopped, 0.0), 0.0
+        elif threads:
+            count = len(threads)
+            elapsed_ns = max(sum(thread.elapsed_ns for thread in threads), 1)
+            running = min(sum(thread.running_ns for thread in threads) / elapsed_ns, 1.0)
+            runnable = min(sum(thread.runnable_ns for thread in threads) / elapsed_ns, 1.0)
+            rest = max(1 - running - runnable - stopped, 0.0)
+            calls: dict[str, int] = {}
+            for thread in threads:
+                for name, seen in thread.calls.items():
+                    calls[name] = calls.get(name, 0) + seen
+            slept = sum(calls.values())
+            if slept:
+                for_datagrams = sum(n for name, n in calls.items() if name in RECEIVING_CALLS)
+                waiting, asleep = (rest * n / slept for n in (for_datagrams, slept - for_datagrams))
+                call = max(calls, key=lambda name: calls[name])
+        else:
+            spent = [(s.process_cpu_ns, s.process_load_ns) for s in own]
+            known = [(a, b) for a, b in spent if a is not None and b]
+            running = min(sum(a / b for a, b in known), 1.0) if known else 0.0
+            runnable = None
+        if asleep is None and self.lasts_on:
+            # With packets in its queue all the time it did not wait for one.
+            beside = runnable if runnable is not None else self._beside(cpu)
+            waiting, asleep = 0.0, max(1 - running - beside - stopped, 0.0)
+        emptied = self._was_emptied(own)
+        return ReaderTime(
+            *(tuple(own), cpu, running, stopped, asleep, waiting, runnable, read, dropped),
+            threads=count,
+            call=call,
+            emptied=emptied,
+        )
+
+    def _busy_share(self, cpu: LoadedCpu | None, own: Sequence[WorkerStats]) -> float:
+        """Return in which share of the time readers of ours ran for datagrams, not for none."""
+        load_ns = max(self.load_ns, 1)
+        spent_ns = sum(s.counts.get(n, 0) for s in own for n in ("user_ns", "system_ns"))
+        count = 1 if cpu is not None and cpu.cpu is not None else len(own)
+        running = min(spent_ns / load_ns / count, 1.0)
+        if self.readings.record.trial.receive.wait.split()[0] not in SLEEPLESS:
+            return running
+        calls, empty = (
+            sum(stats.counts.get(name, 0) for stats in own)
+            for name in ("receive_calls", "empty_calls")
+        )
+        return running * (1 - empty / calls) if calls else running
+
+    def _beside(self, cpu: LoadedCpu | None) -> float:
+        """Return in which share of the time a CPU did something else."""
+        return min(cpu.others + cpu.steal + cpu.receiving, 1.0) if cpu is not None else 0.0
+
+    def _was_emptied(self, own: Sequence[WorkerStats]) -> bool:
+        """Return whether the queue of readers was nearly empty after it had overflowed."""
+        for stats in own:
+            series = [s for s in self.readings.record.series if s.worker == stats.worker]
+            held = [(s.counts.get("dropped_packets", 0), s.counts["queued_bytes"]) for s in series
+                    if "queued_bytes" in s.counts]  # fmt: skip
+            most = max((queued for _, queued in held), default=0)
+            ends = max((dropped for dropped, _ in held), default=0)
+            if any(0 < dropped < ends and queued < EMPTIED * most for dropped, queued in held):
+                return True
+        return False
+
+    def _runs(self, stats: WorkerStats, machine: str, cpu: int) -> bool:
+        return stats.cpu == cpu and self.readings.machine_of(host_of(stats.worker)) == machine
+
+    def _of(self, role: Role) -> LoadedCpu | None:
+        return _fullest(cpu for cpu, _ in self._loaded(role))
+
+    def _loaded(self, role: Role) -> list[tuple[LoadedCpu | None, list[WorkerStats]]]:
+        """Return a role's workers by CPU: of those whose sockets dropped packets, if any did."""
+        groups: dict[tuple[str, int | None, str], list[WorkerStats]] = {}
+        for stats in self.readings.workers(role):
+            unpinned = stats.worker if stats.cpu is None else ""
+            place = self.readings.machine_of(host_of(stats.worker)), stats.cpu, unpinned
+            groups.setdefault(place, []).append(stats)
+        dropped = {place: own for place, own in groups.items() if self._drops(own)}
+        return [
+            (self._cpu(role, *place[:2], own), own) for place, own in (dropped or groups).items()
+        ]
+
+    def _drops(self, workers: Iterable[WorkerStats]) -> int | None:
+        """Return what the workers' sockets dropped; None if that is not counted."""
+        inodes = {inode for stats in workers for inode in stats.socket_inodes}
+        counted = [self.readings.counter("receiver", f"socket.{n}.drops") for n in inodes]
+        known = [drops for drops in counted if drops is not None]
+        return sum(known) if known else None
+
+    def _cpu(
+        self, role: Role, machine: str, cpu: int | None, workers: list[WorkerStats]
+    ) -> LoadedCpu | None:
+        """Return what a CPU did while packets came; before and after them it idled.
+
+        None if neither its idle time is known nor that of its workers.
+        """
+        readings, load_ns = self.readings, max(self.load_ns, 1)
+        user, system = (
+            min(sum(stats.counts.get(name, 0) for stats in workers) / load_ns, 1.0)
+            for name in ("user_ns", "system_ns")
+        )
+        spent = [(stats.process_cpu_ns, stats.process_load_ns) for stats in workers]
+        if not any("user_ns" in stats.counts for stats in workers):
+            # A user's program: what its processes used, in all.
+            user = min(sum(ns / of_ns for ns, of_ns in spent if ns is not None and of_ns), 1.0)
+        busy = min(user + system, 1.0)
+        plain = LoadedCpu(role, machine, cpu, busy, user, system, tuple(workers))
+        delta = readings.deltas.get(machine)
+        times = delta.numbered("cpu").get(cpu, {}) if delta is not None and cpu is not None else {}
+        if cpu is None or delta is None or not any(times.values()):
+            return plain if any("user_ns" in stats.counts for stats in workers) else None
+        beside_ns = max(delta.elapsed_ns - load_ns, 0)
+        idle_ns = sum(delta.total(f"cpu.{cpu}.{time}_ns") or 0 for time in IDLE_TIMES)
+        idle_ns = max(idle_ns - beside_ns, 0)
+        group = CpuGroup(machine, frozenset({cpu}))
+        use, (stolen, elapsed_ns) = cpu_use(readings, group), stolen_ns(readings, group)
+        napi_ns = napi_alone_ns(readings, machine, cpu)
+        return replace(
+            plain,
+            busy=min(max(1 - idle_ns / load_ns, 0.0), 1.0),
+            others=use.others_ns / use.time_ns if use is not None else 0.0,
+            steal=(stolen or 0) / max(elapsed_ns, 1),
+            napi=min(napi_ns / load_ns, 1.0),
+            softirq=min((delta.total(f"cpu.{cpu}.softirq_ns") or 0) / load_ns, 1.0),
+            queues=self.served.get((machine, cpu), ()),
+        )
+
+
+def _fullest(cpus: Iterable[LoadedCpu | None]) -> LoadedCpu | None:
+    known = (cpu for cpu in cpus if cpu is not None)
+    return max(known, key=lambda cpu: cpu.busy, default=None)
+
+
+@dataclass(frozen=True)
+class ReaderTime:
+    """How the readers on one CPU spent the time of the load, as shares; together at most 1.
+
+    A user's program is judged by those of its threads that ran or waited for datagrams. None: not
+    known.
+    """
+
+    workers: tuple[WorkerStats, ...]
+    cpu: LoadedCpu | None
+    running: float
+    stopped: float
+    """It made no call although packets waited, or was stopped by a signal."""
+    asleep: float | None
+    """Neither waiting for a datagram nor for a CPU: a program's own pauses and locks."""
+    waiting: float | None
+    """For a datagram: it had read all that there was."""
+    runnable: float | None
+    """Waiting for a CPU."""
+    read_packets: int
+    dropped_packets: int | None
+    """By its own sockets."""
+    threads: int = 1
+    """Over which the shares are a mean."""
+    call: str = ""
+    """The system call in which it sleeps most."""
+    emptied: bool = False
+    """Its sockets' queue was nearly empty at some moment after packets were lost."""
+
+    @property
+    def receiving(self) -> float:
+        """Share of its CPU that receiving takes, in NAPI's threads and soft interrupts."""
+        return self.cpu.receiving if self.cpu is not None else 0.0
+
+    @property
+    def robbed(self) -> float:
+        """Share of the time in which it could have run and another program, or machine, did."""
+        cpu = self.cpu
+        taken = cpu.others + cpu.steal if cpu is not None else 0.0
+        if self.runnable is None:
+            return min(taken, max(1 - self.running - self.receiving, 0.0))
+        # A NAPI thread on the same CPU makes it wait, too.
+        beside = cpu.napi if cpu is not None and cpu.cpu is not None else 0.0
+        waited = max(self.runnable - beside, 0.0)
+        return min(waited, taken) if cpu is not None and cpu.cpu is not None else waited
+
+    @property
+    def has_time(self) -> bool | None:
+        """Whether it waited for datagrams for a tenth of the load's time or more."""
+        return None if self.waiting is None else self.waiting >= SPARE
+
+    def needed_cpus(self) -> float:
+        """Return how many CPUs all that came to it would take, at what a datagram took."""
+        came = self.read_packets + (self.dropped_packets or 0)
+        running = self.running * self.threads
+        each = running * came / self.read_packets if self.read_packets else 0.0
+        return each + self.receiving
+
+    def shares_out(self, lasting: bool) -> dict[str, float]:
+        """Return cause → packets that its sockets dropped by it, together all of them.
+
+        ``stopped``, ``asleep`` and ``robbed``: what it would have read in that time at the rate of
+        the rest; ``capacity``: what it would not have read even then; ``buffer``: what is left,
+        which came while it was busy with what had come just before.
+        """
+        lost, read = float(self.dropped_packets or 0), self.read_packets
+        out = dict.fromkeys(CAUSES_OF_LATE, 0.0)
+        if not read or not self.running:
+            # Without a datagram that it read nothing says how fast it would be.
+            out["stopped"] = 0.0 if read else lost
+            return out
+        used_up = lasting and (self.waiting is None or self.waiting < SPARE)
+        per_time, left = read / self.running, lost
+        if used_up:
+            most = per_time * max(1 - self.receiving, 0.0)
+            left -= (taken := min(max(read + lost - most, 0.0), left))
+            out["capacity"] = taken
+        for name, share in (
+            ("stopped", self.stopped),
+            ("asleep", self.asleep or 0.0),
+            ("robbed", self.robbed),
+        ):
+            # A pause of a reader that has time costs what came in it, else what it would have read.
+            came = per_time if used_up else read + lost
+            left -= (taken := min(came * share, left) if share >= LEAST_SHARE else 0.0)
+            out[name] = taken
+        # Where all of its time is used up, nothing is left but errors of the shares.
+        rest = max(out, key=lambda name: out[name]) if used_up and any(out.values()) else "buffer"
+        out[rest] += left
+        return out
+
+
+@dataclass(frozen=True)
+class Course:
+    """What was lost in each 100 ms from the first packet to the last that was sent."""
+
+    losing: tuple[bool, ...]
+    """Whether packets were lost in it."""
+
+    @property
+    def lasting(self) -> float | None:
+        """Return in which share of the intervals, from the first with a loss on, packets were lost.
+
+        None of fewer than three: too short to tell.
+        """
+        after = self.losing[self.losing.index(True) :] if True in self.losing else ()
+        return sum(after) / len(after) if len(after) >= LEAST_INTERVALS else None
+
+
+def course(readings: Readings) -> Course | None:
+    """Return the course of a load by its workers' series; None if it was too short, or has none."""
+    edges = edges_ns(readings, readings.workers("sender"))
+    if edges is None:
+        return None
+    first, last = edges[0] // SAMPLE_NS + 1, edges[1] // SAMPLE_NS
+    bins = range(max(first, 0), min(last, MOST_INTERVALS))
+    if len(bins) < LEAST_INTERVALS:
+        return None
+    dropped = _binned(readings, "receiver", "dropped_packets", bins)
+    if dropped is not None:
+        return Course(tuple(each >= 1 for each in dropped))
+    for by_ms, least in ((True, LOSING), (False, LOSING_BETWEEN)):
+        sent, received = (_packets(readings, role, bins, by_ms) for role in ROLES)
+        if sent is not None and received is not None:
+            pairs = zip(sent, received, strict=True)
+            return Course(tuple(a - b > max(1.0, least * a) for a, b in pairs))
+    return None
+
+
+ROLES: tuple[Role, Role] = ("sender", "receiver")
+MOST_INTERVALS = 3000
+"""Of 100 ms; what a load of five minutes does it does for longer, too."""
+MS_NS = 10**6
+
+
+def sent_course(readings: Readings) -> list[float] | None:
+    """Return the packets sent in each interval of 100 ms of a load; None if not known."""
+    load_ns = readings.record.trial.duration_ns
+    bins = range(min(load_ns // SAMPLE_NS, MOST_INTERVALS))
+    if len(bins) < LEAST_INTERVALS:
+        return None
+    return _packets(readings, "sender", bins, True) or _packets(readings, "sender", bins, False)
+
+
+def _packets(readings: Readings, role: Role, bins: range, by_ms: bool) -> list[float] | None:
+    """Return what a role sent or received in each interval; None where that is not known."""
+    if not by_ms:
+        return _binned(readings, role, PACKETS_FIELD[role], bins)
+    names = {stats.worker for stats in readings.workers(role)}
+    totals, known = [0.0] * len(bins), set()
+    for sample in readings.record.series:
+        if sample.worker in names and sample.first_ms is not None and sample.packets_per_ms:
+            known.add(sample.worker)
+            for ms, packets in enumerate(sample.packets_per_ms, sample.first_ms):
+                place = ms * MS_NS // SAMPLE_NS
+                if place in bins:
+                    totals[place - bins.start] += packets
+    return totals if known == names else None
+
+
+def _binned(readings: Readings, role: Role, field: str, bins: range) -> list[float] | None:
+    """Return by how much a count of a role's workers rose in each interval; None without it."""
+    totals, known = [0.0] * len(bins), False
+    for stats in readings.workers(role):
+        start_ns = readings.phase.start_ns.get(host_of(stats.worker), 0)
+        own = [s for s in readings.record.series if s.worker == stats.worker and field in s.counts]
+        if not own:
+            continue
+        known = True
+        edges = [start_ns + SAMPLE_NS * k for k in range(bins.start, bins.stop + 1)]
+        at = totals_at(own, field, edges)
+        totals = [total + b - a for total, a, b in zip(totals, at, at[1:], strict=False)]
+    return totals if known else None
+
+
+def _reading(threads: Sequence[ThreadUse]) -> list[ThreadUse]:
+    """Return the threads of a program that wait for datagrams; if none does, those that ran."""
+    waits = [thread for thread in threads if thread.calls.keys() & RECEIVING_CALLS]
+    ran = [thread for thread in threads if thread.running_ns >= LEAST_SHARE * thread.elapsed_ns]
+    return waits or ran or list(threads[:1])
