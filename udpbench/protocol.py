@@ -95,6 +95,10 @@ class Prepared:
     buffer_bytes: Optional[int]
     zerocopy: Optional[bool] = None
     """By AF_XDP: the driver reads or writes its frames without a copy, as read back."""
+    thread: Optional[int] = None
+    """The kernel's number of its thread; None: a user's program."""
+    filtered: Optional[bool] = None
+    """A receiving socket has a filter; None: not known yet."""
 
 
 @dataclass(frozen=True)

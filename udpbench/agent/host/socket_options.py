@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterable
+from typing import Optional, Union
 
 # include/uapi/linux/{in,in6,udp,filter}.h, asm-generic/socket.h, include/linux/socket.h
 AF_XDP = 44
@@ -21,7 +22,7 @@ IPV6_MTU_DISCOVER = 23
 IPV6_RECVERR = 25
 PMTUDISC_DONT = 0
 PMTUDISC_PROBE = 3
-SO_ATTACH_FILTER = 26
+SO_ATTACH_FILTER = SO_GET_FILTER = 26
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
 SO_TIMESTAMPNS = 35
@@ -81,6 +82,30 @@ def attach_filter(sock: socket.socket, option: int, instructions: Iterable[Instr
 def refuse_all(sock: socket.socket) -> None:
     """Drop every further datagram of a socket by a filter; the kernel counts the drops."""
     attach_filter(sock, SO_ATTACH_FILTER, [(BPF_RETURN, 0, 0, 0)])
+
+
+def has_filter(sock: Union[int, socket.socket]) -> Optional[bool]:
+    """Return whether a socket has a filter of its own, not of its reuseport group.
+
+    None if the kernel does not say.
+    """
+    fd = sock if isinstance(sock, int) else sock.fileno()
+    # Without room the kernel returns the number of instructions; Python's own call gives it room.
+    length, kind, room = ctypes.c_uint(0), ctypes.c_int(), ctypes.c_uint(4)
+    ask = ctypes.CDLL(None, use_errno=True).getsockopt
+    if ask(fd, socket.SOL_SOCKET, SO_GET_FILTER, None, ctypes.byref(length)) == 0:
+        return length.value > 0
+    # EACCES: in eBPF, which it does not show (sk_get_filter); or no option may be read at all.
+    if ctypes.get_errno() != errno.EACCES:
+        return None
+    seen = ask(fd, socket.SOL_SOCKET, socket.SO_TYPE, ctypes.byref(kind), ctypes.byref(room)) == 0
+    return True if seen else None
+
+
+def any_true(answers: Iterable[Optional[bool]]) -> Optional[bool]:
+    """Return True if any is, else None if any is not known, or there is none, else False."""
+    known = [*answers]
+    return True if True in known else None if None in known or not known else False
 
 
 def inode(sock: socket.socket) -> int:

@@ -6,13 +6,16 @@ for a second, and for a small share of the time at most. Read-only.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, islice, zip_longest
+from typing import Optional
 
 from udpbench.agent.host.files import names, read, read_beginning
 from udpbench.agent.host.reading import ReadingHost as Host
+from udpbench.agent.host.socket_options import any_true, has_filter
 from udpbench.agent.host.udp_sockets import parse_udp_sockets, udp_sockets
 from udpbench.errors import next_step
 from udpbench.model import SECOND_NS, OtherNamespace
@@ -31,6 +34,8 @@ MOST_NAMESPACES = 64
 """Any user may make thousands (user_namespaces(7)), each of which is read and reported."""
 TABLE_BYTES = 2**17
 """A thousand sockets."""
+SYS_PIDFD_OPEN, SYS_PIDFD_GETFD = 434, 438
+"""On every architecture (asm-generic/unistd.h); Linux 5.3 and 5.6."""
 UNSEEN = "a process that could not be seen"
 
 
@@ -195,6 +200,57 @@ def _turns(host: Host, pids: Iterable[int]) -> Iterator[list[tuple[int, int]]]:
 def _targets(host: Host, pid: int) -> Iterator[str]:
     folder = f"/proc/{pid}/fd"
     return (host.link_target(f"{folder}/{name}") or "" for name in names(host, folder))
+
+
+def any_filtered(host: Host, pids: Iterable[int], inodes: Collection[int]) -> Optional[bool]:
+    """Return whether a process's socket has a filter; None if that cannot be asked.
+
+    It is asked through a copy of the descriptor (pidfd_getfd(2)), which needs the rights of a
+    debugger.
+    """
+    end_ns, answers = host.clock_ns() + SEARCH_NS, dict[int, Optional[bool]].fromkeys(inodes)
+    left = set(inodes)
+    places = (
+        (pid, name)
+        for pid in pids
+        if _same_class(host, pid)
+        for name in names(host, f"/proc/{pid}/fd")
+    )
+    for pid, name in places:
+        target = host.link_target(f"/proc/{pid}/fd/{name}") or ""
+        if target[:8] == "socket:[" and _inode(target) in left:
+            left.discard(_inode(target))
+            answers[_inode(target)] = _filtered(pid, int(name), _inode(target))
+        if not left or host.clock_ns() > end_ns:
+            break
+    return any_true(answers.values())
+
+
+def _same_class(host: Host, pid: int) -> bool:
+    """Return whether a process's packets are classified as ours.
+
+    A socket takes the net_cls and net_prio of cgroup v1 of who copies it (__receive_sock).
+    """
+    ours, its = (
+        [row for row in (read(host, f"/proc/{who}/cgroup") or "").splitlines() if "net_" in row]
+        for who in ("self", pid)
+    )
+    return ours == its
+
+
+def _filtered(pid: int, fd: int, inode: int) -> Optional[bool]:
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    process = call(SYS_PIDFD_OPEN, pid, 0)
+    if process < 0:
+        return None
+    own = call(SYS_PIDFD_GETFD, process, fd, 0)
+    os.close(process)
+    if own < 0:
+        return None
+    try:
+        return has_filter(own) if os.fstat(own).st_ino == inode else None
+    finally:
+        os.close(own)
 
 
 def _inode(target: str) -> int:

@@ -1,6 +1,7 @@
 """A running process as the receiver: selected, counted at its sockets, otherwise left alone.
 
-Nothing of it is opened, changed or ended. It is identified by the sockets that receive the traffic:
+Nothing of it is changed or ended; whether its sockets have filters is asked through copies of their
+descriptors. It is identified by the sockets that receive the traffic:
 once one of them closes, the process has ended or was restarted, and the measurement is void.
 """
 
@@ -163,6 +164,8 @@ class Attached(CountedReader):
     def pids(self) -> frozenset[int]:
         """Return the processes that hold its sockets."""
         return self._holders
+
+    programs = pids
 
 
 def _ports(listed: Iterable[UdpSocket]) -> str:

@@ -15,8 +15,8 @@ from udpbench.agent.host.udp_sockets import open_sockets
 from udpbench.agent.workers.attached import Attached
 from udpbench.agent.workers.process_client import Limits, WorkerProcess
 from udpbench.agent.workers.program import Program
-from udpbench.agent.workers.samples import TICK_NS, Series
-from udpbench.agent.workers.usage import Usage, shared_bytes
+from udpbench.agent.workers.samples import TICK_NS, Queues, Series
+from udpbench.agent.workers.usage import ThreadLooks, Usage, shared_bytes
 from udpbench.errors import HostError, SafetyError, WorkerFailed, to_wire
 from udpbench.model import PACKETS_FIELD, SECOND_NS, FlowStats, Sample, WorkerSpec, WorkerStats
 from udpbench.protocol import Prepared, SampleReply, WorkersState
@@ -73,6 +73,9 @@ class Receiver(Protocol):
     def pids(self) -> frozenset[int]:
         """Return its processes."""
 
+    def programs(self) -> frozenset[int]:
+        """Return the processes of a user's program; none of our loops, whose threads are known."""
+
     def stop(self) -> None:
         """End the phase."""
 
@@ -100,6 +103,8 @@ class Pool:
         """Discard the state of the previous phase."""
         self._series = series
         self._usage = Usage(self._host, pids)
+        self._queues = Queues(self._host, ())
+        self._looks = ThreadLooks(self._host, {}, {}, (0, 0))
         self._cpus_seen: dict[str, set[int]] = {spec.name: set() for spec in self.specs}
         self._final: dict[str, dict[str, Any]] = {}
 
@@ -166,9 +171,21 @@ class Pool:
         milliseconds = receiver.milliseconds if phase["phase"] == "measured" else None
         pids = [worker.pid for worker in receiver.prepared]
         self._reset(Series(phase["duration_ns"], milliseconds), pids)
+        if phase["phase"] == "measured":
+            self._look_closer(receiver, phase)
         receiver.start(phase)
         self._tick(receiver)
         self.read()
+
+    def _look_closer(self, receiver: Receiver, phase: dict[str, Any]) -> None:
+        """From now on look also at threads, and at the queues of receivers."""
+        threads = {(w.pid, w.thread): w.worker for w in receiver.prepared if w.thread is not None}
+        programs = dict.fromkeys(receiver.programs(), self.specs[0].name)
+        begin_ns, ended = phase["at_ns"], phase["count"] is None
+        until_ns = begin_ns + phase["duration_ns"] if ended else None
+        self._looks = ThreadLooks(self._host, threads, programs, (begin_ns, until_ns))
+        if self.specs[0].role == "receiver":
+            self._queues = Queues(self._host, receiver.prepared)
 
     def read(self) -> None:
         """Process the workers' events; when they have ended, collect their final statistics."""
@@ -191,6 +208,7 @@ class Pool:
             self._usage.read_memory()
         if self._series.due():
             self._take_samples(receiver, ended=False)
+        self._looks.look()
         self._note_progress(receiver)
 
     def _note_progress(self, receiver: Receiver) -> None:
@@ -198,9 +216,10 @@ class Pool:
         self._usage.read_cpu(sum(count[PACKETS_FIELD[self.specs[0].role]] for count in counts))
 
     def _take_samples(self, receiver: Receiver, ended: bool) -> None:
-        clock_ns = time.monotonic_ns()
+        clock_ns, queues = time.monotonic_ns(), self._queues.read()
         for index, spec in enumerate(self.specs):
-            so_far = Sample(spec.name, clock_ns, self._counts(receiver, index))
+            counts = {**self._counts(receiver, index), **queues.get(spec.name, {})}
+            so_far = Sample(spec.name, clock_ns, counts)
             self._samples.append(self._series.sample(index, so_far, ended))
 
     def _counts(self, receiver: Receiver, index: int) -> dict[str, int]:
@@ -215,7 +234,7 @@ class Pool:
         """Return worker → those fields of its ``WorkerStats`` that only the end of a phase has."""
         pids = [worker.pid for worker in receiver.prepared]
         memory_bytes = {pid: shared_bytes(self._host, pid) for pid in set(pids)}
-        stats = {}
+        stats, threads = {}, self._looks.uses()
         for index, (spec, pid) in enumerate(zip(self.specs, pids)):
             cpu_ns, load_ns = self._usage.under_load(pid)
             stats[spec.name] = {
@@ -223,6 +242,7 @@ class Pool:
                 "process_cpu_ns": cpu_ns,
                 "process_load_ns": load_ns,
                 "process_memory_bytes": self._usage.memory_bytes(pid),
+                "threads": threads.get(spec.name, ()),
                 **receiver.details(index),
             }
         return stats
@@ -259,6 +279,7 @@ class Pool:
             if prepared is not None:
                 fields.update(pid=prepared.pid, socket_inodes=prepared.socket_inodes)
                 fields.update(buffer_bytes=prepared.buffer_bytes, zerocopy=prepared.zerocopy)
+                fields.setdefault("filtered", prepared.filtered)
             cpu = prepared.cpu if prepared is not None else None
             seen = tuple(sorted(self._cpus_seen[spec.name]))
             stats.append(WorkerStats(spec.name, spec.role, cpu, counts, cpus_seen=seen, **fields))

@@ -27,7 +27,7 @@ from typing import Any, Callable, NoReturn, Optional, Union, cast
 
 from udpbench.agent.host import native
 from udpbench.agent.host.bpf.reuseport import join
-from udpbench.agent.host.socket_options import inode
+from udpbench.agent.host.socket_options import any_true, has_filter, inode
 from udpbench.agent.workers import logs, sockets
 from udpbench.agent.workers.frame_receiver import FrameReceiver, Taker
 from udpbench.agent.workers.frame_sender import FrameSender
@@ -171,6 +171,10 @@ class Worker:
             "socket_inodes": [inode(sock) for sock in self.sockets] if not by_frames else [],
             "buffer_bytes": size_bytes if not by_frames else None,
             "zerocopy": frames.zerocopy if frames is not None else None,
+            "thread": threading.get_native_id(),
+            "filtered": any_true(map(has_filter, self.sockets))
+            if self.workers.role == "receiver"
+            else None,
         }
 
 

@@ -259,6 +259,10 @@ class WorkerProcess:
         """Return the worker process and the processes of its workers."""
         return frozenset({self._process.pid, *(worker.pid for worker in self.prepared)})
 
+    def programs(self) -> frozenset[int]:
+        """Return none."""
+        return frozenset()
+
     def stop(self) -> None:
         """Stop every loop; each ends within 50 ms."""
         self._memory.stop()

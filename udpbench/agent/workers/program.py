@@ -19,7 +19,7 @@ from typing import IO, Any, Optional, cast
 
 from udpbench.agent.host.files import read
 from udpbench.agent.host.own_python import build_lock, own_command
-from udpbench.agent.host.processes import descendants
+from udpbench.agent.host.processes import descendants, lineage
 from udpbench.agent.host.socket_owners import all_held, holders_in_words, port_inodes
 from udpbench.agent.host.system import PROGRAM_FOLDERS, Host
 from udpbench.agent.host.udp_sockets import SocketQueue, udp_sockets
@@ -52,6 +52,7 @@ class Program(CountedReader):
         super().__init__(host, name, specs, label)
         self._limits = limits
         self._pid: Optional[int] = None
+        self._keepers: frozenset[int] = frozenset()
         self._buffer = b""
         self._gone = False
         self._output = os.memfd_create("udpbench-output")
@@ -96,6 +97,7 @@ class Program(CountedReader):
             self._orders.flush()
         inodes = self._await_bound()
         self._tell_apart()
+        self._keepers = frozenset(lineage(self._host, cast("int", self._pid))) - {self._pid}
         worker, pid = self._spec.name, cast("int", self._pid)
         self.prepared = (Prepared(worker, pid, self._spec.cpu, inodes, None),)
         self.state = "ready"
@@ -254,6 +256,10 @@ class Program(CountedReader):
     def pids(self) -> frozenset[int]:
         """Return the keeper, the program and everything that it started."""
         return frozenset(self._family())
+
+    def programs(self) -> frozenset[int]:
+        """Return the program and everything that it started."""
+        return self.pids() - self._keepers
 
     def _pid_here(self, pid: int) -> Optional[int]:
         """Return what a process of the keeper's PID namespace is called here; None if it ended."""

@@ -14,6 +14,7 @@ from typing import Any, Optional, Protocol, TypeVar, cast
 
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.files import read
+from udpbench.agent.host.socket_owners import any_filtered
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_diag import MOST_PORTS, SocketList
 from udpbench.agent.host.udp_sockets import udp_sockets
@@ -208,8 +209,14 @@ class CountedReader:
         return since, ()
 
     def details(self, _worker: int) -> dict[str, Any]:
-        """Return none."""
-        return {}
+        """Return whether a socket of the traffic has a filter."""
+        (prepared,) = self.prepared
+        inodes = prepared.socket_inodes
+        return {"filtered": any_filtered(self._host, self.programs(), inodes)}
+
+    def programs(self) -> frozenset[int]:
+        """Return the processes of the program."""
+        raise NotImplementedError
 
     def flows(self) -> tuple[FlowStats, ...]:
         """Return none: flows are not told apart."""

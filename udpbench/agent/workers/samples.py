@@ -1,18 +1,27 @@
 """Samples of running workers, thinned so that their number is bounded for any phase.
 
-Derives nothing from counts except minimum, median and maximum.
+Derives nothing from counts except minimum, median and maximum, and drops since the phase began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
+from udpbench.agent.host.system import Host
+from udpbench.agent.host.udp_sockets import SocketQueue, open_sockets
 from udpbench.model import RAW_NS, SAMPLE_NS, Sample, sampling_ns
+from udpbench.protocol import Prepared
 
 TICK_NS = SAMPLE_NS
 """Interval between readings of the workers."""
+
+PAUSE = 19
+"""Pause between readings of the sockets, as a multiple of the CPU time of one: at most 5 %."""
+DROPS = 2**32
+"""The kernel's count of a socket's drops wraps there."""
 
 Milliseconds = Callable[[int, int, bool], tuple[int, Sequence[int]]]
 """(worker, since, ended) → as ``Memory.milliseconds``."""
@@ -50,6 +59,45 @@ class Series:
         elif packets:
             values["range_per_ms"] = spread(packets)
         return Sample(**values)
+
+
+class Queues:
+    """What waits in receivers' sockets, and what was dropped there since now.
+
+    A socket that several workers share is the first one's.
+    """
+
+    def __init__(self, host: Host, receivers: Iterable[Prepared]) -> None:
+        self._host = host
+        self._own: dict[str, list[int]] = {}
+        self._inodes: set[int] = set()
+        for receiver in receivers:
+            self._own[receiver.worker] = sorted({*receiver.socket_inodes} - self._inodes)
+            self._inodes.update(receiver.socket_inodes)
+        self._due_ns = 0
+        self._begin = self._read()
+
+    def _read(self) -> dict[int, SocketQueue]:
+        begun_ns = time.thread_time_ns()
+        sockets = open_sockets(self._host, self._inodes) if self._inodes else {}
+        pause_ns = PAUSE * (time.thread_time_ns() - begun_ns)
+        self._due_ns = time.monotonic_ns() + pause_ns
+        return sockets
+
+    def read(self) -> dict[str, dict[str, int]]:
+        """Return worker → its counts; without those that are closed, or read too lately."""
+        if time.monotonic_ns() < self._due_ns:
+            return {}
+        now, counts = self._read(), {}
+        for worker, own in self._own.items():
+            known = [inode for inode in own if inode in now and inode in self._begin]
+            if known:
+                drops = [now[inode].drops - self._begin[inode].drops for inode in known]
+                counts[worker] = {
+                    "queued_bytes": sum(now[inode].queued_bytes for inode in known),
+                    "dropped_packets": sum(number % DROPS for number in drops),
+                }
+        return counts
 
 
 def spread(packets: Sequence[int]) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Resource use of workers: of their processes, read from outside, and of a thread, by itself."""
+"""Resource use of workers: processes and threads, read from outside, and of a thread, by itself."""
 
 from __future__ import annotations
 
@@ -6,14 +6,41 @@ import os
 import re
 import resource
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Optional
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import islice
+from typing import NamedTuple, Optional
 
 from udpbench.agent.host.cpu_clocks import EVENTS, HARDWARE, close_counter, cpu_ns, open_counter
+from udpbench.agent.host.files import read
 from udpbench.agent.host.system import Host
+from udpbench.model import SECOND_NS, THREADS_MAX, ThreadUse
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PAUSE = 49
+"""Pause between looks at threads, as a multiple of the CPU time of a look: at most 2 % of a CPU."""
+LOOKED_MAX = 64
+"""Threads in one look; each takes 80 us."""
+LISTED_MAX = 1024
+"""Threads of which those are chosen, of each process the oldest; 10,000 would take 0.13 s."""
+LIST_NS = SECOND_NS
+"""Interval of listing a program's threads."""
+CALLS = {
+    "x86_64": "0 read 7 poll 19 readv 23 select 35 nanosleep 45 recvfrom 47 recvmsg 202 futex"
+    " 230 clock_nanosleep 232 epoll_wait 270 pselect6 271 ppoll 281 epoll_pwait 299 recvmmsg"
+    " 426 io_uring_enter 441 epoll_pwait2",
+    "aarch64": "22 epoll_pwait 63 read 65 readv 72 pselect6 73 ppoll 98 futex 101 nanosleep"
+    " 115 clock_nanosleep 207 recvfrom 212 recvmsg 243 recvmmsg 426 io_uring_enter"
+    " 441 epoll_pwait2",
+}
+"""Machine (uname(2)) → number and name of the system calls in which a reader may sleep, from
+asm/unistd_64.h and asm-generic/unistd.h."""
+OTHER_CALL = "other"
+ELF_64 = b"\2"
+"""EI_CLASS, the fifth byte of an executable: other programs number their calls differently."""
 
 
 @dataclass
@@ -101,6 +128,152 @@ def shared_bytes(host: Host, pid: int) -> Optional[int]:
     return int(match.group(1)) * 1024 if match is not None else None
 
 
+class _Times(NamedTuple):
+    """A thread's times at a look, as totals."""
+
+    clock_ns: int
+    running_ns: int
+    runnable_ns: int
+
+
+@dataclass
+class _Thread:
+    worker: str
+    name: str = ""
+    begin: Optional[_Times] = None
+    end: Optional[_Times] = None
+    """At the first and the latest look."""
+    looks: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    gone: bool = False
+
+    @property
+    def ran_ns(self) -> int:
+        """How long it ran between its looks; in all before there are two."""
+        if self.begin is None or self.end is None:
+            return 0
+        before_ns = self.begin.running_ns if self.begin is not self.end else 0
+        return self.end.running_ns - before_ns
+
+
+class ThreadLooks:
+    """Looks at the workers' threads during a phase: their times, states and system calls.
+
+    Each look takes at most ``LOOKED_MAX`` threads: of more, half are those that ran most, the
+    others have their turns.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        threads: Mapping[tuple[int, int], str],
+        programs: Mapping[int, str],
+        during: tuple[int, Optional[int]],
+    ) -> None:
+        """Take single threads by (pid, tid), and programs' processes → their worker."""
+        self._host = host
+        self._threads = {key: _Thread(worker) for key, worker in threads.items()}
+        self._programs = programs
+        self._due_ns, self._until_ns = during
+        self._list_ns = 0
+        self._turn = 0
+        words = CALLS.get(os.uname().machine, "").split()
+        own = dict(zip(map(int, words[::2]), words[1::2]))
+        pids = {*programs, *(pid for pid, _ in threads)}
+        self._calls = {pid: own if _is_64_bit(host, pid) else {} for pid in pids}
+
+    def look(self) -> None:
+        """Look at the threads if the phase has begun and the pause is over."""
+        now_ns, begun_ns = self._host.clock_ns(), time.thread_time_ns()
+        if now_ns < self._due_ns or (self._until_ns is not None and now_ns > self._until_ns):
+            return
+        if now_ns >= self._list_ns:
+            self._list()
+            self._list_ns = now_ns + LIST_NS
+        for pid, tid in self._chosen():
+            self._look_at(pid, tid)
+        self._due_ns = now_ns + PAUSE * (time.thread_time_ns() - begun_ns)
+
+    def _list(self) -> None:
+        if len(self._threads) >= LISTED_MAX:
+            self._threads = {key: each for key, each in self._threads.items() if not each.gone}
+        for pid, worker in self._programs.items():
+            room = LISTED_MAX - len(self._threads)
+            for tid in _tids(self._host, pid, LISTED_MAX) if room > 0 else ():
+                if len(self._threads) < LISTED_MAX:
+                    self._threads.setdefault((pid, tid), _Thread(worker))
+
+    def _chosen(self) -> Collection[tuple[int, int]]:
+        living = [key for key, each in self._threads.items() if not each.gone]
+        if len(living) <= LOOKED_MAX:
+            return living
+        known = (key for key in living if self._threads[key].end is not None)
+        most = nlargest(LOOKED_MAX // 2, known, key=lambda key: self._threads[key].ran_ns)
+        places = range(self._turn, self._turn + LOOKED_MAX - len(most))
+        self._turn = places.stop % len(living)
+        return dict.fromkeys((*most, *(living[place % len(living)] for place in places)))
+
+    def _look_at(self, pid: int, tid: int) -> None:
+        thread, folder = self._threads[pid, tid], f"/proc/{pid}/task/{tid}"
+        stat = read(self._host, f"{folder}/stat")
+        if stat is None:
+            thread.gone = True
+            return
+        times = _scheduled(read(self._host, f"{folder}/schedstat"))
+        if times is None:
+            return
+        thread.end = _Times(self._host.clock_ns(), *times)
+        thread.begin = thread.begin or thread.end
+        head, _, rest = stat.rpartition(") ")
+        thread.name, state = head.partition(" (")[2], rest[:1]
+        thread.looks[state] += 1
+        if state in ("S", "D"):
+            number = (read(self._host, f"{folder}/syscall") or "").partition(" ")[0]
+            if number.isdigit():
+                thread.calls[self._calls[pid].get(int(number), OTHER_CALL)] += 1
+
+    def uses(self) -> dict[str, tuple[ThreadUse, ...]]:
+        """Return worker → its threads that were looked at twice or more, those that ran most."""
+        uses: dict[str, list[ThreadUse]] = {}
+        for thread in self._threads.values():
+            begin, end = thread.begin, thread.end
+            if begin is not None and end is not None and end.clock_ns > begin.clock_ns:
+                use = ThreadUse(
+                    thread.name,
+                    end.running_ns - begin.running_ns,
+                    end.runnable_ns - begin.runnable_ns,
+                    end.clock_ns - begin.clock_ns,
+                    dict(thread.looks),
+                    dict(thread.calls),
+                )
+                uses.setdefault(thread.worker, []).append(use)
+        return {
+            worker: tuple(nlargest(THREADS_MAX, own, key=lambda use: use.running_ns))
+            for worker, own in uses.items()
+        }
+
+
+def _is_64_bit(host: Host, pid: int) -> bool:
+    with suppress(OSError), open(f"{host.root}/proc/{pid}/exe", "rb") as file:  # noqa: PTH123
+        return file.read(5)[4:] == ELF_64
+    return False
+
+
+def _tids(host: Host, pid: int, most: int) -> Iterator[int]:
+    """Yield the first threads of a process, which the kernel lists from the oldest on."""
+    with suppress(OSError), os.scandir(host.path(f"/proc/{pid}/task")) as entries:
+        yield from (int(entry.name) for entry in islice(entries, most))
+
+
+def _scheduled(schedstat: Optional[str]) -> Optional[tuple[int, int]]:
+    """Return how long a thread ran, and waited for a CPU; None if the kernel does not count it.
+
+    Without sched_info all numbers are 0, the third one too: how often it ran.
+    """
+    running_ns, runnable_ns, times = map(int, (schedstat or "0 0 0").split())
+    return (running_ns, runnable_ns) if times else None
+
+
 class Cost:
     """What the calling thread uses from now on: CPU time, context switches, cycles if available.
 
@@ -114,7 +287,7 @@ class Cost:
     def end(self) -> dict[str, int]:
         """Return the use by name; values that this machine does not count are missing."""
         after = _usage()
-        spent = {name: after[name] - self._before[name] for name in after}
+        spent = {name: after[name] - self._before[name] for name in after.keys() & self._before}
         for name, counter in self._counters.items():
             count = close_counter(counter) if counter is not None else None
             if count is not None:
@@ -124,7 +297,13 @@ class Cost:
 
 def _usage() -> dict[str, int]:
     used = resource.getrusage(resource.RUSAGE_THREAD)
+    # Not the first number of schedstat, which lacks the time since the latest tick.
+    times = {"running_ns": time.thread_time_ns(), "elapsed_ns": time.monotonic_ns()}
+    scheduled = _scheduled(read(Host(), "/proc/thread-self/schedstat"))
+    if scheduled is not None:
+        times["runnable_ns"] = scheduled[1]
     return {
+        **times,
         "user_ns": round(used.ru_utime * 10**9),
         "system_ns": round(used.ru_stime * 10**9),
         "voluntary_switches": used.ru_nvcsw,
