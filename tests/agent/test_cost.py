@@ -9,6 +9,7 @@ import time
 import pytest
 
 from udpbench.agent.host.cpu_clocks import close_counter, open_counter
+from udpbench.agent.workers import usage
 from udpbench.agent.workers.usage import Cost
 
 SOFTWARE, TASK_CLOCK = 1, 1
@@ -38,6 +39,18 @@ def test_a_thread_is_charged_for_its_own_time_alone() -> None:
     assert busy["user_ns"] + busy["system_ns"] > BUSY_NS // 2
     assert busy["voluntary_switches"] >= 0
     assert idle["voluntary_switches"] >= 1
+
+
+def test_a_thread_knows_how_long_it_ran_and_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all that passed; where the kernel does not count how long it waited, that is missing."""
+    own = Cost()
+    burn(BUSY_NS)
+    spent = own.end()
+    assert BUSY_NS <= spent["running_ns"] <= spent["elapsed_ns"]
+    assert 0 <= spent["runnable_ns"] <= spent["elapsed_ns"]
+    for text in ("0 0 0", None):
+        monkeypatch.setattr(usage, "read", lambda *_, text=text: text)
+        assert "runnable_ns" not in Cost().end()
 
 
 def test_events_are_counted_where_they_are_offered() -> None:

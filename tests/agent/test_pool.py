@@ -59,6 +59,10 @@ class Application:
         """Return none."""
         return frozenset()
 
+    def programs(self) -> frozenset[int]:
+        """Return none."""
+        return frozenset()
+
     def stop(self) -> None:
         """End at once."""
         self.state = "done"

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_workers import give
 
 from udpbench.agent.host.cpu_clocks import cpu_ns
+from udpbench.agent.host.socket_options import inode
 from udpbench.agent.host.system import Host
-from udpbench.agent.workers.samples import TICK_NS, Series, spread
+from udpbench.agent.host.udp_sockets import SocketQueue, open_sockets
+from udpbench.agent.workers import samples
+from udpbench.agent.workers.samples import TICK_NS, Queues, Series, spread
 from udpbench.agent.workers.usage import Usage, resident_bytes
 from udpbench.model import DAY_NS, SAMPLES_MAX, SECOND_NS, Sample
+from udpbench.protocol import Prepared
 
 SO_FAR = Sample("left.sender0", 5, {"sent_packets": 7})
 
@@ -152,3 +161,60 @@ def test_a_process_that_is_gone(tmp_path: Path, pid: int) -> None:
 def test_no_process() -> None:
     """A process id that the kernel cannot give has no clock."""
     assert None is cpu_ns(2**22 + 1)
+
+
+def bound(port: int) -> socket.socket:
+    """Return a socket at a port that holds a few datagrams."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.bind(("127.0.0.1", port))
+    return sock
+
+
+def dropped(sock: socket.socket) -> int:
+    """Fill a socket and return how many more datagrams it dropped."""
+    known = (inode(sock),)
+    (before,) = open_sockets(Host(), known).values()
+    give(sock.getsockname()[1], [bytes(1000)] * 20)
+    (after,) = open_sockets(Host(), known).values()
+    return after.drops - before.drops
+
+
+def test_queues_and_drops_of_sockets_are_sampled(
+    free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shared socket's once, drops since the phase began, as soon as a reading was cheap enough."""
+    with ExitStack() as stack:
+        both = [stack.enter_context(bound(free_port())) for _ in range(2)]
+        alone, shared = (inode(each) for each in both)
+        dropped(both[1])
+        receivers = [
+            Prepared(f"r{n}", 1, None, known, None)
+            for n, known in enumerate([(alone, shared), (shared,), ()])
+        ]
+        queues = Queues(Host(), receivers)
+        more = dropped(both[1])
+        queues._due_ns = 0
+        queued = sum(each.queued_bytes for each in open_sockets(Host(), [shared]).values())
+        expected = {"r0": {"queued_bytes": queued, "dropped_packets": more}}
+        assert expected == queues.read()
+        assert 0 < queued < 2**20 > more > 0
+
+        cpu_ns = iter((0, SECOND_NS))
+        monkeypatch.setattr(samples.time, "thread_time_ns", lambda: next(cpu_ns))
+        queues._due_ns = 0
+        assert expected == queues.read()
+        monkeypatch.undo()
+        assert {} == queues.read()
+        assert queues._due_ns > time.monotonic_ns() + (samples.PAUSE - 1) * SECOND_NS
+    queues._due_ns = 0
+    assert {} == queues.read()
+
+
+def test_the_count_of_drops_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has 32 bits in the kernel."""
+    tables = iter(({5: SocketQueue(0, 2**32 - 2)}, {5: SocketQueue(7, 3)}))
+    monkeypatch.setattr(samples, "open_sockets", lambda *_: next(tables))
+    queues = Queues(Host(), [Prepared("r0", 1, None, (5,), None)])
+    queues._due_ns = 0
+    assert {"r0": {"queued_bytes": 7, "dropped_packets": 5}} == queues.read()

@@ -102,6 +102,36 @@ def gone(pid: int) -> bool:
         return True
 
 
+def test_a_stopped_worker_is_seen_with_what_waits(pool: Pool, port: int) -> None:
+    """Its thread, its queue, and that no filter is in its way, by samples of a tenth of a second."""
+    (prepared,) = pool.prepare([receiver(port)], "lo")
+    assert prepared.thread not in (None, prepared.pid)
+    pool.start({**phase(), "duration_ns": 60 * SECOND_NS})
+    os.kill(prepared.pid, signal.SIGSTOP)
+    give(port, [datagram(0, n) for n in range(20)])
+
+    def ticked() -> bool:
+        pool.tick()
+        (use,) = pool._looks.uses().get("right.receiver0", (None,))
+        return use is not None and use.looks.get("T", 0) >= 3
+
+    until("seen stopped", ticked)
+    pool._queues._due_ns = 0
+    pool.tick()
+    os.kill(prepared.pid, signal.SIGCONT)
+    pool.stop()
+    until("done", lambda: pool.sample(0).state == "done")
+    reply = pool.sample(0)
+    (stats,) = reply.stats
+    waited = max(sample.counts.get("queued_bytes", 0) for sample in reply.samples)
+    assert waited >= 20 * 32
+    assert {0} == {sample.counts.get("dropped_packets", 0) for sample in reply.samples}
+    assert False is stats.filtered
+    (use,) = stats.threads
+    assert use.looks["T"] >= 3
+    assert {"running_ns", "elapsed_ns"} <= stats.counts.keys()
+
+
 def test_a_receiver_counts_what_arrives_by_kind(pool: Pool, port: int) -> None:
     """Own, doubled, foreign, truncated and corrupt datagrams are told apart, and flows as well."""
     prepared = pool.prepare([receiver(port)], "lo")
