@@ -16,14 +16,17 @@ import pytest
 from golden import Golden
 from waiting import wait_for_loopback
 
-from udpbench.agent.host import socket_options
+from udpbench.agent.host import socket_options, socket_owners
+from udpbench.agent.host.bpf import bpf
+from udpbench.agent.host.bpf.instructions import EXIT, SET, op
 from udpbench.agent.host.capabilities import try_capabilities
 from udpbench.agent.host.facts import gso_segments
-from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
+from udpbench.agent.host.socket_owners import any_filtered, holders_in_words, port_inodes
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers import sockets
 from udpbench.model import Answers, FlowSpec, Receive, Send, Traffic
 
+SOCKET_FILTER, SO_ATTACH_BPF = 1, 50  # enum bpf_prog_type, asm-generic/socket.h
 SYS_SETRESUID = {"x86_64": 117, "aarch64": 147}
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
@@ -323,3 +326,77 @@ def test_a_listener_whose_option_is_refused_is_closed(
     monkeypatch.setattr(sockets, "parse_wait", lambda _: ("busy-poll", -(10**9)))
     with golden.raises(OSError):
         sockets.receiving_socket(Traffic(), Receive(), 0, "lo")
+
+
+def with_filter(sock: socket.socket, kind: str) -> socket.socket:
+    """Attach what takes all packets: in classic BPF, in eBPF, or to the group alone."""
+    take_all = (0x06, 0, 0, 2**32 - 1)
+    if kind == "classic":
+        socket_options.attach_filter(sock, socket_options.SO_ATTACH_FILTER, [take_all] * 3000)
+    elif kind == "ebpf":
+        program = bpf.load(SOCKET_FILTER, op(SET, 0, value=1) + op(EXIT), "take_all")
+        sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_BPF, program)
+        os.close(program)
+    elif kind == "group":
+        sockets.steer_by_cpu(sock, [None])
+    return sock
+
+
+FILTERS = [
+    ("none", False),
+    ("group", False),
+    ("classic", True),
+    pytest.param(
+        "ebpf", True, marks=pytest.mark.skipif(os.geteuid() != 0, reason="loading needs root")
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "expected"), FILTERS)
+def test_a_filter_is_seen_by_its_owner_and_by_others(
+    keep: ExitStack, kind: str, expected: bool
+) -> None:
+    """Of a process's own socket, or through a copy of its descriptor, which is closed again."""
+    sock = with_filter(receiving(keep, sockets="reuseport"), kind)
+    others = receiving(keep)
+    assert expected == socket_options.has_filter(sock)
+    known = [socket_options.inode(each) for each in (sock, others)]
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208 - names
+    assert expected == any_filtered(Host(), [os.getpid()], known)
+    assert before == os.listdir("/proc/self/fd")  # noqa: PTH208
+
+
+def test_a_filter_that_cannot_be_asked_for_is_not_known(
+    keep: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a closed socket, one that is not held, without the call, or changed by a copy."""
+    sock = receiving(keep)
+    known, own = [socket_options.inode(sock)], [os.getpid()]
+    with socket.socket() as closed:
+        pass
+    assert None is socket_options.has_filter(closed)
+    assert None is any_filtered(Host(), own, [])
+    assert None is any_filtered(Host(), own, [*known, 1])
+    assert None is any_filtered(Host(), [], known)
+    for call in ("SYS_PIDFD_OPEN", "SYS_PIDFD_GETFD"):
+        with monkeypatch.context() as patch:
+            patch.setattr(socket_owners, call, 10**6)
+            assert None is any_filtered(Host(), own, known)
+    reused = with_filter(receiving(keep), "classic").fileno()
+    assert None is socket_owners._filtered(own[0], reused, known[0])
+    classes = {"/proc/self/cgroup": "5:net_cls:/a", f"/proc/{own[0]}/cgroup": "5:net_cls:/b"}
+    monkeypatch.setattr(socket_owners, "read", lambda _, path: classes[path])
+    assert None is any_filtered(Host(), own, known)
+
+
+def test_a_refusal_to_read_any_option_is_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EACCES of a security module, which refuses the socket's type as well."""
+
+    class Refusing:
+        @staticmethod
+        def getsockopt(*_: Any) -> int:
+            ctypes.set_errno(errno.EACCES)
+            return -1
+
+    monkeypatch.setattr(socket_options.ctypes, "CDLL", lambda *_, **__: Refusing)
+    assert None is socket_options.has_filter(0)
