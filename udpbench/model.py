@@ -983,6 +983,7 @@ class WorkerStats:
 
     Counts that its way of reading cannot provide are missing. After its loop has ended there are
     also the thread's ``user_ns system_ns voluntary_switches involuntary_switches`` (getrusage(2)),
+    ``running_ns elapsed_ns`` and, if the kernel counts it, ``runnable_ns`` (as in ``ThreadUse``),
     and for a worker with a fault the unread ``purged_packets`` in ``purged_messages``.
     """
 
@@ -1012,9 +1013,11 @@ class WorkerStats:
     zerocopy: Optional[bool] = None
     """By AF_XDP: the driver reads or writes its frames without a copy, as read back."""
     threads: tuple[ThreadUse, ...] = ()
-    """Of its processes; of a worker of our loops its own thread alone."""
+    """After a measured phase, those looked at twice or more: of a user's program all that it had
+    when the phase began, of a worker of our loops its own thread."""
     filtered: Optional[bool] = None
-    """A socket of its has a filter (SO_ATTACH_FILTER, SO_ATTACH_BPF); None: not known."""
+    """A receiver's socket has a filter (SO_ATTACH_FILTER, SO_ATTACH_BPF); None: not known. Of a
+    user's program as it is after a phase, if the agent may debug it."""
 
 
 PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}
@@ -1170,6 +1173,8 @@ class HostLook:
 class Sample:
     """One worker's counts during a phase, as totals since it began.
 
+    A receiver's also have ``queued_bytes`` and ``dropped_packets`` of its sockets in the measured
+    phase; of a socket that several share, the first alone; missing where not read at that moment.
     A phase of up to a minute also has the packets of each millisecond since the sample before,
     beginning ``first_ms`` after the start; a longer one their least, median and most. Packets are
     sent or received, depending on the role.

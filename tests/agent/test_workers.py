@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -102,13 +102,17 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_stopped_worker_is_seen_with_what_waits(pool: Pool, port: int) -> None:
-    """Its thread, its queue, and that no filter is in its way, by samples of a tenth of a second."""
-    (prepared,) = pool.prepare([receiver(port)], "lo")
-    assert prepared.thread not in (None, prepared.pid)
+@pytest.mark.parametrize("workers_as", ["threads", "processes"])
+def test_a_stopped_worker_is_seen_with_what_waits(
+    pool: Pool, port: int, workers_as: Literal["threads", "processes"]
+) -> None:
+    """Its thread, its queue, and that no filter is in its way."""
+    receive = Receive(workers_as=workers_as)
+    (prepared,) = pool.prepare([receiver(port, receive=receive)], "lo")
+    assert prepared.thread is not None
+    assert (workers_as == "processes") == (prepared.thread == prepared.pid)
     pool.start({**phase(), "duration_ns": 60 * SECOND_NS})
     os.kill(prepared.pid, signal.SIGSTOP)
-    give(port, [datagram(0, n) for n in range(20)])
 
     def ticked() -> bool:
         pool.tick()
@@ -116,6 +120,7 @@ def test_a_stopped_worker_is_seen_with_what_waits(pool: Pool, port: int) -> None
         return use is not None and use.looks.get("T", 0) >= 3
 
     until("seen stopped", ticked)
+    give(port, [datagram(0, n) for n in range(20)])
     pool._queues._due_ns = 0
     pool.tick()
     os.kill(prepared.pid, signal.SIGCONT)

@@ -209,7 +209,79 @@ def test_a_reader_that_stood_still_is_reported(tmp_path: Path) -> None:
     keys = {"traffic": {"rate": "5kpps"}, "receive": {"workers": 1}, "duration": "3s"}
     (record,) = conducted(tmp_path / "run", keys, tell=once_measured(begin))
     counts, result = reading(record).counts, judge(record)
+    (use,) = reading(record).threads
+    assert use.looks["T"] >= 3
+    assert (False, True) == (reading(record).filtered, counts["running_ns"] <= counts["elapsed_ns"])
     assert counts["standstills"] >= 1
     assert counts["standstill_ns"] > SECOND_NS // 2
     assert "the reader stalled while packets waited" in wrong(result, "warning")
     assert ("done", 0) == (result.status, result.unaccounted)
+
+
+PROGRAM = """
+import ctypes, socket, struct, sys, time
+how = sys.argv[1]
+reader = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+if how == "filters":
+    take_all = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 2**32 - 1), 8)
+    value = struct.pack("HP", 1, ctypes.addressof(take_all))
+    reader.setsockopt(socket.SOL_SOCKET, 26, value)  # SO_ATTACH_FILTER
+reader.bind(("0.0.0.0", 4321))
+reader.setblocking(how != "spins")
+while True:
+    try:
+        reader.recv(2000)
+    except BlockingIOError:
+        continue
+    if how == "sleeps":
+        time.sleep(0.001)
+"""
+"""Reads, and sleeps after each datagram, polls without a pause, or has a filter that takes all."""
+
+
+@pytest.mark.parametrize("how", ["sleeps", "spins", "filters", "stopped"])
+def test_a_program_is_seen_in_what_it_does(tmp_path: Path, how: str) -> None:
+    """Its thread's states, calls and times, its queue and drops, and whether it has a filter."""
+
+    def stop(pids: dict[str, int]) -> None:
+        (program,) = [
+            child
+            for child in psutil.Process(pids["receiver"]).children(recursive=True)
+            if PROGRAM in child.cmdline()
+        ]
+        program.send_signal(signal.SIGSTOP)
+        threading.Timer(2.0, program.send_signal, [signal.SIGCONT]).start()
+
+    keys = {
+        "traffic": {"rate": "2kpps"},
+        "receive": {"command": ["python3", "-c", PROGRAM, how]},
+        "duration": "2s",
+    }
+    tell = once_measured(stop if how == "stopped" else lambda _: None)
+    (record,) = conducted(tmp_path / "run", keys, tell=tell)
+    stats = reading(record)
+    (use,) = stats.threads
+    assert how == ("filters" if stats.filtered else how)
+    assert use.elapsed_ns > SECOND_NS
+    assert use.running_ns + use.runnable_ns <= 1.02 * use.elapsed_ns
+    most = max(use.looks, key=lambda state: use.looks[state])
+    expected = {"sleeps": "S", "spins": "R", "filters": "S", "stopped": "T"}
+    assert expected[how] == most, use
+    if how == "sleeps":
+        assert "clock_nanosleep" == max(use.calls, key=lambda call: use.calls[call])
+    if how == "filters":
+        assert {"recvfrom": use.looks["S"]} == use.calls
+    if how == "spins":
+        assert use.running_ns + use.runnable_ns > 0.8 * use.elapsed_ns
+    queues = [
+        sample.counts["queued_bytes"]
+        for sample in record.series
+        if sample.worker == stats.worker and "queued_bytes" in sample.counts
+    ]
+    assert len(queues) > 10
+    assert (how in ("sleeps", "stopped")) == (sorted(queues)[len(queues) // 2] > 10_000)
+    (last,) = [sample for sample in record.series if sample.worker == stats.worker][-1:]
+    lost = judge(record).ledger
+    assert lost is not None
+    by_stage = {entry.stage: entry.packets for entry in lost.entries}
+    assert by_stage["udp_rcvbuf"] == last.counts["dropped_packets"]
