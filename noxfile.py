@@ -347,14 +347,14 @@ def balance(session: nox.Session) -> None:
     measure_in_lab(session)
 
 
-def measure_in_lab(session: nox.Session) -> None:
-    """Run the program in tests/lab with the session's name, as root."""
+def measure_in_lab(session: nox.Session, room: str = "lab") -> None:
+    """Run the program with the session's name in a room of tests, as root."""
     prepare(session)
     if os.geteuid() != 0:
         session.skip(f"the lab needs root: sudo python3 noxfile.py {session.name}")
     install_system_packages(LAB_PACKAGES)
     shared = {"PYTHONPATH": str(ROOT / "tests" / "fixtures")}
-    run(session, "python", f"tests/lab/{session.name}.py", *session.posargs, env=shared)
+    run(session, "python", f"tests/{room}/{session.name}.py", *session.posargs, env=shared)
 
 
 @nox.session
@@ -373,6 +373,12 @@ def mixtures(session: nox.Session) -> None:
 def diagnoses(session: nox.Session) -> None:
     """Plant bottlenecks; each must be diagnosed first (posargs: plants, --times N, --store)."""
     measure_in_lab(session)
+
+
+@nox.session
+def referee(session: nox.Session) -> None:
+    """Plant causes from outside in 200 trials, and score what is said (posargs: seed, --only …)."""
+    measure_in_lab(session, "referee")
 
 
 @nox.session
