@@ -17,9 +17,10 @@ from typing import Any
 import actions
 from planting import Action, Plan, Step
 
-BUFFER = r"(raise|enlarge|larger|bigger)[^.;]*(buffer|rmem)|receive\.buffer="
-FASTER = r"(more|another|faster)[^.;]*(worker|reader|queue|cpu)|workers="
-SENDER = r"(more|another)[^.;]*send[^.;]*worker|send\.(workers|batch|cpus)="
+MORE = r"(?<!no )(?<!not )\b(raise|enlarge|larger|bigger|more|another|faster)\b"
+BUFFER = rf"{MORE}.{{0,40}}(buffer|rmem)|receive\.buffer="
+FASTER = rf"{MORE}.{{0,40}}(worker|reader|queue|cpu)|workers="
+SENDER = rf"{MORE}.{{0,40}}send.{{0,20}}worker|send\.(workers|batch|cpus)="
 ANY = rf"{BUFFER}|{FASTER}|{SENDER}"
 BASE = {"question": "What loses packets?", "duration": "1500ms", "warmup": "0s", "repetitions": 1}
 LAST_S = 1.5

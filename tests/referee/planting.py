@@ -7,6 +7,8 @@ imports udpbench: the referee sees what a user sees.
 from __future__ import annotations
 
 import json
+import os
+import resource
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from typing import Any
 import yaml
 
 UDPBENCH = Path(sys.executable).with_name("udpbench")
+TICKS = os.sysconf("SC_CLK_TCK")
 INTERFACES = {"sender": "send0", "receiver": "receive0"}
 """Of the lab ``local``."""
 WORKERS = b"udpbench.agent.workers.process"
@@ -27,8 +30,9 @@ POLL_S = 0.01
 """A look costs 0.1 ms: 1 % of a CPU."""
 FLOWING_PACKETS = 3
 """More than ARP and neighbour discovery send at the start of the measured phase."""
-DEADLINE_S = 120.0
-"""For a whole run, in which another run may have to be waited for."""
+DEADLINE_S = 60.0
+WAITING_S = 900.0
+"""For a run to begin: another run may have to be waited for."""
 REFUSED = 2
 """udpbench's exit code for a definition that it does not accept."""
 
@@ -125,18 +129,59 @@ def hosts(pid: int) -> dict[str, int]:
     return places
 
 
+def user_seconds(pid: int) -> float:
+    """Return the CPU time in user mode of a process and its ended children; 0 once it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[13])) / TICKS
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What all programs, and those of the referee, have used of the CPUs in user mode by now."""
+
+    time_s: float
+    everybody_s: float
+    ours_s: float
+
+    @classmethod
+    def read(cls, run: int | None = None) -> Clock:
+        """Read it; a run that has not ended counts with all its processes.
+
+        Kernel threads, such as the one that polls the lab's queue, have no user mode.
+        """
+        user, nice = Path("/proc/stat").read_text().split(maxsplit=3)[1:3]
+        kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        ours_s = sum(resource.getrusage(kind).ru_utime for kind in kinds)
+        tree = () if run is None else (run, *descendants(run))
+        ours_s += sum(user_seconds(pid) for pid in tree)
+        return cls(time.monotonic(), (int(user) + int(nice)) / TICKS, ours_s)
+
+    def others_share(self, end: Clock) -> float:
+        """Return the CPU time that others used until then, as a share of all CPUs."""
+        others_s = (end.everybody_s - self.everybody_s) - (end.ours_s - self.ours_s)
+        return others_s / (end.time_s - self.time_s) / (os.cpu_count() or 1)
+
+
 class Ended(Exception):
     """The run ended before what was awaited."""
 
 
-def wait_for(what: str, run: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
+def wait_for(
+    what: str,
+    run: subprocess.Popen[bytes],
+    condition: Callable[[], bool],
+    limit_s: float = DEADLINE_S,
+) -> None:
     """Wait until a condition holds while the run goes on."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + limit_s
     while not condition():
         if run.poll() is not None:
             raise Ended(what)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {DEADLINE_S:g} s: {what}")
+            raise TimeoutError(f"not within {limit_s:g} s: {what}")
         time.sleep(POLL_S)
 
 
@@ -147,7 +192,6 @@ def running(words: Sequence[str], output: Path) -> Iterator[subprocess.Popen[byt
         run = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, cwd=output.parent)
         try:
             yield run
-            run.wait(timeout=DEADLINE_S)
         finally:
             if run.poll() is None:
                 run.send_signal(signal.SIGINT)
@@ -158,8 +202,8 @@ def running(words: Sequence[str], output: Path) -> Iterator[subprocess.Popen[byt
                     run.wait()
 
 
-def meddle(plan: Plan, run: subprocess.Popen[bytes], output: Path, program: Path) -> bool:
-    """Do a plan's steps while the run goes on; return whether all could be done.
+def meddle(plan: Plan, run: subprocess.Popen[bytes], output: Path, program: Path) -> dict[str, Any]:
+    """Do a plan's steps while the run goes on; return whether all were done, and how disturbed.
 
     Every step is undone here, whatever happens; what is left of a namespace ends with it.
     """
@@ -167,9 +211,12 @@ def meddle(plan: Plan, run: subprocess.Popen[bytes], output: Path, program: Path
     def past(word: str) -> bool:
         return f"#1 {word}" in output.read_text(errors="replace")
 
+    start_clock: Clock | None = None
+    done = not plan.steps
     with ExitStack() as rest_of_run:
         try:
-            wait_for("path check", run, lambda: past("path"))
+            wait_for("path check", run, lambda: past("path"), WAITING_S)
+            start_clock = Clock.read(run.pid)
             wait_for("hosts", run, lambda: len(hosts(run.pid)) == len(INTERFACES))
             site = Site(hosts(run.pid), program)
             wait_for("measured phase", run, lambda: past("measured"))
@@ -180,10 +227,13 @@ def meddle(plan: Plan, run: subprocess.Popen[bytes], output: Path, program: Path
             flows = start + FLOWING_PACKETS
             wait_for("traffic", run, lambda: sent_frames(site.agents["sender"]) >= flows)
             follow(plan.steps, site, run, time.monotonic(), rest_of_run)
-            run.wait(timeout=DEADLINE_S)
+            done = True
         except Ended:
-            return not plan.steps
-    return True
+            pass
+        run.wait(timeout=DEADLINE_S)
+    # Hogs are among ours once they have been waited for.
+    others = None if start_clock is None else round(start_clock.others_share(Clock.read()), 3)
+    return {"planted": done, "others_share": others}
 
 
 def follow(
@@ -225,8 +275,13 @@ def answer(plan: Plan, folder: Path, program: Path, sets: Sequence[str] = ()) ->
     words = [str(UDPBENCH), "run", str(definition), "--out", str(stored), "--no-report", *changes]
     start_s = time.monotonic()
     with running(words, output) as run:
-        planted = meddle(plan, run, output, program)
-    said = {"code": run.returncode, "planted": planted, "output": output.read_text()[-2000:]}
+        done: dict[str, Any]
+        try:
+            done = meddle(plan, run, output, program)
+        except (OSError, IndexError, RuntimeError, subprocess.SubprocessError) as error:
+            # What the plant needs is missing here, or nothing came of it: no case, but no end.
+            done = {"planted": False, "error": repr(error)}
+    said = {"code": run.returncode, **done, "output": output.read_text()[-2000:]}
     if not stored.exists():
         return {**said, "took_s": round(time.monotonic() - start_s, 1)}
     shown = subprocess.run([UDPBENCH, "show", stored, "--json"], capture_output=True, text=True)

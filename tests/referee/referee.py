@@ -1,13 +1,15 @@
 """Plant known causes of loss from outside of udpbench, and count what it says of them.
 
-``referee.py [SEED] [--cases N] [--only CAUSE]... [--minutes N] [--out FOLDER]``, as root. Draws
-cases over all causes of ``causes.py``, runs each as a trial in the built-in lab, and meddles with it
-by processes, rules, stops and limits that udpbench has not started. What is true is known by
+``referee.py [SEED] [--cases N] [--only CAUSE]... [--minutes N] [--out FOLDER] [--busy]``, as root.
+
+Draws cases over all causes of ``causes.py``, runs each as a trial in the built-in lab, and meddles
+with it by processes, rules, stops and limits that udpbench has not started. What is true is known by
 construction; the shares of two causes at once by leaving out either. Where the first answer
 recommends settings, the same case is repeated with these.
 
 A finished case is a line of a file in the folder, named by commit and seed, and is not run again: the
-same command goes on where it was interrupted. The seed is by default the commit's hash. Exits 0 if
+same command goes on where it was interrupted. A case in which other programs used the CPUs is not
+finished, since they may be a cause as well. The seed is by default the commit's hash. Exits 0 if
 the bars of ``scoring.py`` are met, 1 if not, 5 if it is not complete.
 """
 
@@ -28,7 +30,7 @@ from typing import Any
 from accepted import ACCEPTED
 from causes import CAUSES, Cause
 from planting import Plan, answer, build
-from scoring import is_void, judge, lines_of, shortfalls
+from scoring import is_disturbed, is_void, judge, lines_of, shortfalls
 
 ROOT = Path(__file__).resolve().parents[2]
 MET, MISSED, UNFINISHED = 0, 1, 5
@@ -100,17 +102,22 @@ def planted(seed: str, cause: Cause, number: int, program: Path, folder: Path) -
     return {**record, "took_s": round(time.monotonic() - start_s, 1)}
 
 
-def settled(seed: str, cause: Cause, number: int, program: Path) -> dict[str, Any]:
-    """Return a case's record, of a second attempt if its plant did not take."""
+def settled(
+    seed: str, cause: Cause, number: int, program: Path, busy: bool
+) -> dict[str, Any] | None:
+    """Return a case's record, of a second attempt if its plant did not take.
+
+    None if other programs used the CPUs each time, unless ``busy`` says that this does not matter.
+    """
     record: dict[str, Any] = {}
     for _ in range(ATTEMPTS):
         with tempfile.TemporaryDirectory(dir=program.parent) as text:
             folder = Path(text)
             folder.chmod(0o755)
             record = planted(seed, cause, number, program, folder)
-        if not is_void(record):
+        if not is_void(record) and (busy or not is_disturbed(record)):
             break
-    return record
+    return None if is_disturbed(record) and not busy else record
 
 
 def stored(file: Path) -> list[dict[str, Any]]:
@@ -125,7 +132,7 @@ def stored(file: Path) -> list[dict[str, Any]]:
 
 
 def run_missing(
-    seed: str, cases: Sequence[tuple[Cause, int]], file: Path, until_s: float
+    seed: str, cases: Sequence[tuple[Cause, int]], file: Path, until_s: float, busy: bool
 ) -> Iterator[dict[str, Any]]:
     """Run the cases that a file does not have, append each, and yield it."""
     done = {(record["label"], record["number"]) for record in stored(file)}
@@ -136,7 +143,10 @@ def run_missing(
                 continue
             if time.monotonic() > until_s:
                 return
-            record = settled(seed, cause, number, program)
+            record = settled(seed, cause, number, program, busy)
+            if record is None:
+                print(f"disturbed {cause.label}: other programs used the CPUs", flush=True)
+                continue
             with file.open("a") as lines:
                 lines.write(json.dumps(record) + "\n")
             yield record
@@ -166,6 +176,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=CASES)
     parser.add_argument("--only", action="append", default=[], metavar="CAUSE")
     parser.add_argument("--minutes", type=float, default=24 * 60.0)
+    parser.add_argument("--busy", action="store_true", help="also while other programs use CPUs")
     parser.add_argument("--out", type=Path, default=ROOT / ".nox" / "referee")
     asked = parser.parse_args()
     unknown = set(asked.only) - {cause.label for cause in CAUSES}
@@ -180,7 +191,7 @@ def main() -> int:
     cases = drawn(seed, asked.cases, asked.only)
     print(f"seed {seed}; results in {file}", flush=True)
     until_s = time.monotonic() + asked.minutes * 60
-    for record in run_missing(seed, cases, file, until_s):
+    for record in run_missing(seed, cases, file, until_s, asked.busy):
         item = judge(record, ACCEPTED)
         loss = record["answer"].get("loss")
         lost_text = "–" if loss is None else f"{loss:.1%}"

@@ -25,6 +25,8 @@ CLOSE = 0.15
 """Of two causes whose shares differ by less, either may be first."""
 LARGE = 0.25
 """A further answer that claims this share of the loss must be right, too, where it is certain."""
+BUSY = 0.04
+"""Of all CPUs, in user mode: beyond this other programs may be a cause, too."""
 HELPED = 0.8
 """A remedy must leave at most this part of the loss."""
 
@@ -59,6 +61,12 @@ def is_void(record: Record) -> bool:
     if record["healthy"]:
         return bool(answer["loss"] > 0)
     return bool(answer["loss"] < LEAST_LOSS and answer["valid"])
+
+
+def is_disturbed(record: Record) -> bool:
+    """Return whether other programs used so much CPU that the truth is not known."""
+    runs = [record["answer"], record.get("repeated") or {}]
+    return any((run.get("others_share") or 0) > BUSY for run in runs)
 
 
 def names_of(parts: Iterable[str], accepted: Table) -> frozenset[str]:
