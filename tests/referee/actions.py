@@ -99,8 +99,11 @@ def beside(*words: str, role: str | None = None) -> Action:
         try:
             yield
         finally:
+            early = other.poll()
             other.kill()
             other.wait()
+        if early is not None:
+            raise RuntimeError(f"{command}: ended early with {early}")
 
     return act
 
@@ -108,6 +111,11 @@ def beside(*words: str, role: str | None = None) -> Action:
 def hog(cpu: int, *how: str) -> Action:
     """Burn a CPU by another program, with ``chrt`` or ``nice`` before it."""
     return beside(*how, "taskset", "-c", str(cpu), "PROGRAM", "burn")
+
+
+def drop_program(mode: str) -> Action:
+    """Drop all that the receiver's interface receives, by a BPF program: ``xdp`` or ``tcx``."""
+    return beside("PROGRAM", mode, role="receiver")
 
 
 def stranger(mode: str) -> Action:

@@ -540,6 +540,24 @@ def tc_drop(chance: Random) -> Plan:
     return Plan(steady(chance), (in_window(drop, chance),))
 
 
+@plant(must_not=ANY)
+def xdp_drop(chance: Random) -> Plan:
+    """An XDP program on the receiver's interface drops all for 300 ms.
+
+    That program must go.
+    """
+    return Plan(steady(chance), (in_window(actions.drop_program("xdp"), chance),))
+
+
+@plant(must_not=ANY)
+def tcx_drop(chance: Random) -> Plan:
+    """A TCX program on the receiver's interface drops all for 300 ms.
+
+    That program must go. No counter of the ledger sees it.
+    """
+    return Plan(steady(chance), (in_window(actions.drop_program("tcx"), chance),))
+
+
 @plant(must_not=BUFFER)
 def token_bucket(chance: Random) -> Plan:
     """A token bucket on the sender lets only part of the rate through.

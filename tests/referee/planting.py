@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 import time
@@ -194,7 +193,7 @@ def running(words: Sequence[str], output: Path) -> Iterator[subprocess.Popen[byt
             yield run
         finally:
             if run.poll() is None:
-                run.send_signal(signal.SIGINT)
+                run.terminate()
                 try:
                     run.wait(timeout=30)
                 except subprocess.TimeoutExpired:

@@ -4,14 +4,16 @@
  * referee; it shares no code with udpbench, so that neither can excuse the other.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
+#include <linux/bpf.h>
 #include <linux/filter.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -66,6 +68,27 @@ static void filter(void) {
   if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program)) exit(4);
 }
 
+/* Drops every packet of receive0 until this process ends: with it ends the link. */
+static int drop_all(int program_type, int attach_type, int verdict) {
+  struct bpf_insn code[] = {
+      {.code = BPF_ALU64 | BPF_MOV | BPF_K, .imm = verdict},
+      {.code = BPF_JMP | BPF_EXIT},
+  };
+  union bpf_attr load = {.prog_type = (unsigned)program_type};
+  load.insns = (unsigned long)code;
+  load.insn_cnt = sizeof code / sizeof *code;
+  load.license = (unsigned long)"GPL";
+  load.expected_attach_type = (unsigned)attach_type;
+  union bpf_attr link = {.link_create.attach_type = (unsigned)attach_type};
+  link.link_create.prog_fd = (unsigned)syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load);
+  link.link_create.target_ifindex = if_nametoindex("receive0");
+  if (syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof link) < 0) {
+    perror("bpf");
+    return 8;
+  }
+  for (;;) pause();
+}
+
 int main(int argc, char **argv) {
   const char *mode = argv[1];
   struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(argc > 2 ? atoi(argv[2]) : 0)};
@@ -74,6 +97,8 @@ int main(int argc, char **argv) {
   if (!strcmp(mode, "burn"))
     for (;;) {
     }
+  if (!strcmp(mode, "xdp")) return drop_all(BPF_PROG_TYPE_XDP, BPF_XDP, XDP_DROP);
+  if (!strcmp(mode, "tcx")) return drop_all(BPF_PROG_TYPE_SCHED_CLS, 46, 2); /* BPF_TCX_INGRESS */
   fd = socket(AF_INET, SOCK_DGRAM, 0);
   if (!strncmp(mode, "stranger", 8)) {
     /* Bound as udpbench's own sockets are: a more specific address would be preferred. */

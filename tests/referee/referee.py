@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -167,6 +168,11 @@ def score(records: Sequence[Mapping[str, Any]], expected: int) -> int:
     return MISSED if missed else MET
 
 
+def interrupt(number: int, frame: object) -> None:
+    """End by an exception, so that everything that was done is undone."""
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     """Run, print a line for each case, and the score."""
     parser = argparse.ArgumentParser(
@@ -184,6 +190,8 @@ def main() -> int:
         parser.error(f"no such cause: {', '.join(sorted(unknown))}; see tests/referee/causes.py")
     if shutil.which("nft") is None:
         parser.error("nft is missing: install nftables")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
     head = commit()
     seed = asked.seed or head
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -205,4 +213,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("interrupted: repeat the command to go on")
+        sys.exit(UNFINISHED)

@@ -106,18 +106,17 @@ def judge(record: Record, accepted: Table) -> Judged:
     said = f"{first['name']}, {first['certainty']}{why}"
     if not first_names:
         return Judged(label, "undecided", False, False, remedy_of(record), said)
-    if not answer["valid"] and excused(answer, all_names):
-        return Judged(label, "right", False, False, remedy_of(record), said)
     advice = " ".join([first.get("remedy") or "", *(first.get("sets") or ())])
     bad_advice = re.search(record["must_not"], advice, re.IGNORECASE) is not None
-    others = [entry for entry in entries[1:] if (entry.get("share") or 0) >= LARGE]
-    overreach = any(
-        entry["certainty"] == CERTAIN and entry["name"] not in all_names for entry in others
-    )
     right = first["name"] in first_names and not bad_advice
     certain = first["certainty"] == CERTAIN
     verdict: Verdict = "right" if right else "unknown" if first["name"] == UNKNOWN else "wrong"
-    wrong_for_certain = (certain and verdict == "wrong") or overreach
+    further = [entry for entry in entries[1:] if (entry.get("share") or 0) >= LARGE]
+    wrong_for_certain = (certain and verdict == "wrong") or any(
+        entry["certainty"] == CERTAIN and entry["name"] not in all_names for entry in further
+    )
+    if not answer["valid"] and excused(answer, all_names):
+        verdict = "right"
     return Judged(label, verdict, certain and right, wrong_for_certain, remedy_of(record), said)
 
 

@@ -99,6 +99,8 @@ def test_an_invalid_trial_is_right_only_for_the_true_reason() -> None:
     assert "unknown" == verdict(case)[0]
     case["shares"] = {"rule_ingress": 1.0}
     assert ("right", False, False) == verdict(case)
+    case["answer"]["answers"] = [said("small_buffer")]
+    assert ("right", False, True) == verdict(case)
 
 
 def test_a_cause_without_words_is_undecided() -> None:
