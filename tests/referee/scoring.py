@@ -96,7 +96,8 @@ def judge(record: Record, accepted: Table) -> Judged:
     """Judge one case."""
     answer, label = record["answer"], record["label"]
     if is_void(record):
-        return Judged(label, "void", False, False, "none", str(answer.get("reason"))[:60])
+        why = answer.get("error") or answer.get("reason") or "lost nothing, or something"
+        return Judged(label, "void", False, False, "none", str(why)[:120])
     parts = list(record["shares"])
     first_names, all_names = names_of(first_causes(record), accepted), names_of(parts, accepted)
     entries: Sequence[Record] = answer["answers"]
