@@ -244,6 +244,7 @@ def unaccounted(case: Evidence) -> Iterator[Bottleneck]:
     """Find more packets that no stage explains, or counters that contradict what was received."""
     remainder, lost = case.ledger.unaccounted or 0, losses(case.ledger)
     what = f"no stage explains {_packets(remainder)} of the loss"
+    what += _meanwhile(case, ANYTHING)
     if remainder < 0:
         what = f"stages count {_packets(-remainder)} more than were lost"
     unplaced = not case.stage and not case.shared
@@ -304,9 +305,51 @@ def _names_reasons(case: Evidence, stage: str) -> bool:
 
 
 def refused(case: Evidence) -> Iterator[Bottleneck]:
-    """Find a stage that drops by a rule or a bound, however fast anybody is."""
+    """Find a stage that drops by a rule or a bound, however fast anybody is.
+
+    A filter is refuted where no socket has any.
+    """
+    filters = [stats.filtered for stats in case.readings.workers("receiver")]
+    if case.stage == "udp_filter" and filters and not any(each is not False for each in filters):
+        return
     if case.stage in REFUSING:
-        yield _bottleneck(case, case.stage, CERTAIN, _meaning(case.stage))
+        what = _meaning(case.stage) + _meanwhile(case, CHANGES.get(case.stage, ()))
+        yield _bottleneck(case, case.stage, CERTAIN, what)
+
+
+ANYTHING = ("firewall", "queueing", "links", "routes", "addresses", "neighbours", "policies")
+CHANGES = {
+    "tx_netfilter": ("firewall",),
+    "rx_netfilter": ("firewall",),
+    "tx_policy": ("policies",),
+    "rx_policy": ("policies",),
+    "tx_qdisc": ("queueing",),
+    "rx_tc": ("queueing",),
+    "rx_ip": ("addresses", "routes", "neighbours", "links"),
+    "udp_no_port": ("addresses",),
+    "tx_device": ("links", "neighbours", "queueing"),
+    "link": ("links", "neighbours", "queueing"),
+    "unsent": ("routes", "neighbours", "addresses", "links"),
+}
+"""Stage → what others may change so that packets end there."""
+
+
+def _meanwhile(case: Evidence, subjects: Iterable[str]) -> str:
+    """Return what others changed meanwhile, as the end of a sentence; empty if nothing."""
+    changes = case.changes
+    parts = [f"{name} of {' and '.join(changes[name])}" for name in subjects if name in changes]
+    return f"; meanwhile others changed {', '.join(parts)}" if parts else ""
+
+
+def changed(case: Evidence) -> Iterator[Bottleneck]:
+    """Find what others changed while nothing arrived, or the polling CPU had time."""
+    cpu = case.polling
+    has_time = case.goes_dark or (cpu is not None and not cpu.full)
+    if case.stage in ("tx_device", "link") and has_time:
+        what = _meanwhile(case, CHANGES[case.stage]).removeprefix("; meanwhile ")
+        if what:
+            sure = CERTAIN if case.goes_dark else LIKELY
+            yield _bottleneck(case, "changed", sure, f"{what} during the measured phase")
 
 
 def failing_calls(case: Evidence) -> Iterator[Bottleneck]:
@@ -315,6 +358,7 @@ def failing_calls(case: Evidence) -> Iterator[Bottleneck]:
     if case.stage == "unsent" and 2 * sum(failed.values()) > case.packets:
         most = max(failed, key=lambda name: failed[name])
         what = f"calls of the sender failed, most by {most} ({show_count(failed[most])})"
+        what += _meanwhile(case, CHANGES["unsent"])
         yield _bottleneck(case, "failing_calls", CERTAIN, what, numbers=failed)
 
 
@@ -325,10 +369,16 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
     for it in bursts, for which a receiver that has time is late.
     """
     cpu, certainty = case.late, CERTAIN
+    if case.interrupted_sender is not None:
+        yield from _taken(case, case.interrupted_sender, CERTAIN)
+        return
+    if case.in_ring and cpu is not None and not cpu.full and case.is_interrupted(cpu):
+        yield from _taken(case, cpu, certainty)
+        return
     if case.stage == "udp_rcvbuf" or (cpu is not None and not cpu.full):
         # The reader's own CPU is late_reader's.
         cpu, certainty = case.sending if case.stage and not case.behind else None, LIKELY
-    if cpu is None or not cpu.full or case.stopped_sender:
+    if cpu is None or not cpu.full or case.stopped_sender or case.goes_dark:
         return
     if cpu.role == "receiver" and case.receiving_need(cpu) > 1:
         certainty = LIKELY
@@ -375,6 +425,8 @@ def sender_queue(case: Evidence) -> Iterator[Bottleneck]:
 def small_backlog(case: Evidence) -> Iterator[Bottleneck]:
     """Find a backlog too small for what comes at once, before a CPU that has time."""
     cpu = case.polling
+    if case.goes_dark:
+        return
     if case.stage == "rx_backlog" and cpu is not None and case.behind is None:
         what = "the CPU's backlog is too small for the bursts"
         sure = LIKELY if cpu.full else CERTAIN
@@ -384,6 +436,8 @@ def small_backlog(case: Evidence) -> Iterator[Bottleneck]:
 def short_ring(case: Evidence) -> Iterator[Bottleneck]:
     """Find a ring that overflows although the CPU that polls it has time."""
     cpu = case.polling
+    if case.goes_dark:
+        return
     if case.in_ring and case.stage != "rx_backlog" and cpu is not None and case.behind is None:
         what = "the ring is too short for the burst"
         yield _bottleneck(case, "short_ring", LIKELY, what, cpu)
@@ -443,6 +497,14 @@ def _robbed(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterator[Bot
         yield from _taken(case, worst.cpu, sure, worst.robbed)
 
 
+def _throttled(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterator[Bottleneck]:
+    """Return a reader that waited for a CPU although that was idle."""
+    worst = max(case.readers, key=lambda each: each.throttled, default=reader)
+    what = f"the reader was kept off its CPU {_percent(worst.throttled)} of the time, which idled"
+    numbers = {"throttled": worst.throttled, "needed_cpus": worst.needed_cpus()}
+    yield _bottleneck(case, "cpu_quota", sure, what, numbers=numbers)
+
+
 def _small_buffer(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterator[Bottleneck]:
     """Return a buffer that is too small for a burst, since the reader has time otherwise."""
     sizes = _buffers(reader.workers)
@@ -474,6 +536,7 @@ LATE: dict[str, Callable[[Evidence, ReaderTime, Certainty], Iterator[Bottleneck]
     "stopped": _standstill,
     "asleep": _sleeps,
     "robbed": _robbed,
+    "throttled": _throttled,
     "capacity": _capacity,
     "buffer": _small_buffer,
 }
@@ -656,6 +719,7 @@ def power_saving(case: Evidence) -> Iterator[Bottleneck]:
 CAUSES_OF_A_PLACE: tuple[Callable[[Evidence], Iterator[Bottleneck]], ...] = (
     refused,
     failing_calls,
+    changed,
     others_cpu,
     inline,
     sender_queue,

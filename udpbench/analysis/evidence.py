@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from udpbench.analysis.cpu_use import (
     TICK_NS,
@@ -62,11 +63,11 @@ RECEIVING_CALLS = {
     *("epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring_enter"),
 }
 """System calls in which a thread that sleeps waits for a datagram."""
-ASLEEP = ("S", "D")
+MOVING = ("received_packets", "dropped_packets")
 STOPPED = ("T", "t")
 LEAST_SHARE = 0.02
 """Of the time; less is what timers and clocks cannot tell."""
-CAUSES_OF_LATE = ("stopped", "asleep", "robbed", "capacity", "buffer")
+CAUSES_OF_LATE = ("stopped", "asleep", "robbed", "throttled", "capacity", "buffer")
 """Why a socket's buffer was full."""
 LOSING, LOSING_BETWEEN = 0.005, 0.05
 """Share of an interval's packets that is a loss: counted in it, or read about when it ended."""
@@ -303,6 +304,15 @@ class Evidence:
         robbed = cpu is not None and max(cpu.others, cpu.steal) >= SPARE
         return stopped and not robbed and not self.sends_late
 
+    @property
+    def interrupted_sender(self) -> LoadedCpu | None:
+        """The sender's CPU if others took it while what was not offered was due."""
+        missed = sum(stall.packets for stall in self.long_stalls)
+        cpu = self.robbed_sender or self.sending
+        robbed = cpu is not None and max(cpu.others, cpu.steal) >= SPARE
+        explains = missed >= (1 - LITTLE) * self.packets > 0 and not self.sends_late
+        return cpu if self.stage == "unsent" and robbed and explains else None
+
     @cached_property
     def sends_late(self) -> bool | None:
         """Whether senders of a rate offered less than it all the time; None if not known."""
@@ -343,14 +353,44 @@ class Evidence:
         return {place: tuple(queues) for place, queues in served.items()}
 
     @cached_property
+    def course(self) -> Course | None:
+        """The load's course; None if it was too short, or has no series."""
+        return course(self.readings)
+
+    @property
     def lasts_on(self) -> bool | None:
         """Whether packets were lost as long as the load went on, once buffers were full.
 
         None if the load has no course to tell it from.
         """
-        known = course(self.readings)
-        lasting = known.lasting if known is not None else None
+        lasting = self.course.lasting if self.course is not None else None
         return None if lasting is None else lasting >= LASTING
+
+    @property
+    def goes_dark(self) -> bool:
+        """Whether nothing arrived for 0.1 s or more although packets were sent."""
+        return self.course is not None and self.course.dark
+
+    def is_interrupted(self, cpu: LoadedCpu) -> bool:
+        """Return whether others took a CPU for a while in which what was lost came, not all along.
+
+        Then it need not be full over the whole time.
+        """
+        came = self.ledger.received_packets + self.packets
+        taken = max(cpu.others, cpu.steal)
+        # 0.7: the shares are of the time between snapshots, which is longer than the load's.
+        return self.lasts_on is False and taken >= SPARE and came * taken >= 0.7 * self.packets
+
+    @property
+    def changes(self) -> dict[str, list[str]]:
+        """Subject, such as ``firewall`` → the hosts at which others changed it meanwhile."""
+        changed: dict[str, list[str]] = {}
+        for host in (*self.readings.roles.senders, *self.readings.roles.receivers):
+            delta = self.readings.deltas.get(host)
+            for name, times in delta.block("changed").items() if delta is not None else ():
+                if times:
+                    changed.setdefault(name.partition(".")[2], []).append(host)
+        return changed
 
     @cached_property
     def readers(self) -> tuple[ReaderTime, ...]:
@@ -421,6 +461,12 @@ class Evidence:
             known = [(a, b) for a, b in spent if a is not None and b]
             running = min(sum(a / b for a, b in known), 1.0) if known else 0.0
             runnable = None
+        if not plain:
+            stopped = max(stopped, self._stood_ns(own) / load_ns)
+            if cpu is not None and cpu.full and cpu.cpu is not None:
+                # Processes that it starts and that end between two looks are its own work, too.
+                running = max(running, cpu.busy - self._beside(cpu))
+                asleep = waiting = None if asleep is None else 0.0
         if asleep is None and self.lasts_on:
             # With packets in its queue all the time it did not wait for one.
             beside = runnable if runnable is not None else self._beside(cpu)
@@ -450,6 +496,27 @@ class Evidence:
     def _beside(self, cpu: LoadedCpu | None) -> float:
         """Return in which share of the time a CPU did something else."""
         return min(cpu.others + cpu.steal + cpu.receiving, 1.0) if cpu is not None else 0.0
+
+    def _stood_ns(self, own: Sequence[WorkerStats]) -> int:
+        """Return for how long readers read nothing while their sockets dropped packets, if once.
+
+        Readers that pause again and again are slow, and do not stand still.
+        """
+        longest: list[int] = []
+        for stats in own:
+            samples = (s for s in self.readings.record.series if s.worker == stats.worker)
+            series = [s for s in samples if s.counts.keys() >= set(MOVING)]
+            runs, since = [0], None
+            for before, after in pairwise(series):
+                rose = {n: after.counts.get(n, 0) - before.counts.get(n, 0) for n in MOVING}
+                if rose["dropped_packets"] > 0 and rose["received_packets"] == 0:
+                    since = before.clock_ns if since is None else since
+                    runs[-1] = after.clock_ns - since
+                elif runs[-1]:
+                    runs, since = [*runs, 0], None
+            stood = [run for run in runs if run]
+            longest.append(stood[0] if len(stood) == 1 else 0)
+        return max(longest, default=0)
 
     def _was_emptied(self, own: Sequence[WorkerStats]) -> bool:
         """Return whether the queue of readers was nearly empty after it had overflowed."""
@@ -579,9 +646,12 @@ class ReaderTime:
         return min(waited, taken) if cpu is not None and cpu.cpu is not None else waited
 
     @property
-    def has_time(self) -> bool | None:
-        """Whether it waited for datagrams for a tenth of the load's time or more."""
-        return None if self.waiting is None else self.waiting >= SPARE
+    def throttled(self) -> float:
+        """Share of the time in which it waited for a CPU that idled: a quota kept it off."""
+        cpu = self.cpu
+        if self.runnable is None or cpu is None or cpu.cpu is None:
+            return 0.0
+        return min(self.runnable, max(1 - cpu.busy, 0.0))
 
     def needed_cpus(self) -> float:
         """Return how many CPUs all that came to it would take, at what a datagram took."""
@@ -593,9 +663,9 @@ class ReaderTime:
     def shares_out(self, lasting: bool) -> dict[str, float]:
         """Return cause → packets that its sockets dropped by it, together all of them.
 
-        ``stopped``, ``asleep`` and ``robbed``: what it would have read in that time at the rate of
-        the rest; ``capacity``: what it would not have read even then; ``buffer``: what is left,
-        which came while it was busy with what had come just before.
+        ``stopped``, ``asleep``, ``robbed`` and ``throttled``: what it would have read in that time
+        at the rate of the rest; ``capacity``: what it would not have read even then; ``buffer``:
+        what is left, which came while it was busy with what had come just before.
         """
         lost, read = float(self.dropped_packets or 0), self.read_packets
         out = dict.fromkeys(CAUSES_OF_LATE, 0.0)
@@ -612,15 +682,18 @@ class ReaderTime:
         for name, share in (
             ("stopped", self.stopped),
             ("asleep", self.asleep or 0.0),
+            ("throttled", self.throttled),
             ("robbed", self.robbed),
         ):
             # A pause of a reader that has time costs what came in it, else what it would have read.
             came = per_time if used_up else read + lost
             left -= (taken := min(came * share, left) if share >= LEAST_SHARE else 0.0)
             out[name] = taken
-        # Where all of its time is used up, nothing is left but errors of the shares.
-        rest = max(out, key=lambda name: out[name]) if used_up and any(out.values()) else "buffer"
-        out[rest] += left
+        if not used_up:
+            out["buffer"] = left
+        elif any(out.values()):
+            # All of its time is known to be used: what is left are errors of the shares.
+            out[max(out, key=lambda name: out[name])] += left
         return out
 
 
@@ -630,6 +703,8 @@ class Course:
 
     losing: tuple[bool, ...]
     """Whether packets were lost in it."""
+    dark: bool = False
+    """In one of them, or more, nothing arrived although packets were sent."""
 
     @property
     def lasting(self) -> float | None:
@@ -650,21 +725,25 @@ def course(readings: Readings) -> Course | None:
     bins = range(max(first, 0), min(last, MOST_INTERVALS))
     if len(bins) < LEAST_INTERVALS:
         return None
+    both = [[_packets(readings, role, bins, by_ms) for role in ROLES] for by_ms in (True, False)]
+    known = next(((a, b) for a, b in both if a is not None and b is not None), None)
+    if known is None:
+        return None
+    pairs = list(zip(*known, strict=True))
+    dark = any(sent >= LEAST_SENT and received == 0 for sent, received in pairs)
     dropped = _binned(readings, "receiver", "dropped_packets", bins)
-    if dropped is not None:
-        return Course(tuple(each >= 1 for each in dropped))
-    for by_ms, least in ((True, LOSING), (False, LOSING_BETWEEN)):
-        sent, received = (_packets(readings, role, bins, by_ms) for role in ROLES)
-        if sent is not None and received is not None:
-            pairs = zip(sent, received, strict=True)
-            return Course(tuple(a - b > max(1.0, least * a) for a, b in pairs))
-    return None
+    if dropped is not None and any(dropped):
+        return Course(tuple(each >= 1 for each in dropped), dark)
+    least = LOSING if None not in both[0] else LOSING_BETWEEN
+    return Course(tuple(a - b > max(1.0, least * a) for a, b in pairs), dark)
 
 
 ROLES: tuple[Role, Role] = ("sender", "receiver")
 MOST_INTERVALS = 3000
 """Of 100 ms; what a load of five minutes does it does for longer, too."""
 MS_NS = 10**6
+LEAST_SENT = 10
+"""Packets in an interval, from which on one without any received says something."""
 
 
 def sent_course(readings: Readings) -> list[float] | None:

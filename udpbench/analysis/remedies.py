@@ -111,6 +111,8 @@ small_buffer_of_program | raise SO_RCVBUF in the program (and net.core.rmem_max)
 standstill | check what stopped it (a signal, a debugger, a frozen cgroup, a lock), then repeat
 reader_sleeps | have it read while datagrams wait, and do its waiting elsewhere; no buffer helps
 reader_pauses | have it read more often, or give its socket a buffer for all that comes in a pause
+cpu_quota | raise the CPU quota of its cgroup (cpu.max), or lift it
+changed | see who changed it, and repeat; the findings name what
 stopped_sender | check what stopped it (a signal, a debugger, a frozen cgroup), then repeat
 short_ring | lengthen the ring, or move its interrupt to a CPU that is always free
 shared_socket | give each reader a socket and a CPU of its own: receive.sockets reuseport

@@ -56,7 +56,8 @@ class Counted:
     stopped_ms: float = 0.0
     left: float = 0.0
     """In its buffer at the end of the load."""
-    course: tuple[float, ...] = ()
+    course: tuple[tuple[float, float], ...] = ()
+    """Dropped and read until the end of each 100 ms."""
 
 
 def live(life: Life) -> Counted:
@@ -87,7 +88,7 @@ def live(life: Life) -> Counted:
         over = max(queue - life.buffer_packets, 0.0)
         queue -= over
         counted.dropped += over
-        course.append(counted.dropped)
+        course.append((counted.dropped, counted.read))
     counted.left = queue
     counted.read += queue
     counted.course = tuple(course[99::100])
@@ -158,10 +159,14 @@ def recorded(life: Life) -> TrialRecord:
         record = replace(record, trial=trial)
     start_ns = phase.start_ns["receiver"]
     series = tuple(
-        Sample(reader.worker, start_ns + 100 * MS_NS * (number + 1), {"dropped_packets": round(at)})
-        for number, at in enumerate(counted.course)
+        Sample(
+            reader.worker,
+            start_ns + 100 * MS_NS * (number + 1),
+            {"dropped_packets": round(dropped), "received_packets": round(read)},
+        )
+        for number, (dropped, read) in enumerate(counted.course)
     )
-    begin = Sample(reader.worker, start_ns, {"dropped_packets": 0})
+    begin = Sample(reader.worker, start_ns, {"dropped_packets": 0, "received_packets": 0})
     return replace(record, phases=(replace(phase, stats=stats),), series=(begin, *series))
 
 
