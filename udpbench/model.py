@@ -60,6 +60,7 @@ PhaseName = Literal["path", "warmup", "measured"]
 Edge = Literal["begin", "end"]
 LEDGER_STAGES = (
     "unsent",
+    "tx_policy",
     "tx_netfilter",
     "tx_qdisc",
     "tx_device",
@@ -74,6 +75,7 @@ LEDGER_STAGES = (
     "rx_netfilter",
     "udp_checksum",
     "udp_no_port",
+    "rx_policy",
     "udp_filter",
     "udp_rcvbuf",
     "udp_memory",
@@ -1084,7 +1086,7 @@ class Snapshot:
     Names: ``snmp.Udp.InErrors``, ``netstat.IpExt.InNoECTPkts``, ``softnet.cpu0.dropped``,
     ``link.receive0.rx_packets``, ``qdisc.send0.drops``, ``ethtool.receive0.rx_queue_0_drops``,
     ``cpu.0.softirq_ns``, ``socket.<inode>.drops``, ``rt_cache.in_martian_src``,
-    ``reason.NO_SOCKET``, ``snmp6.Udp6NoPorts``, ``conntrack.drop``,
+    ``reason.NO_SOCKET``, ``snmp6.Udp6NoPorts``, ``conntrack.drop``, ``xfrm.XfrmInPolBlock``,
     ``interrupt.34.cpu1``, ``firewall.<target>``.
     """
 

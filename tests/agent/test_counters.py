@@ -81,6 +81,13 @@ def test_snmp6_counts_by_name() -> None:
     assert [] == [name for name in counters if "Lite" in name]
 
 
+def test_ipsec_counts_by_cause() -> None:
+    """Each line is a counter; a kernel without IPsec has no file, and then there is none."""
+    text = "XfrmInError             \t0\nXfrmInPolBlock          \t7\n"
+    assert {"xfrm.XfrmInError": 0, "xfrm.XfrmInPolBlock": 7} == parse.parse_xfrm(text)
+    assert {} == parse.parse_xfrm("")
+
+
 def test_conntrack_is_summed_over_cpus() -> None:
     """Its drops are added up, and the number of connections is no counter."""
     counters = parse.parse_conntrack(fixture("nf_conntrack"))

@@ -37,6 +37,7 @@ SCOPES = ("application", "host", "machine")
 
 _STAGES = """\
 unsent | give the sender more workers or CPUs or a larger batch, or lower the rate
+tx_policy | change the IPsec policy that ip -s xfrm policy lists
 tx_netfilter | change the OUTPUT rules of the sending host
 tx_qdisc | lengthen the queue, raise its limit, or lower the rate
 tx_device | speed up receive processing: more queues and CPUs, no reader on the polling CPU
@@ -53,6 +54,7 @@ rx_netfilter | change the rule that counts it (iptables -vnL, nft list ruleset);
   conntrack table, if that is full
 udp_checksum | replace a bad cable or NIC, or turn off a bad offload
 udp_no_port | start the receiver; check address and port
+rx_policy | change the IPsec policy that ip -s xfrm policy lists
 udp_filter | change the application's own filter
 udp_rcvbuf | for bursts enlarge receive.buffer; for a sustained load use faster or more readers
 udp_memory | raise net.ipv4.udp_mem, or make receive buffers smaller

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from udpbench.analysis.delta import Deltas, deltas
-from udpbench.analysis.ledger.stages import STAGES, UNDIVIDED, undivided_packets
+from udpbench.analysis.ledger.stages import POLICY_IN, STAGES, UNDIVIDED, undivided_packets
 from udpbench.analysis.motion import (
     SINGLE,
     SKEW_NS,
@@ -50,7 +50,7 @@ LATER_STAGES = LEDGER_STAGES[LEDGER_STAGES.index("rx_tc") + 1 :]
 """Counted by IP version."""
 EITHER = " or ".join(UNDIVIDED)
 """A loss at one of these two, where the kernel counts only their sum."""
-SOCKET_STAGES = ("udp_filter", "udp_rcvbuf", "udp_memory", EITHER)
+SOCKET_STAGES = ("rx_policy", "udp_filter", "udp_rcvbuf", "udp_memory", EITHER)
 """Where packets end that have reached a socket."""
 NOT_LOST = ("udp_no_port",)
 """What anybody may send to a host, and no socket of it misses."""
@@ -498,13 +498,13 @@ def possible_stages(delta: Deltas, dropped: int) -> dict[int, tuple[str, ...]]:
             for key in ("InErrors", "RcvbufErrors", "InCsumErrors")
         }
         memory = delta.values.get(f"{names['{udp}']}MemErrors")
+        others = each["InErrors"] - each["RcvbufErrors"] - each["InCsumErrors"] - (memory or 0)
+        policy = min(max(others, 0), sum(delta.total(name) or 0 for name in POLICY_IN))
         counted[family] = {
             "udp_rcvbuf": each["RcvbufErrors"],
             "udp_checksum": each["InCsumErrors"],
-            "udp_filter": each["InErrors"]
-            - each["RcvbufErrors"]
-            - each["InCsumErrors"]
-            - (memory or 0),
+            "rx_policy": policy,
+            "udp_filter": others - policy,
             "udp_memory": memory or 0,
         }
         if memory is None:

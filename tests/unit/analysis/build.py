@@ -37,7 +37,10 @@ START_NS = 5 * SECOND_NS
 BASE = 1000
 """What every counter reads before the phase."""
 COUNTERS = {
-    "left": ("link.send0.tx_dropped", "link.send0.tx_packets", "qdisc.send0.drops"),
+    "left": (
+        *("link.send0.tx_dropped", "link.send0.tx_packets", "qdisc.send0.drops"),
+        "xfrm.XfrmOutPolBlock",
+    ),
     "right": (
         "link.receive0.rx_dropped",
         "link.receive0.rx_packets",
@@ -57,6 +60,7 @@ COUNTERS = {
         "snmp.Udp.RcvbufErrors",
         "snmp.Udp.MemErrors",
         "socket.77.drops",
+        *("xfrm.XfrmInPolBlock", "xfrm.XfrmInNoPols", "xfrm.XfrmInTmplMismatch"),
     ),
     "machine": (
         "softnet.cpu0.dropped",

@@ -140,6 +140,17 @@ def test_what_netfilter_refuses_is_no_loss_of_sent_packets() -> None:
     )
     record = build.record(900, workers=workers)
     assert {"tx_netfilter": 100} == entries(record)
+    moves = {"left": {"xfrm.XfrmOutPolBlock": 60}}
+    record = build.record(900, workers=workers, moves=moves)
+    assert {"tx_policy": 60, "tx_netfilter": 40} == entries(record)
+    # Others' refused calls may be among them, but not more than failed.
+    record = build.replace(record, built_in_lab=False)
+    measured = readings_of(record)
+    assert measured is not None
+    ledger = make_ledger(measured)
+    spans = {entry.stage: (entry.packets, entry.at_most) for entry in ledger.entries}
+    assert ((0, 60), (40, 100)) == (spans["tx_policy"], spans["tx_netfilter"])
+    assert 100 == ledger.lost_packets
 
 
 def test_attempts_that_the_kernel_refused_are_unsent() -> None:
@@ -270,7 +281,7 @@ def test_stages_stand_in_the_packets_order() -> None:
     """Every name that losses and expectations know has a row, and every row is of such a name."""
     assert LEDGER_STAGES == tuple(stage.name for stage in STAGES)
     assert set(LEDGER_STAGES) == set(stages._ROWS)
-    assert BEFORE_SENT == LEDGER_STAGES[:2]
+    assert BEFORE_SENT == LEDGER_STAGES[:3]
 
 
 def test_the_documentation_has_the_table_of_stages(golden: Golden) -> None:

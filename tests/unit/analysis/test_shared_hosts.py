@@ -47,6 +47,7 @@ COUNTED = {
     "rx_netfilter": IP,
     "udp_checksum": (*ERROR, "right snmp.Udp.InCsumErrors"),
     "udp_no_port": (*UDP, "right snmp.Udp.NoPorts"),
+    "rx_policy": (*ERROR, "right xfrm.XfrmInPolBlock"),
     "udp_filter": ERROR,
     "udp_rcvbuf": (*ERROR, "right snmp.Udp.RcvbufErrors"),
     "udp_memory": (*ERROR, "right snmp.Udp.MemErrors"),
@@ -68,7 +69,7 @@ MACS = {
 """What two cards count at their MACs: frames sent, received, and broadcasts among them."""
 HANDED = "left qdisc.send0.packets"
 AFTER_MAC = LEDGER_STAGES[LEDGER_STAGES.index("rx_ring") :]
-AT_SOCKETS = ("udp_filter", "udp_rcvbuf", "udp_memory")
+AT_SOCKETS = ("rx_policy", "udp_filter", "udp_rcvbuf", "udp_memory")
 SEGMENTS = 20
 
 

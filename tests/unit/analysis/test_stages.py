@@ -48,6 +48,8 @@ STAGE_MOVES = [
     ("rx_ip", {**RECEIVED, "snmp.Ip.InDelivers": 993, "netstat.TcpExt.IPReversePathFilter": 7}),
     ("rx_ip", {"link.receive0.rx_otherhost_dropped": 7}),
     ("rx_netfilter", {**RECEIVED, "snmp.Ip.InDelivers": 993, RULE: 7}),
+    ("rx_policy", {"snmp.Udp.InErrors": 7, "socket.77.drops": 7, "xfrm.XfrmInPolBlock": 7}),
+    ("rx_policy", {"snmp.Udp.InErrors": 7, "xfrm.XfrmInNoPols": 3, "xfrm.XfrmInTmplMismatch": 9}),
     ("udp_filter", {"snmp.Udp.InErrors": 7, "socket.77.drops": 7}),
     ("udp_filter", {"snmp.Udp.InErrors": 7}),
     ("udp_memory", {"socket.77.drops": 7}),

@@ -180,6 +180,11 @@ def parse_conntrack(text: str) -> dict[str, int]:
     return _per_cpu_lines(text, "conntrack")
 
 
+def parse_xfrm(text: str) -> dict[str, int]:
+    """Return ``xfrm.XfrmInPolBlock`` and the like of /proc/net/xfrm_stat (CONFIG_XFRM_STATISTICS)."""
+    return {f"xfrm.{name}": int(value) for name, value in map(str.split, text.splitlines())}
+
+
 def _per_cpu_lines(text: str, prefix: str) -> dict[str, int]:
     """Add up the hexadecimal lines of a /proc/net/stat file, one for each CPU."""
     lines = text.splitlines()

@@ -63,6 +63,7 @@ def namespace_counters(host: Host) -> dict[str, int]:
         **parse.parse_snmp6(read(host, f"{NET}/snmp6") or ""),
         **parse.parse_snmp(host.read_text(f"{NET}/netstat"), "netstat"),
         **parse.parse_conntrack(read(host, f"{NET}/stat/nf_conntrack") or ""),
+        **parse.parse_xfrm(read(host, f"{NET}/xfrm_stat") or ""),
     }
 
 

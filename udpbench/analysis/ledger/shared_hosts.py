@@ -7,14 +7,12 @@ arithmetic; knows no counter, and is never used in the built-in lab, where nobod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from udpbench.analysis.ledger.skbs import Span, exactly, most_packets
-from udpbench.analysis.ledger.stages import STAGES, Stage, socket_losses
+from udpbench.analysis.ledger.stages import STAGES, Stage, refusals, socket_losses
 from udpbench.analysis.readings import Readings
-
-SOCKETS = "sockets"
 
 
 @dataclass(frozen=True)
@@ -33,14 +31,15 @@ def divide(readings: Readings, lost: int) -> tuple[dict[Stage, Share], int]:
 
     Those are above 0 if more was lost than all upper bounds explain, below 0 if counters of the
     traffic's own say that more was lost than was. The drops of the traffic's own sockets are one
-    number for several stages: that sum is divided like any stage, and then among them.
+    number for several stages, as are its refused calls: such a sum is divided like any stage, and
+    then among them.
     """
     counted = {stage: stage.packets(readings) for stage in STAGES}
     most = {stage: _most(stage, counted[stage], readings) for stage in STAGES}
     parts = {
         stage.name: _bounds(stage, counted[stage], most[stage], lost, readings) for stage in STAGES
     }
-    packets, explained = _solution(parts, *socket_losses(readings), lost)
+    packets, explained = _solution(parts, (refusals(readings), socket_losses(readings)), lost)
     shares = {}
     for stage, span in counted.items():
         ours = packets[stage.name]
@@ -70,19 +69,20 @@ def narrowed(total: Span, parts: Mapping[str, Span]) -> dict[str, Span]:
 
 
 def _solution(
-    parts: dict[str, Span], names: tuple[str, ...], drops: Span, lost: int
+    parts: dict[str, Span], sums: Iterable[tuple[tuple[str, ...], Span]], lost: int
 ) -> tuple[dict[str, Span], int]:
     """Return each stage's packets, and how many they are together: nearest to what was lost."""
-    members = _limited({name: parts.pop(name) for name in names}, drops.high)
-    if members:
-        reach = _sum(members)
-        most = max(drops.low, min(reach.high, drops.high))
-        parts[SOCKETS] = Span(max(reach.low, drops.low), most)
+    groups: dict[str, dict[str, Span]] = {}
+    for names, total in sums:
+        if members := _limited({name: parts.pop(name) for name in names}, total.high):
+            reach, group = _sum(members), " or ".join(names)
+            most = max(total.low, min(reach.high, total.high))
+            parts[group], groups[group] = Span(max(reach.low, total.low), most), members
     reach = _sum(parts)
     explained = min(max(lost, reach.low), reach.high)
     packets = narrowed(exactly(explained), parts)
-    if members:
-        packets |= narrowed(packets.pop(SOCKETS), members)
+    for group, members in groups.items():
+        packets |= narrowed(packets.pop(group), members)
     return packets, explained
 
 

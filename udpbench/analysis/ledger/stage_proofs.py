@@ -24,10 +24,12 @@ from udpbench.model import (
 
 UNPROVOKED = {
     "unsent": "no loss: the sending worker counts what it did not send",
+    "tx_policy": "no policy of IPsec is made to lose packets",
     "link": "a veth pair loses nothing between its ends",
     "rx_ring": "a veth has no ring of its own: its peer's tx_device counts it",
     "xsk_ring": "the socket of receive.call: af_xdp counts what its ring had no room for",
     "xsk_fill": "the socket of receive.call: af_xdp counts what it had no buffer for",
+    "rx_policy": "no policy of IPsec is made to lose packets",
     "app_log": "the receiving worker counts what its log had no room for",
     "app_unanswered": "no answer is awaited",
     "answer_lost": "no answer is awaited",
@@ -46,6 +48,7 @@ COUNTERS = (
     "snmp6",
     "socket",
     "softnet",
+    "xfrm",
 )
 """Blocks of counters of packets; the others are of time, interrupts and the like."""
 REASON = "reason."

@@ -21,7 +21,7 @@ from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.drivers import DRIVERS, VETH_DROPS, XDP_DROPS, Driver, driver_of
 from udpbench.model import LEDGER_STAGES, Role, Scope
 
-BEFORE_SENT = ("unsent", "tx_netfilter")
+BEFORE_SENT = ("unsent", "tx_policy", "tx_netfilter")
 """Stages of packets that the kernel never accepted: they are not part of ``sent``."""
 
 TX_DROPPED = "link.{interface}.tx_dropped"
@@ -54,6 +54,14 @@ SNDBUF = "{udp}SndbufErrors"
 OF_ANSWERS = ("app_unanswered", "answer_lost")
 ERRORS = "{udp}InErrors"
 SOCKET_DROPS = "socket.*.drops"
+POLICY_OUT = "xfrm.XfrmOutPol*"
+"""Counted by each look-up of a route that a policy of IPsec refuses, which returns EPERM
+(net/xfrm/xfrm_policy.c: xfrm_lookup_with_ifid)."""
+POLICY_IN = (
+    *("xfrm.XfrmInPol*", "xfrm.XfrmInNoPols", "xfrm.XfrmInTmplMismatch"),
+    *("xfrm.XfrmInStateMismatch", "xfrm.XfrmInHdrError", "xfrm.XfrmInBufferError"),
+)
+"""Of the policy check before a socket (__xfrm_policy_check), each of another packet."""
 XSK_RING, XSK_FILL = "xsk_ring_packets", "xsk_fill_packets"
 """What the receiver's AF_XDP sockets refused; a worker asks the kernel (XDP_STATISTICS)."""
 IP_REFUSED = (
@@ -216,11 +224,47 @@ _stage(
     scope="worker",
 )
 
+
+def _policy_refusals(readings: Readings) -> int | None:
+    """Return how many calls at most a policy refused; None if one failed and IPsec counts none."""
+    refused = readings.count("sender", "eperm")
+    counted = readings.counter("sender", POLICY_OUT) if refused else 0
+    return min(refused, max(counted, 0)) if counted is not None else None
+
+
+def _tx_policy(readings: Readings) -> Span | None:
+    refused = _policy_refusals(readings)
+    return exactly(refused) if refused is not None else None
+
+
+_stage(
+    name="tx_policy",
+    role="sender",
+    packets=_tx_policy,
+    source=f"min(eperm, Δ {POLICY_OUT})",
+    means="Refused by a policy of the sender's IPsec: the call returned EPERM.",
+    most=_policy_refusals,
+    counters=(POLICY_OUT,),
+)
+
+
+def _firewall_refusals(readings: Readings) -> Span:
+    refused, by_policy = readings.count("sender", "eperm"), _policy_refusals(readings) or 0
+    shared = not readings.record.built_in_lab
+    return Span(refused - by_policy, refused if shared else refused - by_policy)
+
+
+def refusals(readings: Readings) -> tuple[tuple[str, ...], Span]:
+    """Return the stages that a call with EPERM may mean, and how many there were."""
+    refused = readings.count("sender", "eperm")
+    return ("tx_policy", "tx_netfilter"), exactly(refused)
+
+
 _stage(
     name="tx_netfilter",
     role="sender",
-    packets=_count("sender", "eperm"),
-    source="eperm",
+    packets=_firewall_refusals,
+    source="eperm − tx_policy",
     means="Refused by the sender's firewall: the call returned EPERM.",
     scope="worker",
     parts="worker.eperm",
@@ -229,7 +273,7 @@ _stage(
             name=f"Δ {RULES_OUT}",
             reads=_counter("sender", RULES_OUT),
             low=_nothing,
-            high=lambda readings: readings.count("sender", "eperm"),
+            high=lambda readings: _firewall_refusals(readings).high,
             # A call that sent some messages hides the errno of the one at which it stopped.
             next_step="other traffic of the host matches the rule; or it drops at random or beyond "
             "a limit, and refused packets were sent again: send.call: send reports each refusal",
@@ -853,7 +897,7 @@ _stage(
 )
 
 
-def _filter_skbs(readings: Readings) -> int | None:
+def _other_errors(readings: Readings) -> int | None:
     """Return the receive errors other than full buffer, bad checksum and full memory.
 
     Without MemErrors those for full memory are among them.
@@ -863,6 +907,38 @@ def _filter_skbs(readings: Readings) -> int | None:
         return None
     others = readings.total("receiver", CHECKSUM, MEMORY) or 0
     return errors - rcvbuf - others
+
+
+def _policy_skbs(readings: Readings) -> int | None:
+    """Return those of them that IPsec may have refused; None if there are and it counts none.
+
+    Its counters are of the whole namespace, and of other protocols.
+    """
+    errors = _other_errors(readings)
+    if not errors:
+        return errors
+    counted = readings.total("receiver", *POLICY_IN)
+    return min(max(errors, 0), max(counted, 0)) if counted is not None else None
+
+
+_stage(
+    name="rx_policy",
+    role="receiver",
+    packets=_in_packets("rx_policy", _policy_skbs, skbs.queued_skb),
+    source=f"Δ {' + '.join(POLICY_IN)}, up to Δ {ERRORS} − Δ {RCVBUF} − Δ {CHECKSUM} − Δ {MEMORY}",
+    means="Refused by a policy of the receiver's IPsec.",
+    most=_at_most(_policy_skbs, skbs.most_queued),
+    counters=(ERRORS, *POLICY_IN),
+    unit="skb",
+    parts="xfrm.XfrmIn*",
+    reasons=("XFRM_POLICY",),
+)
+
+
+def _filter_skbs(readings: Readings) -> int | None:
+    """Return the errors that also IPsec does not explain."""
+    errors = _other_errors(readings)
+    return errors - (_policy_skbs(readings) or 0) if errors is not None else None
 
 
 _filtered_packets = _in_packets("udp_filter", _filter_skbs, skbs.queued_skb)
@@ -895,9 +971,10 @@ _stage(
     name="udp_filter",
     role="receiver",
     packets=_udp_filter,
-    source=f"Δ {ERRORS} − Δ {RCVBUF} − Δ {CHECKSUM} − Δ {MEMORY}; without the last up to so many",
+    source=f"Δ {ERRORS} − Δ {RCVBUF} − Δ {CHECKSUM} − Δ {MEMORY} − rx_policy; without MemErrors up "
+    "to so many",
     means="Dropped by a socket filter (SO_ATTACH_FILTER), or refused by UDP for its length.",
-    most=_at_most(_filter_skbs, skbs.most_queued),
+    most=_at_most(_other_errors, skbs.most_queued),
     counters=(ERRORS, MEMORY),
     unit="skb",
     reasons=("SOCKET_FILTER",),
@@ -913,7 +990,7 @@ def _sockets_explained(readings: Readings) -> int | None:
 
 def _sockets_possible(readings: Readings) -> int | None:
     others = readings.total("receiver", RCVBUF, CHECKSUM)
-    return known_sum((_memory_skbs(readings), _filter_skbs(readings), others)) or 0
+    return known_sum((_memory_skbs(readings), _other_errors(readings), others)) or 0
 
 
 _stage(
@@ -948,7 +1025,7 @@ def _memory_skbs(readings: Readings) -> int | None:
     """
     refused = readings.counter("receiver", MEMORY) or 0
     drops = readings.counter("receiver", SOCKET_DROPS)
-    rcvbuf, filtered = readings.counter("receiver", RCVBUF), _filter_skbs(readings)
+    rcvbuf, filtered = readings.counter("receiver", RCVBUF), _other_errors(readings)
     if rcvbuf is None or filtered is None:
         return None
     if drops is None:
@@ -975,7 +1052,7 @@ def _most_in_full_memory(readings: Readings) -> int | None:
     """
     refused, drops = readings.counter("receiver", MEMORY), _own_drops(readings)
     if refused is None:
-        refused = max(_filter_skbs(readings) or 0, 0)
+        refused = max(_other_errors(readings) or 0, 0)
     if drops is None:
         return None if readings.workers("receiver") else refused
     errors = readings.counter("receiver", ERRORS)
@@ -1001,7 +1078,7 @@ def socket_losses(readings: Readings) -> tuple[tuple[str, ...], Span]:
     drops = _own_drops(readings)
     if drops is None:
         return (), exactly(0)
-    stages = ("udp_filter", "udp_rcvbuf", "udp_memory")
+    stages = ("rx_policy", "udp_filter", "udp_rcvbuf", "udp_memory")
     late = ("udp_checksum",) if _verified_late(readings) else ()
     return (*late, *stages), Span(drops, drops * skbs.most_queued(readings))
 

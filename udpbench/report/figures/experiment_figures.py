@@ -77,6 +77,7 @@ STAGE_STYLES = {
     "rx_netfilter": (YELLOW, "\\\\"),
     "udp_checksum": (GREEN, ""),
     "udp_no_port": (PINK, "//"),
+    "rx_policy": (YELLOW, "//"),
     "udp_filter": (SKY, "||"),
     "udp_rcvbuf": (RED, "\\\\"),
     "udp_memory": (ORANGE, "xx"),
