@@ -117,6 +117,8 @@ THREADS_MAX = 64
 """Of one worker, those that ran most."""
 SEEN_MAX = 32
 """Of states and system calls in which a thread was seen."""
+STRANGERS_MAX = 16
+"""Sockets of others at the traffic's ports that are listed of one host at one time."""
 LENGTHS = {
     "values": SWEPT_MAX,
     "counters": COUNTERS_MAX,
@@ -126,6 +128,7 @@ LENGTHS = {
     **dict.fromkeys(("numa_nodes", "siblings", "cache_siblings"), CPUS_MAX),
     **dict.fromkeys(("queue_cpus", "queue_irqs", "tx_queue_irqs", "processes", "stats"), 2**16),
     **dict.fromkeys(("addresses", "listed"), 2**12),
+    "strangers": STRANGERS_MAX,
 }
 """Field of a record or a reply → most entries of it, and of each list in it."""
 NUMBERED = (
@@ -1087,7 +1090,7 @@ class Snapshot:
     ``link.receive0.rx_packets``, ``qdisc.send0.drops``, ``ethtool.receive0.rx_queue_0_drops``,
     ``cpu.0.softirq_ns``, ``socket.<inode>.drops``, ``rt_cache.in_martian_src``,
     ``reason.NO_SOCKET``, ``snmp6.Udp6NoPorts``, ``conntrack.drop``, ``xfrm.XfrmInPolBlock``,
-    ``interrupt.34.cpu1``, ``firewall.<target>``.
+    ``changed.routes``, ``interrupt.34.cpu1``, ``firewall.<target>``.
     """
 
     host: str
@@ -1095,6 +1098,9 @@ class Snapshot:
     counters: dict[str, int]
     processes: tuple[Process, ...] = ()
     """After a measured phase: those of the run; from a machine's agent all that used CPU."""
+    strangers: tuple[str, ...] = ()
+    """Before and after a measured phase: other programs' sockets that may take the traffic's
+    packets, ``python3 12 (user 0) at 0.0.0.0:4321``; their drops are ``stranger.<inode>.drops``."""
 
 
 @dataclass(frozen=True)
@@ -1218,6 +1224,16 @@ class Phase:
     """Host → its clock at the start, and for a measured phase also at the end."""
     losses: tuple[WorkerStats, ...] = ()
     """Packets sent in addition to the traffic, to be lost on purpose, and those that arrived."""
+
+    @property
+    def strangers(self) -> dict[str, tuple[str, ...]]:
+        """Host → sockets of others that may have taken the traffic's packets, where there are."""
+        edges = (self.before, self.after)
+        seen = {
+            host: dict.fromkeys(s for at in edges if host in at for s in at[host].strangers)
+            for host in self.after
+        }
+        return {host: tuple(those) for host, those in seen.items() if those}
 
 
 @dataclass(frozen=True)

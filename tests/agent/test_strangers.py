@@ -16,12 +16,13 @@ from test_workers import receiver
 from udpbench.agent import strangers
 from udpbench.agent.host.frames import ETHERNET_BYTES, UDP, headers
 from udpbench.agent.host.system import Host
-from udpbench.agent.strangers import HEARD_BYTES, HEARD_MAX, StrangerListener
+from udpbench.agent.strangers import HEARD_BYTES, HEARD_MAX, StrangerListener, strange_sockets
 from udpbench.errors import AgentError
-from udpbench.model import FlowSpec, Traffic, WorkerSpec
+from udpbench.model import FlowSpec, Traffic, UdpSocket, WorkerSpec
 from udpbench.protocol import Stranger
 
 PORT = 4321
+ANYWHERE = "0.0.0.0"  # noqa: S104
 MACS = ("02:00:00:00:00:01", "02:00:00:00:00:02")
 OWN, OTHER = {4: "10.0.0.1", 6: "fd00::1"}, {4: "10.0.0.9", 6: "fd00::9"}
 HERE = {4: "10.0.0.2", 6: "fd00::2"}
@@ -161,3 +162,57 @@ def test_the_kernel_passes_datagrams_to_the_ports_alone(port: int, family: Famil
         stranger.sendto(b"x", (address, port))
         there.recv(4096)
         assert (Stranger(address, beside, 1),) == listener.hear(())
+
+
+TAKING = [
+    # of ours at any address: bound, connected; then the stranger: bound, connected; taken?
+    (ANYWHERE, ANYWHERE, None, True),
+    (ANYWHERE, HERE[4], None, True),
+    (ANYWHERE, "::", None, False),
+    (ANYWHERE, ANYWHERE, (OWN[4], 65400), True),
+    (ANYWHERE, HERE[4], (OTHER[4], 65400), False),
+    ("::", "::", None, True),
+    ("::", f"::ffff:{HERE[4]}", None, True),
+    (HERE[4], ANYWHERE, None, False),
+    (None, ANYWHERE, None, True),
+    (None, OTHER[4], None, False),
+]
+"""Where our own socket is bound, where the stranger's is and to whom it is connected, and whether
+the kernel may give it packets of the traffic."""
+
+
+@pytest.mark.parametrize(("own", "bound", "peer", "takes"), TAKING)
+def test_a_strangers_socket_counts_if_the_kernel_may_prefer_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own: Optional[str],
+    bound: str,
+    peer: Optional[tuple[str, int]],
+    takes: bool,
+) -> None:
+    """It is named with its holder, address and port, unless that is the program under test."""
+
+    def listed(inode: int, address: str, peer: Optional[tuple[str, int]] = None) -> UdpSocket:
+        version: Literal[4, 6] = 6 if ":" in address else 4
+        there, port = peer or (None, 0)
+        return UdpSocket(inode, inode, version, address, PORT, there, port, 0, 0, None, 5)
+
+    sockets = [listed(8, bound, peer), *([listed(7, own)] if own is not None else [])]
+
+    class Listing:
+        def __init__(self, ports: set[int]) -> None:
+            assert {PORT} == ports
+
+        def read(self) -> dict[int, UdpSocket]:
+            return {each.cookie: each for each in sockets}
+
+    monkeypatch.setattr(strangers, "SocketList", Listing)
+    folder = tmp_path / "proc/12/fd"
+    folder.mkdir(parents=True)
+    (folder / "3").symlink_to("socket:[8]")
+    (tmp_path / "proc/12/comm").write_text("python3\n")
+    (tmp_path / "proc/12/status").write_text("Uid:\t0\t0\t0\t0\n")
+    host = Host(tmp_path)
+    expected = [f"python3 12 (user 0) at {f'[{bound}]' if ':' in bound else bound}:{PORT}"]
+    assert (expected if takes else []) == list(strange_sockets(host, (worker(),), {7}, ()).values())
+    assert {} == strange_sockets(host, (worker(),), {7}, {12})

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_readers import once_measured
 from test_ways import conducted
 
+from udpbench.analysis.checks.host_checks import CHANGED
 from udpbench.analysis.judge import judge
-from udpbench.model import Ledger, TrialRecord
+from udpbench.definition.losses import LOSS_PORTS
+from udpbench.model import Ledger, Progress, TrialRecord
 
 pytestmark = [
     pytest.mark.lab,
@@ -32,6 +36,21 @@ def inside(host: str, *commands: str) -> Callable[[dict[str, int]], None]:
             subprocess.run(enter, check=True, timeout=10)
 
     return act
+
+
+def meanwhile(act: Callable[[dict[str, int]], None]) -> Callable[[Progress], None]:
+    """Return a listener that acts between the first and the last reading of measured packets."""
+    pids: dict[str, int] = {}
+
+    def tell(progress: Progress) -> None:
+        name, _, rest = progress.text.partition(": agent ")
+        if progress.event == "host":
+            pids[name] = int(rest.partition(" ")[0])
+        if progress.event == "sample" and progress.text == "measured" and pids:
+            act(pids)
+            pids.clear()
+
+    return tell
 
 
 def ledger_of(record: TrialRecord) -> Ledger:
@@ -54,3 +73,106 @@ def test_what_a_policy_of_ipsec_blocks_has_a_stage(
     lost = {entry.stage: entry.packets for entry in ledger.entries if entry.packets}
     assert ({stage: ledger.intended_packets}, 0) == (lost, ledger.unaccounted)
     assert ledger.intended_packets > 0
+
+
+STRANGE = """
+import socket
+stranger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+stranger.bind(("", 4321))
+print("bound", flush=True)
+input()
+"""
+
+
+def test_a_strangers_socket_at_the_port_makes_a_trial_invalid(tmp_path: Path) -> None:
+    """It is named with its process, before and after the measured phase."""
+    strangers: list[subprocess.Popen[str]] = []
+
+    def bind(pids: dict[str, int]) -> None:
+        command = [
+            "nsenter",
+            f"--target={pids['receiver']}",
+            "--net",
+            sys.executable,
+            "-c",
+            STRANGE,
+        ]
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        strangers.append(subprocess.Popen(command, text=True, **pipes))
+        assert strangers[0].stdout is not None
+        assert "bound\n" == strangers[0].stdout.readline()
+
+    try:
+        keys = {**KEYS, "receive": {"sockets": "reuseport"}}
+        (record,) = conducted(tmp_path / "run", keys, tell=once_measured(bind))
+    finally:
+        for stranger in strangers:
+            stranger.communicate("\n", timeout=10)
+    (at,) = record.phases[-1].strangers["receiver"]
+    assert f" {strangers[0].pid} (user 0) at 0.0.0.0:4321" in at
+    what = "another program's socket may have taken packets of the traffic"
+    (finding,) = (each for each in judge(record).findings if each.what == what)
+    assert ("invalid", "receiver", at) == (finding.severity, finding.where, finding.value)
+
+
+LOSSES = tuple(stage for stage in LOSS_PORTS if stage != "rx_backlog")
+"""That stage needs a pair without NAPI."""
+CHANGES = (
+    *("nft add table inet theirs", "nft delete table inet theirs"),
+    *("ip route add 198.51.100.0/24 dev {0}", "ip route del 198.51.100.0/24 dev {0}"),
+    *("ip addr add 198.51.100.1/32 dev {0}", "ip addr del 198.51.100.1/32 dev {0}"),
+    *("ip link set {0} mtu 1400", "ip link set {0} mtu 1500"),
+    *("tc qdisc add dev {0} ingress", "tc qdisc del dev {0} ingress"),
+    "ip neigh add 192.168.254.77 lladdr 02:00:00:00:00:77 dev {0}",
+    "ip neigh del 192.168.254.77 dev {0}",
+    *("ip xfrm policy add src 198.51.100.9 dir in", "ip xfrm policy flush"),
+)
+"""Each put back at once; none concerns the traffic."""
+
+
+def test_what_was_changed_meanwhile_is_reported_although_it_was_put_back(tmp_path: Path) -> None:
+    """At the host where it was, and of each kind; counts hold, rates do not."""
+    act = inside("receiver", *(command.format("receive0") for command in CHANGES))
+    (record,) = conducted(tmp_path / "run", KEYS, tell=meanwhile(act))
+    findings = judge(record).findings
+    changed = [each for each in findings if each.what.endswith("during the measured phase")]
+    expected = [text for name, text in CHANGED.items() if name != "unknown"]
+    assert [f"{text} during the measured phase" for text in expected] == [
+        each.what for each in changed
+    ]
+    assert {("struck", "receiver")} == {(each.severity, each.where) for each in changed}
+
+
+def test_what_a_trial_does_itself_is_no_change(tmp_path: Path) -> None:
+    """Programs of AF_XDP, packets lost on purpose, a worker that leaves, settings of each point."""
+    variants = {
+        "frames": {"receive": {"call": "af_xdp", "wait": "epoll"}, "send.call": "af_xdp"},
+        "losses": {"losses": dict.fromkeys(LOSSES, 20), "explain": True},
+        "fault": {"receive.fault": {"worker": 1, "after": "100ms", "does": "exit"}},
+        "settings": {"settings.receiver.firewall": {"udp": 9, "drop": "input"}},
+    }
+    records = conducted(tmp_path / "run", {**KEYS, "variants": variants})
+    assert ["done"] * 4 == [record.status for record in records], [r.error for r in records]
+    for record in records:
+        for phase in record.phases:
+            for host in ("sender", "receiver"):
+                before, after = (at[host].counters for at in (phase.before, phase.after))
+                moved = {k: n - before[k] for k, n in after.items() if k.startswith("changed.")}
+                assert dict.fromkeys(f"changed.{name}" for name in CHANGED) == {
+                    name: None if count == 0 else count for name, count in moved.items()
+                }, (record.trial.point, phase.name, host)
+
+
+def test_rules_that_were_added_and_left_there_are_reported(tmp_path: Path) -> None:
+    """Also if that was before the measured phase, of which its counters say nothing then."""
+    act = inside(
+        "receiver",
+        "nft add table inet theirs",
+        "nft add chain inet theirs in { type filter hook input priority 0; }",
+        *("nft add rule inet theirs in udp dport 9 drop",) * 3,
+    )
+    (record,) = conducted(tmp_path / "run", KEYS, tell=once_measured(act))
+    what = "the firewall was changed during the trial"
+    changed = [(f.severity, f.where, f.value) for f in record.findings if f.what == what]
+    assert [("struck", "receiver", "0 → 3 rules")] == changed

@@ -1,7 +1,7 @@
-"""Hears who else sends to the traffic's ports, whatever receives there; sends nothing.
+"""Who else sends to the traffic's ports, or has a socket there that may take its packets.
 
-By a packet socket, which gets a copy of each datagram before the socket that it is for. What AF_XDP
-takes never comes by there: its workers have to be closed first.
+Sends nothing. A sender is heard by a packet socket, which gets a copy of each datagram before the
+socket that it is for. What AF_XDP takes never comes by there: its workers have to be closed first.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Optional
 
@@ -21,9 +21,11 @@ from udpbench.agent.host.socket_options import (
     Instruction,
     attach_filter,
 )
+from udpbench.agent.host.socket_owners import held_by_others
 from udpbench.agent.host.system import Host
+from udpbench.agent.host.udp_diag import SocketList
 from udpbench.errors import AgentError
-from udpbench.model import WorkerSpec
+from udpbench.model import STRANGERS_MAX, UdpSocket, WorkerSpec
 from udpbench.protocol import Stranger
 
 HEARD_BYTES = 128
@@ -38,6 +40,59 @@ _IPV6_BYTES = 40
 
 Endpoint = tuple[bytes, int]
 """Packed address and port."""
+
+
+def strange_sockets(
+    host: Host, workers: Sequence[WorkerSpec], own: Collection[int], pids: Collection[int]
+) -> dict[UdpSocket, str]:
+    """Return others' sockets that may take the traffic's packets → who has each, and where.
+
+    Given the inodes and the processes of the traffic's own. The kernel prefers a connected socket,
+    then one at that very address, then one of the same IP version (net/ipv4/udp.c: compute_score);
+    among equal ones, which SO_REUSEPORT allows, it shares out. Of a large number the first; none
+    without udp_diag.
+    """
+    flows = [
+        flow
+        for spec in workers
+        if spec.receive is not None and spec.receive.call != "af_xdp"
+        for flow in spec.flows
+        if spec.traffic.protocol == "udp"
+    ]
+    targets = {(flow.destination, flow.destination_port) for flow in flows}
+    peers = {(f.source, f.source_port, f.destination_port) for f in flows}
+    with suppress(OSError):
+        listed = SocketList({port for _, port in targets}).read().values() if targets else ()
+        taking: dict[int, UdpSocket] = {}
+        for target in sorted(targets):
+            ranks = [(_rank(each, target, peers), each) for each in listed]
+            best = max((rank for rank, each in ranks if each.inode in own), default=0)
+            others = ((rank, each) for rank, each in ranks if each.inode not in own)
+            taking.update((each.inode, each) for rank, each in others if rank >= max(best, 1))
+        some = dict(sorted(taking.items())[:STRANGERS_MAX])
+        holders = held_by_others(host, some, pids)
+        return {some[i]: f"{who} at {_shown(some[i])}" for i, who in holders.items()}
+    return {}
+
+
+def _rank(each: UdpSocket, target: tuple[str, int], peers: Collection[tuple[str, int, int]]) -> int:
+    """Return how far the kernel prefers a socket for packets to an address; 0: it gets none."""
+    address, port = target
+    family = 6 if ":" in address else 4
+    mapped = f"::ffff:{address}" if family == 4 else address
+    is_exact = each.address in (address, mapped)
+    is_heard = each.port == port and (is_exact or each.address in ("0.0.0.0", "::"))  # noqa: S104
+    if not is_heard or each.family < family:
+        return 0
+    connected = each.peer is not None
+    source = (each.peer or "").replace("::ffff:", "")
+    if connected and (source, each.peer_port, port) not in peers:
+        return 0
+    return 1 + (each.family == family) + 2 * is_exact + 4 * connected
+
+
+def _shown(each: UdpSocket) -> str:
+    return f"[{each.address}]:{each.port}" if each.family == 6 else f"{each.address}:{each.port}"
 
 
 class StrangerListener:

@@ -14,6 +14,7 @@ from typing import Any, Optional, Union
 
 from udpbench.agent.arp import ArpListener, send_arp
 from udpbench.agent.counters.snapshot import bridge_ports, snapshot
+from udpbench.agent.host.changes import Changes
 from udpbench.agent.host.facts import facts
 from udpbench.agent.host.inspection import inspect_host
 from udpbench.agent.host.processes import Processes, interface_threads, lineage
@@ -35,7 +36,7 @@ from udpbench.agent.settings.journal import (
     leftovers,
     remove_stale,
 )
-from udpbench.agent.strangers import StrangerListener
+from udpbench.agent.strangers import StrangerListener, strange_sockets
 from udpbench.agent.workers.pool import Pool
 from udpbench.errors import RestoreError, SettingRefused, Unseen
 from udpbench.model import (
@@ -84,6 +85,7 @@ class Verbs:
         self._losses = LossInjector(host, name)
         self._arps = ArpListener(host)
         self._strangers = StrangerListener(host)
+        self._changes = Changes(host)
         self._looks = Looks(host, name)
         self._processes = Processes(host, all_of_machine="machine" in scopes)
         self._host = host
@@ -194,6 +196,14 @@ class Verbs:
             self._processes.begin(self._known(interface, controller))
         inodes = self.pool.inodes() + self._losses.inodes()
         taken = snapshot(self._host, self.name, interface, self.scopes, inodes, self._rule_packets)
+        if "namespace" in self.scopes:
+            devices = (interface, *bridge_ports(self._host, interface))
+            taken.counters.update(self._changes.counts(devices))
+        if edge is not None:
+            strange = strange_sockets(self._host, self.pool.specs, inodes, self.pool.pids())
+            drops = {f"stranger.{s.inode}.drops": s.drops for s in strange if s.drops is not None}
+            taken.counters.update(drops)
+            taken = replace(taken, strangers=tuple(strange.values()))
         if edge != "end":
             return taken
         return replace(taken, processes=self._processes.end(self._known(interface, controller)))

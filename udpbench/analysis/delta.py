@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 from udpbench.model import NUMBER, Snapshot
 
-U32_COUNTERS = ("interrupt.*", "softirq.*", "softnet.*", "socket.*.drops")
+U32_COUNTERS = ("interrupt.*", "softirq.*", "softnet.*", "socket.*.drops", "stranger.*.drops")
 """Counters that the kernel keeps in 32 bits and that wrap: those of /proc/interrupts and
 /proc/softirqs, softnet_stat columns, sk_drops."""
 

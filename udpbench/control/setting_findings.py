@@ -105,3 +105,20 @@ def altered(host: str, changes: tuple[Change, ...]) -> list[Finding]:
         )
         for change in changes
     ]
+
+
+def rules_changed(before: Facts, now: Facts) -> list[Finding]:
+    """Return a finding if a host's firewall has another number of rules than before a trial."""
+    rules = before.firewall_rules, now.firewall_rules
+    if None in rules or rules[0] == rules[1]:
+        return []
+    return [
+        Finding(
+            "struck",
+            "the firewall was changed during the trial",
+            now.host,
+            "{} → {} rules".format(*rules),
+            "rates are those of neither state; what was lost, and where, is counted",
+            "find out who changes that host, then repeat",
+        )
+    ]

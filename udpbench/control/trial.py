@@ -14,7 +14,14 @@ from udpbench.control.agents import MACHINE
 from udpbench.control.losses import plan_losses
 from udpbench.control.path_check import path_phase, place_workers, queues_moved
 from udpbench.control.phase import Plan, by_host, warmup_plan
-from udpbench.control.setting_findings import altered, desired, links, refused, rounded
+from udpbench.control.setting_findings import (
+    altered,
+    desired,
+    links,
+    refused,
+    rounded,
+    rules_changed,
+)
 from udpbench.control.trial_state import Attempt, Bench, Warm, others, run_phase, trial_agents
 from udpbench.definition.binding.bind import (
     Unavailable,
@@ -104,6 +111,7 @@ def verify_settings(attempt: Attempt) -> None:
     for client in attempt.bench.agents.hosts:
         after = client.facts()
         attempt.environment_after[client.name] = after.environment
+        attempt.findings.extend(rules_changed(attempt.facts[client.name], after))
         if depends_on_queues(attempt.trial) and client in attempt.bench.agents.receivers:
             attempt.findings.extend(queues_moved(attempt.facts[client.name], after))
     attempt.findings.extend(others(attempt.bench.agents))

@@ -90,6 +90,14 @@ def with_worker(**changes: object) -> TrialRecord:
     return build.record(workers=workers)
 
 
+def with_strangers(*sockets: str) -> TrialRecord:
+    """Return a record with others' sockets at the receiver after its measured phase."""
+    record = build.record(moves={"right": {"stranger.9.drops": 3 if sockets else 0}})
+    (phase,) = record.phases
+    after = {**phase.after, "right": replace(phase.after["right"], strangers=sockets)}
+    return replace(record, phases=(replace(phase, after=after),))
+
+
 def cut_off(phase: PhaseName, name: str) -> TrialRecord:
     """Return a record in which a counter of the receiver moved in an earlier phase."""
     earlier = build.record(phase=phase, moves={"right": {name: 1}}).phases[0]
@@ -626,6 +634,21 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         with_worker(buffer_bytes=425984),
         with_worker(buffer_bytes=8 * 2**20),
         "warning",
+    ),
+    (
+        worker_counts.strange_sockets,
+        with_strangers("python3 12 (user 0) at 0.0.0.0:4321"),
+        with_strangers(),
+        "invalid",
+    ),
+    *(
+        (
+            host_checks.changed_meanwhile,
+            build.record(moves={"right": {f"changed.{name}": 1}}),
+            build.record(moves={"right": {f"changed.{name}": 0}}),
+            "struck",
+        )
+        for name in host_checks.CHANGED
     ),
     (
         host_checks.carrier_lost,

@@ -13,7 +13,7 @@ from golden import Golden
 from control.fake import World, experiment, facts, go, header, lab, only
 from udpbench.control import lost_hosts
 from udpbench.control.run import RunOptions, restore_lab, run
-from udpbench.control.setting_findings import altered, refused, rounded
+from udpbench.control.setting_findings import altered, refused, rounded, rules_changed
 from udpbench.errors import (
     AgentError,
     AgentLost,
@@ -822,6 +822,16 @@ def test_a_value_that_was_rounded_is_reported_as_asked_and_got() -> None:
     ) == str(finding)
     assert "note" == finding.severity
     assert [] == rounded("right", (Change(setting, before, after),))
+
+
+def test_a_firewall_with_other_rules_after_a_trial_is_a_finding() -> None:
+    """As many again, or an agent that cannot count them, say nothing."""
+    none, some, unknown = (
+        replace(facts("right", "receive0", ()), firewall_rules=n) for n in (0, 3000, None)
+    )
+    (finding,) = rules_changed(none, some)
+    assert ("struck", "0 → 3000 rules") == (finding.severity, finding.value)
+    assert [] == rules_changed(some, some) + rules_changed(none, unknown)
 
 
 def test_a_setting_that_somebody_changed_under_way_makes_the_trial_invalid(tmp_path: Path) -> None:

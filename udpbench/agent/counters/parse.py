@@ -181,7 +181,7 @@ def parse_conntrack(text: str) -> dict[str, int]:
 
 
 def parse_xfrm(text: str) -> dict[str, int]:
-    """Return ``xfrm.XfrmInPolBlock`` and the like of /proc/net/xfrm_stat (CONFIG_XFRM_STATISTICS)."""
+    """Return ``xfrm.XfrmInPolBlock`` and the like of /proc/net/xfrm_stat."""
     return {f"xfrm.{name}": int(value) for name, value in map(str.split, text.splitlines())}
 
 

@@ -24,8 +24,9 @@ NETLINK_GENERIC, NETLINK_NETFILTER = 16, 12
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 REQUEST, ACKNOWLEDGE, DUMP = 0x1, 0x4, 0x300
 GENL_ID_CTRL, CTRL_CMD_GETFAMILY = 0x10, 3
-NFT_GETRULE = 10 << 8 | 7
-"""NFNL_SUBSYS_NFTABLES and NFT_MSG_GETRULE (linux/netfilter/nf_tables.h)."""
+NFT_GETRULE, NFT_GETGEN = 10 << 8 | 7, 10 << 8 | 16
+"""NFNL_SUBSYS_NFTABLES, NFT_MSG_GETRULE and NFT_MSG_GETGEN (linux/netfilter/nf_tables.h)."""
+NFTA_GEN_ID = 1
 CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 1, 2
 ANSWER_BYTES = 2**16
 _NUMBERS = {1: "=B", 2: "=H", 4: "=I", 8: "=Q"}
@@ -85,6 +86,16 @@ def count_rules() -> int:
     OSError if the kernel has no nf_tables, or refuses.
     """
     return len(dump(NFT_GETRULE, NETLINK_NETFILTER))
+
+
+def firewall_generation() -> int:
+    """Return a number that each change of nf_tables in this namespace raises.
+
+    OSError if the kernel has no nf_tables, or refuses.
+    """
+    flags = REQUEST | ACKNOWLEDGE
+    answer = _exchange(NFT_GETGEN, 0, flags, b"", NETLINK_NETFILTER)[0]
+    return int(struct.unpack("!I", dict(attributes(answer))[NFTA_GEN_ID])[0])
 
 
 def dump(kind: int, protocol: int, asked: bytes = b"", family: int = 0) -> list[bytes]:

@@ -279,6 +279,19 @@ def holders_in_words(host: Host, inodes: Iterable[int]) -> str:
     return ", ".join([*words, *([UNSEEN] if unseen else [])])
 
 
+def held_by_others(host: Host, inodes: Collection[int], pids: Collection[int]) -> dict[int, str]:
+    """Return socket → who holds it, of those that none of these processes holds."""
+    holders: dict[int, list[int]] = {inode: [] for inode in inodes}
+    for pid, inode in all_held(host, _processes(host)) if holders else ():
+        if inode in holders:
+            holders[inode].append(pid)
+    return {
+        inode: _in_words(host, who[0]) if who else UNSEEN
+        for inode, who in holders.items()
+        if not set(who) & set(pids)
+    }
+
+
 def _in_words(host: Host, pid: int) -> str:
     comm = read(host, f"/proc/{pid}/comm") or "?"
     return printable(f"{comm} {pid} (user {_user(host, pid)})", keep="")

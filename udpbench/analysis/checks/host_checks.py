@@ -71,6 +71,33 @@ def changed_by_own_program(readings: Readings) -> frozenset[str]:
     return frozenset(("xdp", "offloads")) if takes_frames(readings) else frozenset()
 
 
+CHANGED = {
+    "firewall": "the firewall was changed",
+    "routes": "routes were changed",
+    "addresses": "addresses were changed",
+    "neighbours": "neighbours were changed",
+    "links": "the interface was changed",
+    "queueing": "queueing disciplines or filters were changed",
+    "policies": "policies or states of IPsec were changed",
+    "unknown": "more was changed than the kernel could report",
+}
+"""Counter of ``changed.`` → what happened."""
+
+
+def changed_meanwhile(readings: Readings) -> Iterator[Finding]:
+    """Find what was changed at a host while packets were measured, even if it was put back."""
+    for host, moved in sorted(readings.deltas.items()):
+        for name, what in CHANGED.items():
+            if moved.values.get(f"changed.{name}"):
+                yield Finding(
+                    "struck",
+                    f"{what} during the measured phase",
+                    host,
+                    limit="rates are those of neither state; what was lost, and where, is counted",
+                    next_step="find out who changes that host, then repeat",
+                )
+
+
 def carrier_lost(readings: Readings) -> Iterator[Finding]:
     """Find an interface whose link went down since the trial's first snapshot."""
     first = readings.record.phases[0].before

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from udpbench.analysis.readings import Readings
+from udpbench.analysis.remedies import REMEDIES
 from udpbench.model import SECOND_NS, Finding, Role, WorkerStats
 from udpbench.units import plural
 
@@ -142,6 +143,20 @@ def _findings(workers: Iterable[WorkerStats], *rows: WorkerCount) -> Iterator[Fi
 def foreign_traffic(readings: Readings) -> Iterator[Finding]:
     """Find datagrams on the measured port that are not of this phase, by header or by size."""
     return _findings(readings.phase.stats, *FOREIGN)
+
+
+def strange_sockets(readings: Readings) -> Iterator[Finding]:
+    """Find others' sockets at the traffic's ports that the kernel may have given its packets."""
+    for host, sockets in sorted(readings.phase.strangers.items()):
+        lost = readings.of_host(host, "stranger.*.drops")
+        yield Finding(
+            "invalid",
+            "another program's socket may have taken packets of the traffic",
+            host,
+            ", ".join(sockets) + (f"; dropped there: {lost}" if lost else ""),
+            "none",
+            REMEDIES["listeners"].text,
+        )
 
 
 def irregular_datagrams(readings: Readings) -> Iterator[Finding]:

@@ -1,0 +1,191 @@
+"""What is changed in this network namespace, as counters: also what is put back before one looks.
+
+Listens to the kernel's notifications and never waits for one; changes nothing. What the kernel does
+by itself, or another interface has for itself, is no change: refreshed neighbours and addresses,
+statistics, an XDP program, routes that come with an address.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+
+from udpbench.agent.host import genetlink
+from udpbench.agent.host.reading import ReadingHost as Host
+
+NETLINK_XFRM = 6
+CHANGED = ("routes", "addresses", "neighbours", "links", "queueing", "policies", "unknown")
+# include/uapi/linux/rtnetlink.h: RTNLGRP_* from 1 on, as bits
+_GROUPS = {
+    "link": 1,
+    "neigh": 3,
+    "tc": 4,
+    "ipv4_ifaddr": 5,
+    "ipv4_route": 7,
+    "ipv4_rule": 8,
+    "ipv6_ifaddr": 9,
+    "ipv6_route": 11,
+    "ipv6_rule": 19,
+    "nexthop": 32,
+}
+RTNETLINK = sum(1 << number - 1 for number in _GROUPS.values())
+XFRM = 1 << 2 | 1 << 3
+"""XFRMNLGRP_SA and XFRMNLGRP_POLICY (include/uapi/linux/xfrm.h)."""
+_LINK, _ADDRESS, _NEIGHBOUR = 16, 20, 28
+"""RTM_NEW* of each; RTM_DEL* is the next."""
+_RULES_AND_NEXTHOPS = range(32, 34), range(104, 106)
+_ROUTES = range(24, 26)
+_QUEUEING = range(36, 46), range(100, 102)
+"""Disciplines, classes, filters; and chains of filters."""
+_GET = 2
+_IFLA_ADDRESS, _IFLA_MTU, _IFLA_MASTER = 1, 4, 10
+_IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
+_IFA_ADDRESS, _IFA_LOCAL, _NDA_DST, _NDA_LLADDR, _RTA_OIF = 1, 2, 1, 2, 4
+_CLONED, _BY_KERNEL = 0x200, 2
+"""RTM_F_CLONED: an entry of the cache. RTPROT_KERNEL: it came with an address or a link."""
+_FAILED, _PERMANENT, _VALID = 0x20, 0x80, 0xDE
+"""NUD_*: only what root deletes, or what does not answer any more, fails."""
+_ANY_BLOCK = -1
+"""TCM_IFINDEX_MAGIC_BLOCK: filters of several interfaces."""
+MESSAGES_MAX = 4096
+"""Read at a time; the kernel keeps some 280 in a buffer of its default size."""
+
+
+class Changes:
+    """Counts what was changed since its first reading."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._links: dict[socket.socket, str] = {}
+        self._counts: dict[str, int] = {}
+        self._known: dict[tuple[object, ...], object] = {}
+        self._own: set[int] = {_ANY_BLOCK}
+
+    def counts(self, interfaces: Collection[str]) -> dict[str, int]:
+        """Return ``changed.routes`` and the like; without those that this user may not hear of.
+
+        Of what belongs to an interface only what belongs to these.
+        """
+        with suppress(OSError):  # an interface is gone: its snapshot will say so
+            self._own.update(self._host.index(name) for name in interfaces)
+        if not self._counts:
+            self._begin()
+        for link, name in self._links.items():
+            self._read(link, name)
+        counted = {f"changed.{name}": count for name, count in self._counts.items()}
+        with suppress(OSError):  # without nf_tables, or without privileges
+            counted["changed.firewall"] = genetlink.firewall_generation()
+        return counted
+
+    def _begin(self) -> None:
+        self._counts = {"unknown": 0}
+        for protocol, groups, names in (
+            (socket.NETLINK_ROUTE, RTNETLINK, CHANGED[:5]),
+            (NETLINK_XFRM, XFRM, ("policies",)),
+        ):
+            with suppress(OSError):  # without privileges, or without IPsec
+                self._links[_listening(protocol, groups)] = names[0] if len(names) == 1 else ""
+                self._counts.update(dict.fromkeys(names, 0))
+        for kind, asked in ((_LINK, bytes(12)), (_ADDRESS, bytes(4)), (_NEIGHBOUR, bytes(8))):
+            with suppress(OSError):
+                for rest in genetlink.dump(kind + _GET, socket.NETLINK_ROUTE, asked):
+                    self._is_changed(kind, rest)
+
+    def _read(self, link: socket.socket, name: str) -> None:
+        for _ in range(MESSAGES_MAX):
+            try:
+                datagram = link.recv(genetlink.ANSWER_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self._counts["unknown"] += 1
+                continue
+            for kind, payload in _messages(datagram):
+                changed = name or self._what(kind, payload)
+                if changed:
+                    self._counts[changed] += 1
+        self._counts["unknown"] += 1
+
+    def _what(self, kind: int, payload: bytes) -> str:
+        """Return what a message of rtnetlink says was changed; empty for nothing."""
+        family, rest = payload[0], payload[4:]
+        if any(kind in kinds for kinds in _RULES_AND_NEXTHOPS):
+            return "routes"
+        if kind in _ROUTES:
+            return "routes" if self._is_route(rest) else ""
+        if any(kind in kinds for kinds in _QUEUEING):
+            return "queueing" if struct.unpack_from("=i", rest)[0] in self._own else ""
+        names = {_LINK: "links", _ADDRESS: "addresses", _NEIGHBOUR: "neighbours"}
+        name = names.get(kind & ~1, "")
+        if not name or family == socket.AF_BRIDGE:  # a port's state, or a bridge's table
+            return ""
+        index = struct.unpack_from("=i", rest)[0]
+        return name if self._is_changed(kind, rest) and index in self._own else ""
+
+    def _is_route(self, rest: bytes) -> bool:
+        _, protocol, _, _, flags = struct.unpack_from("=BBBBI", rest)
+        way_out = genetlink.numbers(rest[8:]).get(_RTA_OIF)
+        is_others = protocol == _BY_KERNEL and way_out not in self._own
+        return not flags & _CLONED and not is_others
+
+    def _is_changed(self, kind: int, rest: bytes) -> bool:
+        """Return whether a link, an address or a neighbour differs from what was known of it."""
+        index = struct.unpack_from("=i", rest)[0]
+        if kind & ~1 == _NEIGHBOUR:
+            return self._is_neighbour_changed(kind == _NEIGHBOUR, index, rest)
+        if kind & ~1 == _LINK:
+            words = dict(genetlink.attributes(rest[12:]))
+            if kind == _LINK and _IFLA_MTU not in words:  # an event of its own, as wireless has
+                return False
+            key: tuple[object, ...] = ("link", index)
+            parts = (words.get(part) for part in (_IFLA_MTU, _IFLA_ADDRESS, _IFLA_MASTER))
+            flags = struct.unpack_from("=I", rest, 4)[0] & (_IFF_UP | _IFF_LOWER_UP)
+            state: object = (flags, *parts)
+        else:
+            words = dict(genetlink.attributes(rest[4:]))
+            key, state = ("address", index, words.get(_IFA_LOCAL, words.get(_IFA_ADDRESS))), True
+        return self._learn(key, None if kind & 1 else state)
+
+    def _learn(self, key: tuple[object, ...], state: object) -> bool:
+        """Keep the state of something, None if it is gone, and return whether it is another."""
+        before = self._known.pop(key, None)
+        if state is not None:
+            self._known[key] = state
+        return before != state
+
+    def _is_neighbour_changed(self, is_there: bool, index: int, rest: bytes) -> bool:
+        state = struct.unpack_from("=H", rest, 4)[0]
+        words = dict(genetlink.attributes(rest[8:]))
+        key, mac = ("neighbour", index, words.get(_NDA_DST)), words.get(_NDA_LLADDR)
+        known = self._known.get(key)
+        if not is_there or state & _FAILED:
+            # The kernel forgets unused ones without failing them first.
+            return self._learn(key, None) and bool(state & _FAILED)
+        if mac is None or not state & _VALID:
+            return False
+        by_hand = bool(state & _PERMANENT)
+        return self._learn(key, (mac, by_hand)) and (by_hand or known is not None)
+
+
+def _listening(protocol: int, groups: int) -> socket.socket:
+    link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
+    try:
+        link.bind((0, groups))
+    except OSError:
+        link.close()
+        raise
+    return link
+
+
+def _messages(datagram: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the kind and the payload of each message."""
+    at = 0
+    while at + genetlink.HEADER.size <= len(datagram):
+        size_bytes, kind = genetlink.HEADER.unpack_from(datagram, at)[:2]
+        yield kind, datagram[at + genetlink.HEADER.size : at + size_bytes]
+        at += max(-(-size_bytes // 4) * 4, genetlink.HEADER.size)
