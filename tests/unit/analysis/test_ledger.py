@@ -93,6 +93,7 @@ def test_mixed_loss_inline_is_told_apart() -> None:
             "link.receive0.rx_dropped": 62,
             "snmp.Udp.NoPorts": 9,
             "snmp.Udp.RcvbufErrors": 403,
+            "socket.77.drops": 403,
             "snmp.Udp.InErrors": 403,
         },
         "machine": {"softnet.cpu0.dropped": 20, "softnet.cpu1.dropped": 35},

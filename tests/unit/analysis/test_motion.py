@@ -26,14 +26,16 @@ from udpbench.analysis.readings import Readings, readings_of
 from udpbench.model import SECOND_NS, Send, Snapshot, TrialRecord
 
 RCVBUF, DELIVERED = "snmp.Udp.RcvbufErrors", "snmp.Udp.InDatagrams"
+SOCKET = "socket.77.drops"
 
 
 def watched(rcvbuf: tuple[int, ...] = (10, 10, 30)) -> TrialRecord:
     """Return a trial of 2 s: RcvbufErrors by the end of second 1, by second 1 again, and after."""
-    plain = record(1000, 970, moves={"right": {DELIVERED: 970, RCVBUF: rcvbuf[-1]}})
+    moves = {DELIVERED: 970, RCVBUF: rcvbuf[-1], SOCKET: rcvbuf[-1]}
+    plain = record(1000, 970, moves={"right": moves})
     motion = []
     for second, total in enumerate(rcvbuf[:-1], start=1):
-        changed = {RCVBUF: BASE + total} if second == 1 else {}
+        changed = dict.fromkeys((RCVBUF, SOCKET), BASE + total) if second == 1 else {}
         motion += [
             Snapshot("left", START_NS + second * SECOND_NS // 2, {}),
             Snapshot("right", START_NS + second * SECOND_NS // 2, changed),

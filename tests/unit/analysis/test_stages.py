@@ -63,6 +63,22 @@ def test_a_counter_explains_its_stage(stage: str, moves: dict[str, int]) -> None
     assert {stage: 7} == entries(build.lossy(1000, {"right": moves}, 7))
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [(0, 50), (30, 20)])
+def test_what_a_strangers_socket_dropped_is_others_in_the_lab_too(ours: int, theirs: int) -> None:
+    """A full buffer of ours is counted at our socket; a program's sockets are not all known."""
+    full = right(
+        snmp__Udp__InErrors=ours + theirs,
+        snmp__Udp__RcvbufErrors=ours + theirs,
+        socket__77__drops=ours,
+    )
+    record = build.lossy(1000, full, ours)
+    assert {"udp_rcvbuf": ours} == {"udp_rcvbuf": 0, **entries(record)}
+    assert theirs == entry(record, "udp_rcvbuf").others_packets
+    program = build.trial(receive=Receive(command=("unbound",)))
+    record = build.lossy(1000, full, ours + theirs, of=program)
+    assert ours + theirs == entries(record)["udp_rcvbuf"]
+
+
 FRAMES = build.trial(receive=Receive(call="af_xdp", wait="spin"))
 
 

@@ -18,6 +18,7 @@ from udpbench.analysis.ledger.stages import (
     BEFORE_SENT,
     STAGES,
     Stage,
+    full_buffers_of_others,
     lost_answers,
     total_packets,
 )
@@ -169,6 +170,7 @@ def _entry(stage: Stage, packets: Span | None, readings: Readings) -> LedgerEntr
         at_most=packets.high if packets is not None and packets.high != packets.low else None,
         parts=_parts(stage, readings),
         also={name: value for name, value in also.items() if value is not None},
+        others_packets=full_buffers_of_others(readings) if stage.name == "udp_rcvbuf" else 0,
     )
 
 

@@ -993,11 +993,36 @@ def _sockets_possible(readings: Readings) -> int | None:
     return known_sum((_memory_skbs(readings), _other_errors(readings), others)) or 0
 
 
+def _full_buffer_skbs(readings: Readings) -> int | None:
+    """Return the datagrams for which the traffic's sockets had no room.
+
+    In the built-in lab no more than these dropped without another reason: a stranger may have a
+    socket in its namespaces. A program may open sockets that are not known to be its own.
+    """
+    counted, drops = (
+        readings.counter("receiver", RCVBUF),
+        readings.counter("receiver", SOCKET_DROPS),
+    )
+    decide = readings.record.built_in_lab and not is_program(readings)
+    if not decide or counted is None or drops is None or drops >= counted:
+        return counted
+    if _own_drops(readings.whole) is None:  # one was closed, and its drops are gone
+        return counted
+    others = max(_other_errors(readings) or 0, 0) + _late_checksums(readings)
+    return max(drops - others, 0)
+
+
+def full_buffers_of_others(readings: Readings) -> int:
+    """Return the datagrams for which other sockets had no room; 0 where that is not known."""
+    counted = readings.counter("receiver", RCVBUF) or 0
+    return counted - (_full_buffer_skbs(readings) or 0)
+
+
 _stage(
     name="udp_rcvbuf",
     role="receiver",
-    packets=_in_packets("udp_rcvbuf", _counter("receiver", RCVBUF), skbs.queued_skb),
-    source=f"Δ {RCVBUF}",
+    packets=_in_packets("udp_rcvbuf", _full_buffer_skbs, skbs.queued_skb),
+    source=f"Δ {RCVBUF}; in the built-in lab up to Δ {SOCKET_DROPS}",
     means="The socket's receive buffer was full: the application did not read fast enough.",
     most=_at_most(_counter("receiver", RCVBUF), skbs.most_queued),
     counters=(RCVBUF,),
