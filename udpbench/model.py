@@ -1181,8 +1181,8 @@ class HostLook:
 class Sample:
     """One worker's counts during a phase, as totals since it began.
 
-    A receiver's also have ``queued_bytes`` and ``dropped_packets`` of its sockets in the measured
-    phase; of a socket that several share, the first alone; missing where not read at that moment.
+    A receiver's also have ``queued_bytes`` and ``dropped_packets`` of its sockets, of one that
+    several share the first alone; missing where not read at that moment.
     A phase of up to a minute also has the packets of each millisecond since the sample before,
     beginning ``first_ms`` after the start; a longer one their least, median and most. Packets are
     sent or received, depending on the role.

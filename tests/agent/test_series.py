@@ -193,6 +193,8 @@ def test_queues_and_drops_of_sockets_are_sampled(
             for n, known in enumerate([(alone, shared), (shared,), ()])
         ]
         queues = Queues(Host(), receivers)
+        dropped(both[1])
+        queues.begin()
         more = dropped(both[1])
         queues._due_ns = 0
         queued = sum(each.queued_bytes for each in open_sockets(Host(), [shared]).values())
@@ -206,6 +208,9 @@ def test_queues_and_drops_of_sockets_are_sampled(
         assert expected == queues.read()
         monkeypatch.undo()
         assert {} == queues.read()
+        dropped(both[1])
+        queues.begin()
+        assert queues._begin is queues._latest
         assert queues._due_ns > time.monotonic_ns() + (samples.PAUSE - 1) * SECOND_NS
     queues._due_ns = 0
     assert {} == queues.read()

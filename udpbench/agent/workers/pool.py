@@ -97,13 +97,13 @@ class Pool:
         self._first = 0
         """Number of the first sample still kept."""
         self._queue_threads: Sequence[int] = ()
+        self._queues = Queues(host, ())
         self._reset(Series(0, None), ())
 
     def _reset(self, series: Series, pids: Sequence[int]) -> None:
         """Discard the state of the previous phase."""
         self._series = series
         self._usage = Usage(self._host, pids)
-        self._queues = Queues(self._host, ())
         self._looks = ThreadLooks(self._host, {}, {}, (0, 0))
         self._cpus_seen: dict[str, set[int]] = {spec.name: set() for spec in self.specs}
         self._final: dict[str, dict[str, Any]] = {}
@@ -147,6 +147,7 @@ class Pool:
         except HostError:
             self.close()
             raise
+        self._queues = Queues(self._host, self._receiver.prepared if receives else ())
         return self._receiver.prepared
 
     def _made(
@@ -172,20 +173,18 @@ class Pool:
         pids = [worker.pid for worker in receiver.prepared]
         self._reset(Series(phase["duration_ns"], milliseconds), pids)
         if phase["phase"] == "measured":
-            self._look_closer(receiver, phase)
+            self._looks = self._looks_at(receiver, phase)
+        self._queues.begin()
         receiver.start(phase)
         self._tick(receiver)
         self.read()
 
-    def _look_closer(self, receiver: Receiver, phase: dict[str, Any]) -> None:
-        """From now on look also at threads, and at the queues of receivers."""
+    def _looks_at(self, receiver: Receiver, phase: dict[str, Any]) -> ThreadLooks:
         threads = {(w.pid, w.thread): w.worker for w in receiver.prepared if w.thread is not None}
         programs = dict.fromkeys(receiver.programs(), self.specs[0].name)
-        begin_ns, ended = phase["at_ns"], phase["count"] is None
-        until_ns = begin_ns + phase["duration_ns"] if ended else None
-        self._looks = ThreadLooks(self._host, threads, programs, (begin_ns, until_ns))
-        if self.specs[0].role == "receiver":
-            self._queues = Queues(self._host, receiver.prepared)
+        begin_ns, timed = phase["at_ns"], phase["count"] is None
+        until_ns = begin_ns + phase["duration_ns"] if timed else None
+        return ThreadLooks(self._host, threads, programs, (begin_ns, until_ns))
 
     def read(self) -> None:
         """Process the workers' events; when they have ended, collect their final statistics."""

@@ -72,6 +72,7 @@ class CountedReader:
         self._foreign: set[int] = set()
         """Sockets by cookie: those of the traffic, and others at its ports that still count."""
         self._others_sockets = 0
+        self._phase = ""
         self._forget()
 
     def _forget(self) -> None:
@@ -155,8 +156,9 @@ class CountedReader:
 
     # --- what it reads ---------------------------------------------------------------------------
 
-    def start(self, _phase: dict[str, Any]) -> None:
+    def start(self, phase: dict[str, Any]) -> None:
         """Begin a phase with all counts at zero."""
+        self._phase = phase["phase"]
         self._forget()
         self.state = "running"
 

@@ -20,6 +20,8 @@ TICK_NS = SAMPLE_NS
 
 PAUSE = 19
 """Pause between readings of the sockets, as a multiple of the CPU time of one: at most 5 %."""
+CHEAP_NS = 5 * 10**6
+"""A start must not be late: with dearer readings, of 256 sockets, it takes the latest one."""
 DROPS = 2**32
 """The kernel's count of a socket's drops wraps there."""
 
@@ -62,7 +64,7 @@ class Series:
 
 
 class Queues:
-    """What waits in receivers' sockets, and what was dropped there since now.
+    """What waits in receivers' sockets, and what was dropped there since a phase began.
 
     A socket that several workers share is the first one's.
     """
@@ -74,21 +76,26 @@ class Queues:
         for receiver in receivers:
             self._own[receiver.worker] = sorted({*receiver.socket_inodes} - self._inodes)
             self._inodes.update(receiver.socket_inodes)
-        self._due_ns = 0
-        self._begin = self._read()
+        self._due_ns = self._took_ns = 0
+        self._begin = self._latest = self._read()
 
     def _read(self) -> dict[int, SocketQueue]:
         begun_ns = time.thread_time_ns()
         sockets = open_sockets(self._host, self._inodes) if self._inodes else {}
-        pause_ns = PAUSE * (time.thread_time_ns() - begun_ns)
-        self._due_ns = time.monotonic_ns() + pause_ns
+        self._took_ns = time.thread_time_ns() - begun_ns
+        self._due_ns = time.monotonic_ns() + PAUSE * self._took_ns
         return sockets
+
+    def begin(self) -> None:
+        """Begin a phase."""
+        self._begin = self._read() if self._took_ns <= CHEAP_NS else self._latest
 
     def read(self) -> dict[str, dict[str, int]]:
         """Return worker → its counts; without those that are closed, or read too lately."""
         if time.monotonic_ns() < self._due_ns:
             return {}
-        now, counts = self._read(), {}
+        now = self._latest = self._read()
+        counts = {}
         for worker, own in self._own.items():
             known = [inode for inode in own if inode in now and inode in self._begin]
             if known:
