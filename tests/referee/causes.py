@@ -101,11 +101,19 @@ def ways(chance: Random) -> dict[str, Any]:
     """Return ways to send and receive a moderate load, all of which lose nothing by themselves."""
     call = chance.choice(("recvmmsg", "recv", "io_uring"))
     waits = ("block", "nap 100us", "auto") + (("epoll",) if call != "io_uring" else ())
-    return {
+    several: dict[str, Any] = {}
+    if chance.random() < 0.4:
+        several = {
+            "traffic": {"flows": {"from": "65400-65415"}},
+            "send": {"workers": chance.choice((1, 2))},
+            "receive": {"workers": 2, "sockets": chance.choice(("shared", "reuseport"))},
+        }
+    way = {
         "traffic": {"size": f"{chance.choice((18, 64, 200, 700, 1400))}B"},
         "send": {"call": chance.choice(("sendmmsg", "send", "io_uring")), "bucket": "50ms"},
         "receive": {"call": call, "wait": chance.choice(waits)},
     }
+    return merged(way, several)
 
 
 def rate(pps: float) -> dict[str, Any]:

@@ -221,12 +221,13 @@ def meddle(plan: Plan, run: subprocess.Popen[bytes], output: Path, program: Path
             site = Site(hosts(run.pid), program)
             wait_for("measured phase", run, lambda: past("measured"))
             start = sent_frames(site.agents["sender"])
-            for step in plan.steps:
+            steps = [(step, rest_of_run.enter_context(ExitStack())) for step in plan.steps]
+            for step, own in steps:
                 if step.at_s is None:
-                    rest_of_run.enter_context(step.action(site))
+                    own.enter_context(step.action(site))
             flows = start + FLOWING_PACKETS
             wait_for("traffic", run, lambda: sent_frames(site.agents["sender"]) >= flows)
-            follow(plan.steps, site, run, time.monotonic(), rest_of_run)
+            follow(steps, site, run, time.monotonic())
             done = True
         except Ended:
             pass
@@ -237,25 +238,22 @@ def meddle(plan: Plan, run: subprocess.Popen[bytes], output: Path, program: Path
 
 
 def follow(
-    steps: Sequence[Step],
+    steps: Sequence[tuple[Step, ExitStack]],
     site: Site,
     run: subprocess.Popen[bytes],
     start_s: float,
-    rest_of_run: ExitStack,
 ) -> None:
-    """Do and undo steps at their times after the start, in order of time."""
+    """Do and undo steps, each in its own context, at their times after the start."""
     events: list[tuple[float, int, Callable[[], None]]] = []
-    for index, step in enumerate(steps):
-        if step.at_s is None:
-            continue
-        own = rest_of_run.enter_context(ExitStack())
+    for index, (step, own) in enumerate(steps):
 
-        def begin(own: ExitStack = own, step: Step = step) -> None:
+        def begin(step: Step = step, own: ExitStack = own) -> None:
             own.enter_context(step.action(site))
 
-        events.append((start_s + step.at_s, index, begin))
+        if step.at_s is not None:
+            events.append((start_s + step.at_s, index, begin))
         if step.for_s is not None:
-            events.append((start_s + step.at_s + step.for_s, index, own.close))
+            events.append((start_s + (step.at_s or 0.0) + step.for_s, index, own.close))
     for due_s, _, event in sorted(events, key=lambda event: event[:2]):
         # The length of a plant is its size, so here the clock itself is the condition.
         wait_for("a step", run, lambda due_s=due_s: time.monotonic() >= due_s)  # type: ignore[misc]

@@ -36,6 +36,8 @@ from scoring import is_disturbed, is_void, judge, lines_of, shortfalls
 ROOT = Path(__file__).resolve().parents[2]
 MET, MISSED, UNFINISHED = 0, 1, 5
 CASES = 200
+RUN_KEYS = ("planted", "status", "loss", "others_share", "ledger", "unaccounted")
+"""What is kept of a run without a part."""
 ATTEMPTS = 2
 """A plant that did not take is planted once more."""
 
@@ -68,18 +70,22 @@ def lost(said: Mapping[str, Any]) -> float:
     return float(said.get("loss") or 0)
 
 
-def shares_of(
-    seed: str, cause: Cause, number: int, loss: float, folder: Path, program: Path
-) -> dict[str, float]:
+def without_parts(
+    seed: str, cause: Cause, number: int, folder: Path, program: Path
+) -> list[dict[str, Any]]:
+    """Return what a pair loses without its first part, and without its second; else nothing."""
+    parts = range(len(cause.label.split("+")))
+    plans = [plan_of(seed, cause, number, leave=k) for k in parts] if len(parts) > 1 else []
+    return [answer(plan, folder / f"without-{k}", program) for k, plan in enumerate(plans)]
+
+
+def shares_of(cause: Cause, loss: float, without: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return part → share of the loss: what is no longer lost without it."""
     parts = cause.label.split("+")
     if len(parts) == 1 or loss == 0:
         return dict.fromkeys(parts, 1.0)
-    without = [
-        lost(answer(plan_of(seed, cause, number, leave=k), folder / f"without-{k}", program))
-        for k in range(len(parts))
-    ]
-    return {part: max(0.0, loss - rest) / loss for part, rest in zip(parts, without, strict=True)}
+    rests = [lost(said) for said in without]
+    return {part: max(0.0, loss - rest) / loss for part, rest in zip(parts, rests, strict=True)}
 
 
 def planted(seed: str, cause: Cause, number: int, program: Path, folder: Path) -> dict[str, Any]:
@@ -87,6 +93,7 @@ def planted(seed: str, cause: Cause, number: int, program: Path, folder: Path) -
     start_s = time.monotonic()
     plan = plan_of(seed, cause, number)
     said = answer(plan, folder / "case", program)
+    without = without_parts(seed, cause, number, folder, program)
     record = {
         "label": cause.label,
         "number": number,
@@ -95,7 +102,8 @@ def planted(seed: str, cause: Cause, number: int, program: Path, folder: Path) -
         "healthy": cause.healthy,
         "data": plan.data,
         "answer": said,
-        "shares": shares_of(seed, cause, number, lost(said), folder, program),
+        "without": [{key: run.get(key) for key in RUN_KEYS} for run in without],
+        "shares": shares_of(cause, lost(said), without),
     }
     sets = (said.get("answers") or [{}])[0].get("sets")
     if sets and lost(said) > 0 and not is_void(record):

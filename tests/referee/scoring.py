@@ -56,6 +56,8 @@ def is_void(record: Record) -> bool:
     answer = record["answer"]
     if not answer["planted"] or "status" not in answer:
         return True
+    if any(not run["planted"] or run["loss"] is None for run in record.get("without", ())):
+        return True
     if answer["status"] != "done" or answer["loss"] is None:
         return bool(answer["status"] == "skipped")
     if record["healthy"]:
@@ -65,7 +67,7 @@ def is_void(record: Record) -> bool:
 
 def is_disturbed(record: Record) -> bool:
     """Return whether other programs used so much CPU that the truth is not known."""
-    runs = [record["answer"], record.get("repeated") or {}]
+    runs = [record["answer"], record.get("repeated") or {}, *record.get("without", ())]
     return any((run.get("others_share") or 0) > BUSY for run in runs)
 
 

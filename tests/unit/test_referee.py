@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +18,7 @@ from udpbench.definition.load import load_experiment_data
 
 sys.path.append(str(Path(__file__).parents[1] / "referee"))
 
+import planting
 import referee
 from causes import ANY, BUFFER, CAUSES, data
 from scoring import Judged, is_disturbed, is_void, judge, shortfalls
@@ -117,8 +121,9 @@ def test_a_plant_that_did_not_take_is_void() -> None:
         record(planted=False),
         record(status="skipped", loss=None),
         {**record(loss=0.001), "healthy": True},
+        {**record(), "without": [{"planted": True, "loss": None}]},
     ]
-    assert [True] * 4 == [is_void(case) for case in voids]
+    assert [True] * 5 == [is_void(case) for case in voids]
     assert not is_void(record())
     assert not is_void(record(status="failed", loss=None))
 
@@ -126,7 +131,55 @@ def test_a_plant_that_did_not_take_is_void() -> None:
 def test_a_case_in_which_others_used_the_cpus_is_disturbed() -> None:
     """A case in which others used the CPUs is disturbed."""
     assert is_disturbed(record(others_share=0.1))
+    assert is_disturbed({**record(), "without": [{"others_share": 0.1}]})
     assert not is_disturbed(record())
+
+
+def test_the_share_of_a_part_is_what_is_not_lost_without_it() -> None:
+    """The share of a part is what is not lost without it; a single cause has all."""
+    causes = {cause.label: cause for cause in CAUSES}
+    pair = causes["rule_every_nth+reader_slow"]
+    rests = [{"loss": 0.4}, {"loss": 0.1}]
+    shares = referee.shares_of(pair, 0.5, rests)
+    assert {"rule_every_nth": 0.2, "reader_slow": 0.8} == pytest.approx(shares)
+    assert {"reader_sleeps": 1.0} == referee.shares_of(causes["reader_sleeps"], 0.5, [])
+
+
+def test_steps_are_done_and_undone_in_their_order() -> None:
+    """Steps are done and undone at their times, those before the traffic as well."""
+    happened: list[str] = []
+
+    def action(name: str) -> planting.Action:
+        @contextmanager
+        def act(site: planting.Site) -> Iterator[None]:
+            happened.append(name)
+            yield
+            happened.append(f"no {name}")
+
+        return act
+
+    site = planting.Site({}, Path())
+    plan = [
+        planting.Step(action("late"), at_s=0.02, for_s=0.06),
+        planting.Step(action("short"), at_s=0.04, for_s=0.02),
+        planting.Step(action("lasting"), at_s=0.0),
+    ]
+    with subprocess.Popen(["sleep", "60"]) as run, ExitStack() as stack:
+        steps = [(step, stack.enter_context(ExitStack())) for step in plan]
+        planting.follow(steps, site, run, time.monotonic())
+        run.kill()
+    expected = ["lasting", "late", "short", "no short", "no late", "no lasting"]
+    assert expected == happened
+
+
+def test_a_step_of_a_run_that_has_ended_is_not_done() -> None:
+    """A run that ends early is no plant, and what is awaited does not hang."""
+    with subprocess.Popen(["true"]) as run, pytest.raises(planting.Ended, match="a step"):
+        planting.wait_for("a step", run, lambda: False)
+    with subprocess.Popen(["sleep", "60"]) as run:
+        with pytest.raises(TimeoutError, match="a step"):
+            planting.wait_for("a step", run, lambda: False, limit_s=0)
+        run.kill()
 
 
 @pytest.mark.parametrize(
