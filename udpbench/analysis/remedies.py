@@ -222,5 +222,9 @@ BEYOND_SETTINGS = {
     "sender_cpu": "a faster sender",
     "others_cpu": "a CPU that no other program uses",
     "steal": "a host that is less busy",
+    "reader_sleeps": "a program that reads while datagrams wait",
+    "standstill": "a reader that nothing stops",
+    "cpu_quota": "a larger CPU quota",
+    "stopped_sender": "a sender that nothing stops",
 }
 """Bottleneck → what would help where no setting does; of others it is their remedy."""

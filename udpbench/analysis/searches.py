@@ -44,12 +44,13 @@ NOT_FIRST = (*BEFORE_SENT, "app_log")
 """Stages that lose no packet on its way to the application."""
 NOTHING = "nothing"
 """The bottleneck of a trial that got all through: no words for a search, which goes beyond it."""
-OF_SENDER = ("failing_calls", "inline", "sender_queue", "sender_cpu")
+OF_SENDER = ("failing_calls", "inline", "sender_queue", "sender_cpu", "stopped_sender")
 """Bottlenecks of the sender, wherever its packets end."""
 OF_TIME = (
     *OF_SENDER,
     *("others_cpu", "steal", "firewall", "shared_socket", "unmerged", "remote_node", "one_queue"),
     *("reader_work", "shared_cpu", "reader_system", "receive_cpu", "governor"),
+    *("reader_sleeps", "standstill", "cpu_quota"),
 )
 """Bottlenecks that make packets late; a small buffer or a rule only loses some."""
 FASTER_SENDER = REMEDIES["sender_cpu"].text
