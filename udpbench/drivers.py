@@ -270,6 +270,14 @@ DRIVERS = {
     ),
     "vmxnet3": Driver(("ethtool.{interface}.pkts rx OOB",)),
 }
+TUNNELS = (
+    *("vxlan", "geneve", "bareudp", "macsec", "gre", "gretap", "erspan", "ipip"),
+    *("ip6tnl", "ip6gre", "ip6gretap"),
+)
+"""Whose own queue of a CPU counts what it has no room for in their ``rx_dropped`` alone, above
+net.core.netdev_max_backlog (net/core/gro_cells.c: gro_cells_receive)."""
+ALLOWANCES = "ethtool.{interface}.*_allowance_exceeded"
+"""Of ena: packets that the hypervisor queued or dropped, beyond what it allows an instance."""
 _CARDS = tuple(row for name, row in DRIVERS.items() if name != "veth")
 UNKNOWN = Driver(
     sees_full_ring=False,

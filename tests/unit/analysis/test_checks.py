@@ -651,6 +651,12 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         for name in host_checks.CHANGED
     ),
     (
+        host_checks.allowance_exceeded,
+        build.record(moves={"right": {"ethtool.receive0.pps_allowance_exceeded": 12}}),
+        build.record(moves={"right": {"ethtool.receive0.pps_allowance_exceeded": 0}}),
+        "warning",
+    ),
+    (
         host_checks.carrier_lost,
         cut_off("warmup", "link.receive0.carrier_downs"),
         cut_off("warmup", "link.receive0.rx_errors"),

@@ -79,6 +79,18 @@ def test_what_a_strangers_socket_dropped_is_others_in_the_lab_too(ours: int, the
     assert ours + theirs == entries(record)["udp_rcvbuf"]
 
 
+def test_a_tunnels_own_queue_is_its_backlog() -> None:
+    """Its drops are in its own counter, and neither in softnet_stat nor under a reason."""
+    moves = right(
+        link__receive0__rx_dropped=7, reason__CPU_BACKLOG=0, reason_portless__CPU_BACKLOG=0
+    )
+    tunnel = build.driven("vxlan", build.lossy(1000, moves, 7, built_in_lab=False))
+    assert 7 == entry(tunnel, "rx_backlog").at_most
+    card = build.driven("mlx5_core", build.lossy(1000, moves, 7, built_in_lab=False))
+    assert 0 == entry(card, "rx_backlog").packets
+    assert entry(card, "rx_backlog").at_most is None
+
+
 FRAMES = build.trial(receive=Receive(call="af_xdp", wait="spin"))
 
 

@@ -61,6 +61,7 @@ CHECKS: dict[Check, str] = {
     host_checks.environment_changed: ALL,
     host_checks.changed_meanwhile: ALL,
     host_checks.carrier_lost: ALL,
+    host_checks.allowance_exceeded: ALL,
     cpu_checks.other_processes: ALL,
     cpu_checks.hypervisor: ALL,
     host_checks.control_shares_path: ALL,

@@ -9,6 +9,7 @@ from udpbench.analysis.ledger.stages import takes_frames
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.differences import differences
+from udpbench.drivers import ALLOWANCES
 from udpbench.host_settings import Settings, VethPair
 from udpbench.model import Finding, Role, lost_without
 
@@ -95,6 +96,23 @@ def changed_meanwhile(readings: Readings) -> Iterator[Finding]:
                     host,
                     limit="rates are those of neither state; what was lost, and where, is counted",
                     next_step="find out who changes that host, then repeat",
+                )
+
+
+def allowance_exceeded(readings: Readings) -> Iterator[Finding]:
+    """Find a virtual card whose hypervisor limited what it sends or receives."""
+    for role in ("sender", "receiver"):
+        for host in readings.hosts(role):
+            limited = readings.deltas[host].matching(readings.named(host, ALLOWANCES))
+            over = [f"{name.rpartition('.')[2]} {n}" for name, n in limited.items() if n]
+            if over:
+                yield Finding(
+                    "warning",
+                    "the hypervisor queued or dropped packets beyond the instance's allowance",
+                    host,
+                    ", ".join(over),
+                    "0; what it dropped is in the ledger's link",
+                    "lower the rate, or use a larger instance",
                 )
 
 

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from udpbench.analysis.ledger.skbs import Span, exactly, most_packets
-from udpbench.analysis.ledger.stages import STAGES, Stage, refusals, socket_losses
+from udpbench.analysis.ledger.stages import (
+    STAGES,
+    Stage,
+    has_own_backlog,
+    refusals,
+    socket_losses,
+)
 from udpbench.analysis.readings import Readings
 
 
@@ -100,6 +106,8 @@ def _most(stage: Stage, counted: Span | None, readings: Readings) -> int | None:
         return counted.high
     most, dropped = stage.most(readings), stage.dropped_skbs(readings)
     if most is None or dropped is None or not stage.no_other_reason:
+        return most
+    if stage.name == "rx_backlog" and has_own_backlog(readings):
         return most
     return min(most, dropped.high * most_packets(readings))
 

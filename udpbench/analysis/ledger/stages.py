@@ -18,7 +18,7 @@ from udpbench.analysis.ledger.skbs import Segments, Span, exactly
 from udpbench.analysis.readings import Readings, known_sum
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.worker_use import unlogged_packets
-from udpbench.drivers import DRIVERS, VETH_DROPS, XDP_DROPS, Driver, driver_of
+from udpbench.drivers import ALLOWANCES, DRIVERS, TUNNELS, VETH_DROPS, XDP_DROPS, Driver, driver_of
 from udpbench.model import LEDGER_STAGES, Role, Scope
 
 BEFORE_SENT = ("unsent", "tx_policy", "tx_netfilter")
@@ -409,6 +409,12 @@ def _at_macs(role: Role) -> Also:
     return Also(f"frames at the {role}'s MAC", frames, _unknown, _unknown, "")
 
 
+def _allowances(role: Role) -> Also:
+    """Return what the hypervisor of a role's hosts limited, which may have been queued only."""
+    limited = _counter(role, ALLOWANCES)
+    return Also(f"allowance exceeded at the {role}", limited, _unknown, _unknown, "")
+
+
 _stage(
     name="link",
     role="receiver",
@@ -421,7 +427,10 @@ _stage(
     "because the ring of the receiver's veth pair was full.",
     least=_least_on_link,
     parts="damaged.frames",
-    also=(_at_macs("sender"), _at_macs("receiver")),
+    also=(
+        *(_at_macs("sender"), _at_macs("receiver")),
+        *(_allowances("sender"), _allowances("receiver")),
+    ),
     unit="skb",
 )
 
@@ -615,9 +624,21 @@ def _backlog_skbs(readings: Readings) -> int | None:
     """
     softnet = readings.machine_counter("receiver", SOFTNET_DROPPED)
     device = readings.counter("receiver", RX_DROPPED)
+    if has_own_backlog(readings):
+        return device
     if softnet is None or device is None:
         return None
     return min(softnet, device)
+
+
+def has_own_backlog(readings: Readings) -> bool:
+    """Return whether a receiver is a tunnel, whose backlog softnet_stat and reasons do not have."""
+    drivers = (
+        readings.record.facts[h].driver
+        for h in readings.roles.receivers
+        if h in readings.record.facts
+    )
+    return any(driver in TUNNELS for driver in drivers)
 
 
 def _backlog_and_device_skbs(readings: Readings) -> int | None:
@@ -647,7 +668,7 @@ _stage(
     name="rx_backlog",
     role="receiver",
     packets=_in_packets("rx_backlog", _backlog_skbs, skbs.received_skb),
-    source=f"min(Δ {SOFTNET_DROPPED}, Δ {RX_DROPPED})",
+    source=f"min(Δ {SOFTNET_DROPPED}, Δ {RX_DROPPED}); of a tunnel the latter",
     means="The backlog queue of a receiving CPU was full (RPS, or a veth without NAPI).",
     most=_at_most(_backlog_skbs),
     counters=(RX_DROPPED, NAPI_PACKETS),
