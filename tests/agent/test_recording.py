@@ -45,7 +45,7 @@ HELD = (
     "/proc/irq/.*",
     "/proc/sys/kernel/random/boot_id",
     "/proc/sys/net/(core|ipv4|ipv4/conf/(all|lo)|netfilter)/[a-z0-9_]+",
-    "/proc/thread-self/net/(netstat|snmp6?|softnet_stat|stat/(nf_conntrack|rt_cache)|udp6?)",
+    "/proc/thread-self/net/(netstat|snmp6?|softnet_stat|stat/(nf_conntrack|rt_cache)|udp6?|xfrm_stat)",
     "/sys/class/net/lo/([a-z_]+|(statistics|queues)/.*)",
     "/sys/devices/system/(clocksource|cpu|node)/.*",
     "/sys/kernel/mm/transparent_hugepage/enabled",

@@ -281,15 +281,16 @@ def holders_in_words(host: Host, inodes: Iterable[int]) -> str:
 
 def held_by_others(host: Host, inodes: Collection[int], pids: Collection[int]) -> dict[int, str]:
     """Return socket → who holds it, of those that none of these processes holds."""
-    holders: dict[int, list[int]] = {inode: [] for inode in inodes}
-    for pid, inode in all_held(host, _processes(host)) if holders else ():
-        if inode in holders:
-            holders[inode].append(pid)
-    return {
-        inode: _in_words(host, who[0]) if who else UNSEEN
-        for inode, who in holders.items()
-        if not set(who) & set(pids)
-    }
+    own = {inode for _, inode in all_held(host, pids)} if inodes else set()
+    unseen = set(inodes) - own
+    holders = dict.fromkeys(unseen, UNSEEN)
+    for pid, inode in all_held(host, _processes(host)) if unseen else ():
+        if inode in unseen:
+            holders[inode] = _in_words(host, pid)
+            unseen.discard(inode)
+        if not unseen:
+            break
+    return holders
 
 
 def _in_words(host: Host, pid: int) -> str:
