@@ -62,6 +62,7 @@ LEDGER_STAGES = (
     "unsent",
     "tx_policy",
     "tx_netfilter",
+    "tx_ipsec",
     "tx_qdisc",
     "tx_device",
     "link",

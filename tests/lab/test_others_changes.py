@@ -15,6 +15,7 @@ from test_ways import conducted
 
 from udpbench.analysis.checks.host_checks import CHANGED
 from udpbench.analysis.judge import judge
+from udpbench.analysis.ledger.ledger import losses
 from udpbench.definition.losses import LOSS_PORTS
 from udpbench.model import Ledger, Progress, TrialRecord
 
@@ -140,6 +141,16 @@ def test_what_a_strangers_socket_drops_is_not_charged_to_the_reader(tmp_path: Pa
     result, full = judge(record), entries["udp_rcvbuf"]
     assert (0, True, 0) == (result.unaccounted, result.valid, full.packets), result.findings
     assert 50 < full.others_packets < 100
+
+
+def test_what_a_policy_without_keys_takes_has_a_stage(tmp_path: Path) -> None:
+    """The kernel says of each packet that it was sent."""
+    transport = "tmpl proto esp mode transport"
+    policy = f"ip xfrm policy add src {SENDER} dst {RECEIVER} dir out {transport}"
+    (record,) = conducted(tmp_path / "run", KEYS, tell=once_measured(inside("sender", policy)))
+    ledger = ledger_of(record)
+    assert {"tx_ipsec": ledger.intended_packets} == losses(ledger)
+    assert (0, 0) == (ledger.unaccounted, ledger.received_packets)
 
 
 LOSSES = tuple(stage for stage in LOSS_PORTS if stage != "rx_backlog")

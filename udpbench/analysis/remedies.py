@@ -39,6 +39,7 @@ _STAGES = """\
 unsent | give the sender more workers or CPUs or a larger batch, or lower the rate
 tx_policy | change the IPsec policy that ip -s xfrm policy lists
 tx_netfilter | change the OUTPUT rules of the sending host
+tx_ipsec | have its keys exchanged (ip -s xfrm state), or change the IPsec policy
 tx_qdisc | lengthen the queue, raise its limit, or lower the rate
 tx_device | speed up receive processing: more queues and CPUs, no reader on the polling CPU
 link | check the cable and the counters of switch and hypervisor; set the same MTU on every

@@ -39,7 +39,7 @@ BASE = 1000
 COUNTERS = {
     "left": (
         *("link.send0.tx_dropped", "link.send0.tx_packets", "qdisc.send0.drops"),
-        "xfrm.XfrmOutPolBlock",
+        *("xfrm.XfrmOutPolBlock", "xfrm.XfrmOutNoStates"),
     ),
     "right": (
         "link.receive0.rx_dropped",
@@ -201,7 +201,9 @@ def snapshots(moves: Mapping[str, Moves]) -> tuple[dict[str, Snapshot], dict[str
     """Return every host before and after; what ``moves`` does not name stood still."""
     before, after = {}, {}
     for host, names in COUNTERS.items():
-        moved = moves.get(host, {})
+        moved = dict(moves.get(host, {}))
+        if "socket.77.drops" in names and "snmp.Udp.RcvbufErrors" in moved:
+            moved.setdefault("socket.77.drops", moved["snmp.Udp.RcvbufErrors"])
         first = dict.fromkeys((*names, *moved), BASE)
         last = {name: value + moved.get(name, 0) for name, value in first.items()}
         before[host] = Snapshot(host, START_NS, first)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from analysis import build
 from udpbench.analysis.ledger import stages
-from udpbench.analysis.ledger.ledger import make_ledger
+from udpbench.analysis.ledger.ledger import losses, make_ledger
 from udpbench.analysis.ledger.stages import BEFORE_SENT, STAGES
 from udpbench.analysis.readings import readings_of, roles
 from udpbench.drivers import DRIVERS
@@ -152,6 +152,18 @@ def test_what_netfilter_refuses_is_no_loss_of_sent_packets() -> None:
     spans = {entry.stage: (entry.packets, entry.at_most) for entry in ledger.entries}
     assert ((0, 60), (40, 100)) == (spans["tx_policy"], spans["tx_netfilter"])
     assert 100 == ledger.lost_packets
+
+
+def test_a_policy_without_keys_may_have_taken_as_many_as_were_looked_up() -> None:
+    """Packets are then not unaccounted, and where nothing is missing, none ended there."""
+    moves = {"left": {"xfrm.XfrmOutNoStates": 18}}
+    for lost in (0, 10):
+        measured = readings_of(build.lossy(1000, moves, lost))
+        assert measured is not None
+        ledger = make_ledger(measured)
+        (at,) = (entry for entry in ledger.entries if entry.stage == "tx_ipsec")
+        assert (0, 18, 0) == (at.packets, at.at_most, ledger.unaccounted)
+        assert ({"tx_ipsec": lost} if lost else {}) == losses(ledger)
 
 
 def test_attempts_that_the_kernel_refused_are_unsent() -> None:

@@ -91,8 +91,10 @@ def test_stages_that_a_lab_cannot_provoke_are_named_with_the_reason() -> None:
     """Each of them, in the packet's order with the others."""
     selftest = prove(losing("udp_no_port", NO_PORT))
     lasting = ["app_log", "app_unanswered", "answer_lost"]
-    first = ["unsent", "tx_policy", "link", "rx_ring", "xsk_ring", "xsk_fill", "udp_no_port"]
-    assert [*first, "rx_policy", *lasting] == [proof.stage for proof in selftest.proofs]
+    first = ["unsent", "tx_policy", "tx_ipsec", "link", "rx_ring", "xsk_ring", "xsk_fill"]
+    assert [*first, "udp_no_port", "rx_policy", *lasting] == [
+        proof.stage for proof in selftest.proofs
+    ]
     assert UNPROVOKED == {
         proof.stage: proof.why for proof in selftest.proofs if proof.packets is None
     }

@@ -237,7 +237,7 @@ from udpbench.errors import InputError
             "losses: {rx_xpd: 3}",
             (
                 "x.yaml:2: losses.rx_xpd: 3: unknown value; one of unsent, tx_policy, tx_netfilter, "
-                "tx_qdisc, tx_device, link, rx_ring, rx_xdp, xsk_ring, xsk_fill, rx_backlog, rx_tc, rx_ip, "
+                "tx_ipsec, tx_qdisc, tx_device, link, rx_ring, rx_xdp, xsk_ring, xsk_fill, rx_backlog, rx_tc, rx_ip, "
                 "rx_netfilter, udp_checksum, udp_no_port, rx_policy, udp_filter, udp_rcvbuf, udp_memory, "
                 "udp_purged, app_truncated, app_log, app_unanswered, answer_lost; did you mean rx_xdp?"
             ),

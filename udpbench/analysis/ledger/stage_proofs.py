@@ -25,6 +25,7 @@ from udpbench.model import (
 UNPROVOKED = {
     "unsent": "no loss: the sending worker counts what it did not send",
     "tx_policy": "no policy of IPsec is made to lose packets",
+    "tx_ipsec": "no policy of IPsec is made to lose packets",
     "link": "a veth pair loses nothing between its ends",
     "rx_ring": "a veth has no ring of its own: its peer's tx_device counts it",
     "xsk_ring": "the socket of receive.call: af_xdp counts what its ring had no room for",

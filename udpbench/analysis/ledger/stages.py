@@ -57,6 +57,7 @@ SOCKET_DROPS = "socket.*.drops"
 POLICY_OUT = "xfrm.XfrmOutPol*"
 """Counted by each look-up of a route that a policy of IPsec refuses, which returns EPERM
 (net/xfrm/xfrm_policy.c: xfrm_lookup_with_ifid)."""
+NO_STATES = "xfrm.XfrmOutNoStates"
 POLICY_IN = (
     *("xfrm.XfrmInPol*", "xfrm.XfrmInNoPols", "xfrm.XfrmInTmplMismatch"),
     *("xfrm.XfrmInStateMismatch", "xfrm.XfrmInHdrError", "xfrm.XfrmInBufferError"),
@@ -280,6 +281,28 @@ _stage(
         ),
     ),
     reasons=("NETFILTER_DROP",),
+)
+
+
+def _most_without_state(readings: Readings) -> int:
+    """Return at most how many packets were sent into a route of IPsec that leads nowhere.
+
+    Each look-up of such a route counts, and a packet may need several (net/xfrm/xfrm_policy.c:
+    make_blackhole). A kernel without the counter has no IPsec as a rule.
+    """
+    lookups = readings.counter("sender", NO_STATES) or 0
+    return min(lookups * skbs.most_packets(readings), sent_packets(readings)) if lookups else 0
+
+
+_stage(
+    name="tx_ipsec",
+    role="sender",
+    packets=lambda readings: Span(0, _most_without_state(readings)),
+    source=f"up to Δ {NO_STATES}",
+    means="Accepted, and thrown away, because the sender's IPsec has a policy for it and no state "
+    "(no keys) yet.",
+    most=_most_without_state,
+    counters=(NO_STATES,),
 )
 
 
@@ -1020,13 +1043,14 @@ def _full_buffer_skbs(readings: Readings) -> int | None:
     In the built-in lab no more than these dropped without another reason: a stranger may have a
     socket in its namespaces. A program may open sockets that are not known to be its own.
     """
-    counted, drops = (
-        readings.counter("receiver", RCVBUF),
-        readings.counter("receiver", SOCKET_DROPS),
-    )
-    decide = readings.record.built_in_lab and not is_program(readings)
-    if not decide or counted is None or drops is None or drops >= counted:
+    counted = readings.counter("receiver", RCVBUF)
+    drops = readings.counter("receiver", SOCKET_DROPS)
+    if counted is None or drops is None or drops >= counted:
         return counted
+    if not readings.record.built_in_lab or is_program(readings):
+        return counted
+    if readings.within is not None and not full_buffers_of_others(readings.within):
+        return counted  # the two are read one after the other
     if _own_drops(readings.whole) is None:  # one was closed, and its drops are gone
         return counted
     others = max(_other_errors(readings) or 0, 0) + _late_checksums(readings)

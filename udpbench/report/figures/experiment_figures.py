@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 ROWS_PER_FIGURE = 26
 """Points per figure; further points go into further figures."""
 STAGE_STYLES = {
+    "tx_ipsec": (SKY, "\\\\"),
     "tx_qdisc": (RED, ""),
     "tx_device": (ORANGE, "//"),
     "link": (YELLOW, "||"),
