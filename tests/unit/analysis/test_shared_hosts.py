@@ -104,7 +104,7 @@ class Mixture:
         self.ours: Counter[str] = Counter()
         self.theirs: Counter[str] = Counter()
         self.broadcasts = 0
-        self.moves: Counter[str] = Counter(dict.fromkeys((*COUNTED["rx_ring"], MLX5_RING), 0))
+        self.moves: Counter[str] = Counter(dict.fromkeys((*COUNTED["rx_ring"], MLX5_RING, OURS), 0))
         self.counts: Counter[str] = Counter()
         self.explain = explain
         if explain:
