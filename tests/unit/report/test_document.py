@@ -85,7 +85,7 @@ def test_pages_are_the_same_as_pdf_and_png(whole: Path) -> None:
     pages = texts(whole)
     names = sorted(file.name for file in whole.glob("report-*.png"))
     assert sorted(f"report-{n}.png" for n in range(1, len(pages) + 1)) == names
-    assert 5 == len(pages)
+    assert 6 == len(pages)
 
 
 def test_page_one_answers_the_question(whole: Path) -> None:

@@ -134,7 +134,10 @@ def moving() -> TrialRecord:
     }
     changed = {
         "left": {},
-        "right": {"snmp.Udp.RcvbufErrors": BASE + 10, "snmp.Udp.InDatagrams": BASE + 500},
+        "right": {
+            **dict.fromkeys(("snmp.Udp.RcvbufErrors", "socket.77.drops"), BASE + 10),
+            "snmp.Udp.InDatagrams": BASE + 500,
+        },
         "machine": {"cpu.0.user_ns": BASE + 100, "cpu.1.system_ns": BASE + 200},
     }
     at_ns = START_NS + SECOND_NS
