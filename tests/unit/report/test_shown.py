@@ -126,7 +126,8 @@ def test_without_a_packet_there_is_no_way() -> None:
 
 def moving() -> TrialRecord:
     """Return a trial of 2 s watched once: 10 lost in its first half, 40 in the other."""
-    counts = {"right": {"snmp.Udp.InDatagrams": 950, "snmp.Udp.RcvbufErrors": 50}}
+    full = ("snmp.Udp.RcvbufErrors", "snmp.Udp.InErrors", "socket.77.drops")
+    counts = {"right": {"snmp.Udp.InDatagrams": 950, **dict.fromkeys(full, 50)}}
     counts["machine"] = {
         "cpu.0.user_ns": 100,
         "cpu.0.idle_ns": 300,
@@ -135,7 +136,7 @@ def moving() -> TrialRecord:
     changed = {
         "left": {},
         "right": {
-            **dict.fromkeys(("snmp.Udp.RcvbufErrors", "socket.77.drops"), BASE + 10),
+            **dict.fromkeys(full, BASE + 10),
             "snmp.Udp.InDatagrams": BASE + 500,
         },
         "machine": {"cpu.0.user_ns": BASE + 100, "cpu.1.system_ns": BASE + 200},
