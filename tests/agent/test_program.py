@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from golden import Golden
-from test_workers import gone, phase, receiver, until
+from test_workers import give, gone, phase, receiver, until
 
 from udpbench import confinement
 from udpbench.agent.host.system import Host
@@ -160,6 +160,19 @@ def test_nothing_of_a_program_is_left(pool: Pool, port: int) -> None:
     assert (4, 2) == (len(processes), len(programs(pool)))
     pool.close()
     assert all(gone(pid) for pid in processes)
+
+
+def test_what_a_program_starts_before_the_measured_phase_is_of_it(pool: Pool, port: int) -> None:
+    """Listed at the end of a phase, since a start must not be late; not after the measured one."""
+    forks = SERVER + "    os.fork() or signal.pause()\n"
+    pool.prepare([spec(port, "python3", "-c", forks, f"0.0.0.0:{port}")], "lo")
+    for name, expected in (("warmup", 2), ("measured", 2)):
+        running = len(family(pool))
+        pool.start({**phase(), "phase": name})
+        give(port, [b""])
+        until("forked", lambda before=running: len(family(pool)) == before + 1)
+        pool.stop()
+        assert expected == len(programs(pool))
 
 
 WRONG: dict[str, Callable[[int, int], WorkerSpec]] = {
@@ -476,7 +489,7 @@ def test_a_rate_spans_two_looks_under_load(
     monkeypatch.setattr(reads, "in_datagrams", lambda *_: next(counted))
     known = program.Program(Host(), "right", [server(port)], Limits())
     monkeypatch.setattr(reads.time, "monotonic_ns", lambda: next(clocks))
-    known.start(phase_of := {})
+    known.start(phase_of := {"phase": "measured"})
     assert {"read_packets": 0, "received_packets": 0} == known.counts(0)
     for _ in range(5):
         known.counts(0)
@@ -484,7 +497,7 @@ def test_a_rate_spans_two_looks_under_load(
     counts = known.counts(0)
     monkeypatch.undo()
     known.close()
-    assert {} == phase_of
+    assert {"phase": "measured"} == phase_of
     # 100 at 2 s and 500 at 4 s; the last 50 came before 5 s.
     assert (550, 2 * SECOND_NS, 4 * SECOND_NS, 150) == (
         counts["received_packets"],
