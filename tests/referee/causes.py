@@ -646,7 +646,8 @@ def checksum_damaged(chance: Random) -> Plan:
     # With either offload a veth vouches for the checksum (veth_xmit in drivers/net/veth.c).
     off = {"ethtool": {"features": {"tx-checksum-ip-generic": False}}}
     real = merged(sender(**off), receiver(ethtool={"features": {"rx-checksum": False}}))
-    damage = actions.rule("receiver", "ingress", "udp checksum set 0x1234")
+    # At the sender, because GRO has looked at the checksum before the receiver's ingress.
+    damage = actions.rule("sender", "egress", "udp checksum set 0x1234")
     return Plan(steady(chance, real), (in_window(damage, chance),))
 
 
