@@ -118,9 +118,12 @@ def drop_program(mode: str) -> Action:
     return beside("PROGRAM", mode, role="receiver")
 
 
-def stranger(mode: str) -> Action:
-    """Bind another program's socket to the traffic's port: ``stranger``, ``-idle``, ``-device``."""
-    return beside("PROGRAM", mode, "4321", str(ADDRESS), role="receiver")
+def stranger(mode: str, address: int) -> Action:
+    """Bind another program's socket to the traffic's port: ``stranger``, or ``-idle``: unread.
+
+    To all addresses (0), as udpbench's own are, it takes a share of the flows; to one, all of them.
+    """
+    return beside("PROGRAM", mode, "4321", str(address), role="receiver")
 
 
 def quota(role: str, share: float) -> Action:

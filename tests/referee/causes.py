@@ -420,18 +420,19 @@ def stranger_some(chance: Random) -> Plan:
     That program must leave the port.
     """
     group = {"traffic": {"flows": {"from": "65400-65431"}}, "receive": {"sockets": "reuseport"}}
-    other = Step(actions.stranger(chance.choice(("stranger", "stranger-idle"))))
+    other = Step(actions.stranger(chance.choice(("stranger", "stranger-idle")), 0))
     return Plan(steady(chance, group), (other,))
 
 
 @plant(must_not=ANY)
 def stranger_all(chance: Random) -> Plan:
-    """Another program's socket is bound to port and device and takes everything.
+    """Another program's socket is bound to the address itself and takes everything.
 
     That program must leave the port.
     """
     group = {"receive": {"sockets": "reuseport"}}
-    return Plan(steady(chance, group), (Step(actions.stranger("stranger-device")),))
+    mode = chance.choice(("stranger", "stranger-idle"))
+    return Plan(steady(chance, group), (Step(actions.stranger(mode, actions.ADDRESS)),))
 
 
 def dropping(role: str, hooks: tuple[str, ...], chance: Random) -> Plan:
@@ -598,13 +599,18 @@ def mtu_differs(chance: Random) -> Plan:
 
 @plant(must_not=ANY)
 def route_refuses(chance: Random) -> Plan:
-    """A route of the sender refuses the destination for 300 ms, so nothing is sent.
+    """A route of the receiver swallows its own address for 300 ms.
 
-    Not a slow sender.
+    Not the reader. A sender's route cannot do this: a socket that is bound to a device takes what
+    it refuses to be on the link (ip_route_output_key_hash_rcu in net/ipv4/route.c).
     """
-    kind = chance.choice(("blackhole", "prohibit", "unreachable"))
-    route = f"{kind} 192.168.254.1/32"
-    refuse = actions.commands("sender", f"ip route add {route}", f"ip route del {route}")
+    kind, own = chance.choice(("blackhole", "prohibit", "unreachable")), "192.168.254.1"
+    local = f"local {own} dev receive0 proto kernel scope host src {own} table local"
+    refuse = actions.commands(
+        "receiver",
+        f"ip route del {local} && ip route add {kind} {own} table local",
+        f"ip route del {kind} {own} table local && ip route add {local}",
+    )
     return Plan(steady(chance), (in_window(refuse, chance),))
 
 

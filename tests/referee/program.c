@@ -101,13 +101,9 @@ int main(int argc, char **argv) {
   if (!strcmp(mode, "tcx")) return drop_all(BPF_PROG_TYPE_SCHED_CLS, 46, 2); /* BPF_TCX_INGRESS */
   fd = socket(AF_INET, SOCK_DGRAM, 0);
   if (!strncmp(mode, "stranger", 8)) {
-    /* Bound as udpbench's own sockets are: a more specific address would be preferred. */
+    /* A socket bound to an address is preferred to those bound to all (0). */
     at.sin_addr.s_addr = htonl(number);
     setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
-    if (!strcmp(mode, "stranger-device")) {
-      const char *device = "receive0";
-      if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, strlen(device))) return 7;
-    }
   }
   if (!strcmp(mode, "tiny")) {
     int bytes = (int)number;
