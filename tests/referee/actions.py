@@ -62,7 +62,8 @@ def many_rules(role: str, hook: str, count: int) -> Action:
             f"ip saddr 10.{k >> 16 & 255}.{k >> 8 & 255}.{k & 255} udp dport 9 drop"
             for k in range(count)
         ),
-        "}}",
+        "}",
+        "}",
     ]
     text = "\n".join(lines)
     return commands(role, f"nft -f - <<'END'\n{text}\nEND", "nft 'delete table inet planted'")

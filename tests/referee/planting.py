@@ -287,7 +287,7 @@ def answer(plan: Plan, folder: Path, program: Path, sets: Sequence[str] = ()) ->
     try:
         (trial,) = json.loads(shown.stdout)["trials"]
     except (ValueError, KeyError) as error:
-        return {**said, "error": f"{error!r}: {shown.stderr[-500:]}"}
+        return {"error": f"{error!r}: {shown.stderr[-500:]}", **said}
     return {**said, **gist(trial)}
 
 
