@@ -700,7 +700,7 @@ def link_down(chance: Random) -> Plan:
 
 @plant()
 def backlog_short(chance: Random) -> Plan:
-    """Net.core.netdev_max_backlog is too short for a burst.
+    """The sysctl net.core.netdev_max_backlog is too short for a burst.
 
     Raise it.
     """
@@ -714,7 +714,7 @@ def backlog_short(chance: Random) -> Plan:
 
 @plant(must_not="receive\\.buffer=")
 def udp_memory_short(chance: Random) -> Plan:
-    """Net.ipv4.udp_mem allows all sockets together too little.
+    """The sysctl net.ipv4.udp_mem allows all sockets together too little.
 
     Raise it, not receive.buffer.
     """

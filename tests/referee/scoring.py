@@ -27,6 +27,10 @@ LARGE = 0.25
 """A further answer that claims this share of the loss must be right, too, where it is certain."""
 BUSY = 0.04
 """Of all CPUs, in user mode: beyond this other programs may be a cause, too."""
+LEGEND = (
+    "ok, bad, ?: first answer right, wrong, does not know; -: nothing was planted",
+    "crt: certain and right; c!: certain and wrong; rem: remedies refused or without effect",
+)
 HELPED = 0.8
 """A remedy must leave at most this part of the loss."""
 
@@ -137,7 +141,7 @@ def lines_of(judged: Sequence[Judged]) -> list[str]:
         numbers = " ".join(f"{counts[word]:3d}" for word in ("right", "wrong", "unknown", "void"))
         lines.append(f"{label:32} {numbers} {certain:3d} {wrong:3d} {failed:3d}  {words}")
     head = f"{'cause':32} {'ok':>3} {'bad':>3} {'?':>3} {'-':>3} {'crt':>3} {'c!':>3} {'rem':>3}"
-    return [head, *lines] if lines else []
+    return [*LEGEND, head, *lines] if lines else []
 
 
 def shortfalls(judged: Sequence[Judged]) -> list[str]:
