@@ -47,7 +47,8 @@ ROWS = {stage.name: stage for stage in STAGES}
 REASONS_RELEASE = (5, 17)
 """Before it the kernel names no drop reasons (include/trace/events/skb.h: kfree_skb)."""
 REFUSING = (
-    *("tx_netfilter", "rx_xdp", "xsk_fill", "rx_tc", "rx_ip", "rx_netfilter", "udp_checksum"),
+    *("tx_policy", "tx_netfilter", "tx_ipsec", "rx_policy"),
+    *("rx_xdp", "xsk_fill", "rx_tc", "rx_ip", "rx_netfilter", "udp_checksum"),
     *("udp_no_port", "udp_filter", "udp_memory", "udp_purged", "app_truncated", "app_log"),
 )
 """Stages whose counter alone says why packets end there: no CPU would be fast enough."""
@@ -322,6 +323,7 @@ CHANGES = {
     "tx_netfilter": ("firewall",),
     "rx_netfilter": ("firewall",),
     "tx_policy": ("policies",),
+    "tx_ipsec": ("policies",),
     "rx_policy": ("policies",),
     "tx_qdisc": ("queueing",),
     "rx_tc": ("queueing",),
