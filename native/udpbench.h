@@ -360,6 +360,12 @@ struct ub_receive_stats {
     uint64_t standstills;   /* times of more than UB_STANDSTILL_NS, naps left out, in which the loop
                                neither came back from a call nor worked, and datagrams waited then */
     uint64_t standstill_ns; /* of them all */
+    uint64_t drained_first_ns;      /* when no datagram was left for the first time, */
+    uint64_t drained_first_packets; /* and what had been received by then */
+    uint64_t drained_first_bytes;
+    uint64_t drained_last_ns; /* when none was left for the last time before more came */
+    uint64_t drained_last_packets;
+    uint64_t drained_last_bytes;
 };
 
 int ub_receive(const struct ub_receive_config *config, struct ub_receive_stats *stats);

@@ -28,6 +28,8 @@ struct receiver {
     int64_t owed_ns;      /* work not spent yet; below 0: spent before it was due */
     int64_t reading_ns;   /* cost of reading the thread's clock */
     uint64_t progress_ns; /* when the loop last made progress, or will after a nap */
+    uint64_t drained_ns;  /* when the last round left nothing and none of ours came since; else 0 */
+    int left;             /* a call of this round may have left datagrams */
 };
 
 /* ---- permitted configs ----------------------------------------------------------------------- */
@@ -179,6 +181,39 @@ static void note_progress(struct receiver *receiver, int messages, uint64_t now_
     ub_add(&receiver->stats->standstill_ns, now_ns - before_ns);
 }
 
+/*
+ * What came between two moments at which nothing was left to read arrived in the time between them,
+ * however the loop waits. Behind the last packets the moment is as late as the wait is long, so it
+ * counts only once others follow.
+ */
+static void note_drained(struct receiver *receiver, int messages, uint64_t now_ns) {
+    struct ub_receive_stats *stats = receiver->stats;
+    const struct ub_wait_state *wait = &receiver->wait_state;
+    int emptied = messages == -EAGAIN || (messages >= 0 && (uint32_t)messages < wait->batch);
+    receiver->left |= !emptied;
+    if (wait->next != wait->ready && wait->next != receiver->config->socket_count)
+        return;
+    if (!receiver->left && receiver->drained_ns == 0 && stats->received_packets != 0) {
+        receiver->drained_ns = now_ns;
+        if (stats->drained_first_ns == 0) {
+            ub_set(&stats->drained_first_ns, now_ns);
+            ub_set(&stats->drained_first_packets, stats->received_packets);
+            ub_set(&stats->drained_first_bytes, stats->received_bytes);
+        }
+    }
+    receiver->left = 0;
+}
+
+static void note_packets_after(struct receiver *receiver) {
+    struct ub_receive_stats *stats = receiver->stats;
+    if (receiver->drained_ns == 0)
+        return;
+    ub_set(&stats->drained_last_ns, receiver->drained_ns);
+    ub_set(&stats->drained_last_packets, stats->received_packets);
+    ub_set(&stats->drained_last_bytes, stats->received_bytes);
+    receiver->drained_ns = 0;
+}
+
 static int64_t cpu_ns(void) {
     return (int64_t)ub_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
@@ -246,6 +281,8 @@ static void read_messages(struct receiver *receiver, int socket, uint32_t messag
     ub_run_flush(&tally.run, config->window_words, &tally.arrivals);
     ub_inbox_renew(&receiver->inbox, messages);
     ub_add(&receiver->stats->read_messages, messages);
+    if (tally.arrivals.received != 0)
+        note_packets_after(receiver);
     account_call(receiver->stats, &tally, now);
     if (config->milliseconds != NULL && now > config->epoch_ns)
         ub_milliseconds_add(config->milliseconds, now - config->epoch_ns,
@@ -278,6 +315,8 @@ static void receive_loop(struct receiver *receiver) {
         note_progress(receiver, messages, now);
         if (messages > 0)
             read_messages(receiver, socket, (uint32_t)messages, now);
+        if (socket >= 0)
+            note_drained(receiver, messages, now);
         if (wait_state->until_ns > receiver->progress_ns)
             receiver->progress_ns = wait_state->until_ns;
     }

@@ -130,6 +130,59 @@ def test_a_nap_lasts_as_long_as_asked() -> None:
         receiver.stop()
 
 
+# --- moments at which nothing is left --------------------------------------------------------------
+
+BATCHES = [(wait, lib.UB_RECEIVE_RECVMMSG) for wait in ALL]
+SINGLY = [(wait, lib.UB_RECEIVE_RECV) for wait in ("spin", "nap")]
+
+
+@pytest.mark.parametrize(("wait", "call"), [*BATCHES, *SINGLY])
+def test_the_first_and_the_last_but_one_moment_without_datagrams_are_known(
+    wait: str, call: int
+) -> None:
+    """Six, one and one: the first moment is after six, the last before more after seven."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        stats = receiver.stats[0]
+        deliver(sock, [datagram(n) for n in range(6)])
+        receiver.start(**ALL[wait], call=call, batch=4)
+        for due in (6, 7, 8):
+            wait_until("all read", lambda due=due: receiver.read() == due)
+            seen = stats.empty_calls
+            if (wait, call) in SINGLY:
+                wait_until("an empty call", lambda seen=seen: stats.empty_calls > seen + 1)
+            if due < 8:
+                deliver(sock, [datagram(due)])
+        ended = receiver.stop()
+    parts = ("packets", "bytes")
+    assert [6, 6 * 32] == [ended[f"drained_first_{part}"] for part in parts]
+    assert [7, 7 * 32] == [ended[f"drained_last_{part}"] for part in parts]
+    assert ended["first_ns"] < ended["drained_first_ns"] < ended["drained_last_ns"]
+    assert ended["drained_last_ns"] <= ended["last_ns"]
+
+
+def test_several_sockets_are_left_empty_at_the_end_of_a_round_alone() -> None:
+    """Of three sockets the last has a full batch: a moment without any comes only after it."""
+    with several(3) as (socks, receiver):
+        deliver(socks[0], [datagram(n) for n in range(2)])
+        deliver(socks[2], [datagram(n, flow=2) for n in range(4)])
+        receiver.start(**ALL["nap"], batch=4)
+        wait_until("6 read", lambda: receiver.stats[0].drained_first_ns != 0)
+        stats = receiver.stop()
+    assert (6, 0) == (stats["drained_first_packets"], stats["drained_last_ns"])
+
+
+def test_a_reader_that_is_always_behind_knows_no_such_moment() -> None:
+    """Each call is full, and stop comes before an empty one: there is none."""
+    with receiving_socket() as sock:
+        deliver(sock, [datagram(n) for n in range(40)])
+        receiver = Receiving(ffi, lib, sock)
+        receiver.start(wait=lib.UB_WAIT_BLOCK, batch=4, work_ns=SECOND_NS // 2)
+        wait_until("a call", lambda: receiver.read() >= 4)
+        stats = receiver.stop()
+    assert (0, 0) == (stats["drained_first_ns"], stats["drained_last_ns"])
+
+
 # --- auto ----------------------------------------------------------------------------------------
 
 CALL = "waits in the call"

@@ -1,8 +1,8 @@
 """Rates, their spread and CPU cost: quotients of counts and times, each None if undefined.
 
 A rate is a difference of two counts over the time between their stamps, never over the intended
-duration, and without what came with the first stamp, which took no time of it. Owns no count and no
-verdict.
+duration. What came before the first stamp took no time of it, and the time that a reader waits
+behind the last packet brought none. Owns no count and no verdict.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 from udpbench.analysis.ledger.intended_load import arrived
 from udpbench.analysis.readings import Readings, known_sum
@@ -35,6 +36,9 @@ FIRST_FIELD = {
 BUSY_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
 """Columns of /proc/stat that are work; guest time is part of user."""
 IDLE_TIMES = ("idle", "iowait")
+DRAINED_SHARE = 0.5
+"""Of the time from first to last packet, that must lie between two moments at which a reader had
+left nothing; below it the reader was mostly busy, and its rate is how fast it reads."""
 SLOWEST_SAMPLING_NS = SECOND_NS // 2
 """For rates of whole seconds: with a sample each half second their spread is up to 13 % too small,
 because a second may begin between two samples."""
@@ -84,26 +88,77 @@ def window_ns(readings: Readings, stats: Iterable[WorkerStats]) -> int | None:
     return edges[1] - edges[0] if edges is not None and edges[1] > edges[0] else None
 
 
+class _Span(NamedTuple):
+    """Two moments of a worker, since the common start, and its count around them."""
+
+    from_ns: int
+    to_ns: int
+    before: int
+    """By the first moment."""
+    between: int
+    after: int
+
+    def inside(self, from_ns: int, to_ns: int) -> float:
+        """Return what came from the one time to the other, which lie around both moments.
+
+        Beyond its moments a worker goes on at its rate until it has no more.
+        """
+        count = float(self.between)
+        ends = (self.before, self.from_ns - from_ns), (self.after, to_ns - self.to_ns)
+        for packets, time_ns in ends:
+            whole = packets * (time_ns > 0)
+            length_ns = self.to_ns - self.from_ns
+            count += min(whole, self.between * time_ns / length_ns) if self.between else whole
+        return count
+
+
+def _span_of(readings: Readings, worker: WorkerStats, field: str) -> _Span:
+    """Return the moments between which a worker's packets belong to the time.
+
+    A reader's are the first and the last but one at which nothing was left to read: what it read
+    in between arrived in between, however long it naps. Of one that is always behind, of a sender
+    and in older records they are the first stamp and the last.
+    """
+    counts, (from_ns, to_ns) = worker.counts, _edges_of(readings, worker)
+    before, until = counts.get(FIRST_FIELD[field], 0), counts.get(field, 0)
+    total = until
+    start_ns = counts["first_ns"] - from_ns
+    drained_ns = [counts.get(f"drained_{edge}_ns", 0) for edge in ("first", "last")]
+    if drained_ns[1] - drained_ns[0] > DRAINED_SHARE * (to_ns - from_ns) >= 0:
+        from_ns, to_ns = (time_ns - start_ns for time_ns in drained_ns)
+        unit = field.rpartition("_")[2]
+        before, until = (counts.get(f"drained_{edge}_{unit}", 0) for edge in ("first", "last"))
+    before = before if to_ns > from_ns else total
+    return _Span(from_ns, to_ns, before, max(until - before, 0), max(total - until, 0))
+
+
 def rate(readings: Readings, stats: Iterable[WorkerStats], field: str) -> float | None:
     """Return the sum of one count over workers, per second of their common window.
 
-    Without what came with its first stamp; None for fewer than two packets, or for none after that
-    stamp.
+    The window begins and ends with the outermost of their moments. None for fewer than two packets,
+    or where nothing came between these moments.
     """
     workers = _stamped(stats)
-    edges = edges_ns(readings, workers)
-    if edges is None or edges[1] <= edges[0]:
-        return None
-    total = sum(worker.counts.get(field, 0) for worker in workers)
-    first = sum(
-        worker.counts.get(FIRST_FIELD[field], 0)
-        for worker in workers
-        if _edges_of(readings, worker)[0] == edges[0]
-    )
     packets = sum(worker.counts[PACKETS_FIELD[worker.role]] for worker in workers)
-    if packets < 2 or total <= first:
+    if packets < 2:
         return None
-    return (total - first) * SECOND_NS / (edges[1] - edges[0])
+    spans = [_span_of(readings, worker, field) for worker in workers]
+    from_ns, to_ns = min(span.from_ns for span in spans), max(span.to_ns for span in spans)
+    count = sum(span.inside(from_ns, to_ns) for span in spans)
+    return count * SECOND_NS / (to_ns - from_ns) if count > 0 and to_ns > from_ns else None
+
+
+def read_share(readings: Readings) -> float | None:
+    """Return what share of all that was received one read has; None where no read is counted.
+
+    Rates are known no better: whether a packet comes just before a read or just after it is chance.
+    Each worker has such a read.
+    """
+    counts = [worker.counts for worker in readings.workers("receiver")]
+    reads = [c.get("receive_calls", 0) - c.get("empty_calls", 0) for c in counts]
+    packets = [c.get("received_packets", 0) for c in counts]
+    known = [p / n for p, n in zip(packets, reads, strict=True) if n > 0]
+    return sum(known) / sum(packets) if known and sum(packets) else None
 
 
 def role_rate(readings: Readings, role: Role, field: str) -> float | None:
