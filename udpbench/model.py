@@ -1535,6 +1535,9 @@ class Result:
     lag: Optional[float] = None
     """How much longer than the senders' the receivers' time was, as a share of the senders': what
     they could not receive in time waited in queues. Kept where rates are struck out."""
+    lump_share: Optional[float] = None
+    """What came at once on average, with one read of each receiver or one call of each sender, as a
+    share of all: rates are known no better."""
     full_line_bps: Optional[int] = None
     """Rate of the senders' lines, if these kept them from sending more."""
 

@@ -80,6 +80,7 @@ def judge(record: TrialRecord) -> Result:
         diagnosis=diagnose(measured, ledger, valid),
         took_ns=took_ns(record),
         lag=rates.lag(measured),
+        lump_share=rates.lump_share(measured),
         full_line_bps=rates.full_line_bps(measured),
     )
     return _struck_out(result) if result.struck else result

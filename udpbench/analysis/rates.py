@@ -148,17 +148,31 @@ def rate(readings: Readings, stats: Iterable[WorkerStats], field: str) -> float 
     return count * SECOND_NS / (to_ns - from_ns) if count > 0 and to_ns > from_ns else None
 
 
-def read_share(readings: Readings) -> float | None:
-    """Return what share of all that was received one read has; None where no read is counted.
+def lump_share(readings: Readings) -> float | None:
+    """Return what share of all packets comes at once: with one read of each receiver, on average.
 
-    Rates are known no better: whether a packet comes just before a read or just after it is chance.
-    Each worker has such a read.
+    Or with one call of each sender, if that is more, where a rate makes it wait between them. Rates
+    are known no better: what is just inside their time, and what just outside, is chance. None
+    where no read is counted.
     """
-    counts = [worker.counts for worker in readings.workers("receiver")]
-    reads = [c.get("receive_calls", 0) - c.get("empty_calls", 0) for c in counts]
-    packets = [c.get("received_packets", 0) for c in counts]
-    known = [p / n for p, n in zip(packets, reads, strict=True) if n > 0]
-    return sum(known) / sum(packets) if known and sum(packets) else None
+    paced = readings.record.trial.traffic.rate is not None
+    sent = [_lumps(stats, "sent_packets", "send_calls") for stats in readings.workers("sender")]
+    read = [
+        _lumps(stats, "received_packets", "receive_calls") for stats in readings.workers("receiver")
+    ]
+    shares = [_share_of(read), _share_of(sent) if paced else None]
+    return max((share for share in shares if share is not None), default=None)
+
+
+def _lumps(stats: WorkerStats, packets: str, calls: str) -> tuple[int, int]:
+    """Return a worker's packets, and how many calls had some."""
+    counts = stats.counts
+    return counts.get(packets, 0), counts.get(calls, 0) - counts.get("empty_calls", 0)
+
+
+def _share_of(lumps: Sequence[tuple[int, int]]) -> float | None:
+    means = [packets / calls for packets, calls in lumps if packets and calls > 0]
+    return sum(means) / sum(packets for packets, _ in lumps) if means else None
 
 
 def role_rate(readings: Readings, role: Role, field: str) -> float | None:

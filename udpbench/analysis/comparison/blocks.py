@@ -7,13 +7,18 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from udpbench.analysis.comparison.effect import SINGLE_LOOK, Effect, Look, Margin, decide, levels_of
 from udpbench.analysis.points import metric as number_of
 from udpbench.metrics import TIMED, words_of
 from udpbench.model import FEWEST_BLOCKS, Experiment, PointPair, Result, Side
+
+OF_READS = ("delivered_pps", "delivered_mib_s")
+"""Metrics that are known no better than to what comes at once."""
+KEPT_UP = 0.01
+"""How much longer than the load, as a share of it, a receiver may take that kept up with it."""
 
 
 class Claim(NamedTuple):
@@ -57,6 +62,8 @@ class Blocks(NamedTuple):
     skipped: bool = False
     zeros: bool = False
     """Nothing was lost on either side in any block."""
+    tolerance: float = 0.0
+    """By how much the effects may be off all alike."""
 
 
 class Judged(NamedTuple):
@@ -102,7 +109,8 @@ def judge_claims(experiment: Experiment, results: Sequence[Result]) -> dict[Clai
             due.setdefault(untested, {})[claim] = blocks
     for look, family in due.items():
         numbers = [list(blocks.effects.values()) for blocks in family.values()]
-        effects = decide(numbers, [claim.scaled_margin for claim in family], look)
+        tolerances = [blocks.tolerance for blocks in family.values()]
+        effects = decide(numbers, [claim.scaled_margin for claim in family], look, tolerances)
         answers |= {
             claim: Judged(blocks, effect)
             for (claim, blocks), effect in zip(family.items(), effects, strict=True)
@@ -111,12 +119,40 @@ def judge_claims(experiment: Experiment, results: Sequence[Result]) -> dict[Clai
 
 
 def value_of(result: Result, side: Side) -> float | None:
-    """Return the number of a side, packets lost as a share of those sent; None if unknown."""
+    """Return the number of a side, packets lost as a share of those sent; None if unknown.
+
+    A trial that received all that a rate offered, and in time, delivered that rate.
+    """
     name = side.metric or ""
     value = number_of(result, name)
+    if name in OF_READS and value is not None:
+        value *= _delivered_whole(result) or 1.0
     if value is not None and words_of(name).share and name != "loss_ratio":
         value = value / result.sent_packets if result.sent_packets else None
     return side.factor * value if value is not None else None
+
+
+def tolerance_of(sides: Iterable[tuple[Result, Side]]) -> float:
+    """Return how far the numbers of some trials may be off, on the scale of ratios."""
+    shares = (
+        result.lump_share or 0.0
+        for result, side in sides
+        if side.metric in OF_READS and _delivered_whole(result) is None
+    )
+    return math.log1p(max(shares, default=0.0))
+
+
+def _delivered_whole(result: Result) -> float | None:
+    """Return a trial's rate over the one that was measured if it received all that was offered.
+
+    None for an unlimited rate, whatever was lost, and where the receiver took longer.
+    """
+    rate, measured = result.trial.traffic.rate, result.delivered_pps
+    if rate is None or not measured or result.lost_packets != 0 or result.lag is None:
+        return None
+    if result.lag > KEPT_UP + (result.lump_share or 0.0):
+        return None
+    return rate.pps(result.trial.traffic.size_bytes) / measured
 
 
 def counts(result: Result, side: Side) -> bool:
@@ -140,7 +176,7 @@ def _blocks(claim: Claim, results: Sequence[Result]) -> Blocks:
            for side in (claim.left, claim.right))  # fmt: skip
     left, right = own
     effects: dict[int, float] = {}
-    lost, zeros, skipped = 0, True, False
+    lost, zeros, skipped, tolerance = 0, True, False, 0.0
     for repetition in sorted(left.keys() & right.keys()):
         both = ((left[repetition], claim.left), (right[repetition], claim.right))
         if any(result.status == "skipped" for result, _ in both):
@@ -156,7 +192,9 @@ def _blocks(claim: Claim, results: Sequence[Result]) -> Blocks:
         a, b = (value for _, _, value in values if value is not None)
         zeros = zeros and a == b == 0
         effects[repetition] = claim.effect(a, b)
-    return Blocks(effects, lost, "", skipped and not effects, zeros and bool(effects))
+        tolerance = max(tolerance, tolerance_of(both))
+    skipped, zeros = skipped and not effects, zeros and bool(effects)
+    return Blocks(effects, lost, "", skipped, zeros, tolerance)
 
 
 def _untested(claim: Claim, blocks: Blocks, looks: Sequence[int]) -> Judged | Look:

@@ -19,6 +19,7 @@ from udpbench.analysis.comparison.blocks import (
     counts,
     judge_claims,
     lacking,
+    tolerance_of,
     value_of,
 )
 from udpbench.analysis.comparison.effect import FEWEST_RUNS, Effect, decide_unpaired, widened
@@ -81,6 +82,8 @@ class Comparison:
     """By blocks; else what changed between the two sides is in no interval."""
     between_runs: bool = False
     """The interval has the scatter between runs of one side, of which there are three or more."""
+    tolerance: float = 0.0
+    """Of the interval, at each end: what share of a trial comes at once; blocks do not lessen it."""
 
     @property
     def share(self) -> bool:
@@ -108,7 +111,10 @@ class Comparison:
             parts = (
                 [self.why]
                 if self.why
-                else [self._width(), more_text(self.blocks_more, self.more_ns, kind)]
+                else [
+                    self._width(),
+                    more_text(self.blocks_more, self.more_ns, kind) or self._lumps_text(),
+                ]
             )
             return ": ".join([self.verdict, *filter(None, ["; ".join(filter(None, parts))])])
         ends = sorted(self._size(end) for end in (self.low, self.high))
@@ -149,6 +155,10 @@ class Comparison:
         ends = [(end - neutral) * 100 for end in (self.low, self.high)]
         low, high = (_shown(end, max(map(abs, ends))) for end in ends)
         return f" [{low} – {high}]"
+
+    def _lumps_text(self) -> str:
+        share = self.tolerance * 100
+        return f"{share:.2g} % of a trial come at once: take longer trials" if share else ""
 
     def _width(self) -> str:
         if self.low is None or self.high is None:
@@ -246,7 +256,7 @@ def compare_all_unpaired(
     due = [n for n, each in enumerate(values) if not each.verdict]
     family = [(values[n].a, values[n].b) for n in due]
     margins = [claim_of(pairs[n]).scaled_margin for n in due]
-    decided = decide_unpaired(family, margins)
+    decided = decide_unpaired(family, margins, [values[n].tolerance for n in due])
     effects = {
         n: widened(effect, limits, values[n].medians)
         for n, effect, limits in zip(due, decided, margins, strict=True)
@@ -286,6 +296,7 @@ def _comparison(pair: PointPair, answer: Judged, time_ns: int) -> Comparison:
         lost=blocks.lost,
         why=why,
         effects=tuple((n, claim_of(pair).natural(value)) for n, value in blocks.effects.items()),
+        tolerance=math.expm1(blocks.tolerance),
     )
     if effect is None:
         return plain
@@ -322,6 +333,7 @@ class _Sides(NamedTuple):
     why: str = ""
     medians: tuple[list[float], ...] = ()
     """Of each run of a side that has numbers."""
+    tolerance: float = 0.0
 
 
 def _unpaired(pair: PointPair, sides: _Sides, effect: Effect | None) -> Comparison:
@@ -337,6 +349,7 @@ def _unpaired(pair: PointPair, sides: _Sides, effect: Effect | None) -> Comparis
         why=sides.why,
         paired=False,
         between_runs=any(len(medians) >= FEWEST_RUNS for medians in sides.medians),
+        tolerance=math.expm1(sides.tolerance),
     )
     return plain if effect is None else _with_effect(plain, effect)
 
@@ -354,6 +367,7 @@ def _sides(pair: PointPair, sides: tuple[Runs, Runs]) -> _Sides:
     claim = claim_of(pair)
     known: list[list[list[float]]] = []
     lost: list[tuple[int, int]] = []
+    tolerances = [0.0]
     for side, runs in zip((claim.right, claim.left), tried, strict=True):
         counted = [[r for r in run if counts(r, side)] for run in runs]
         numbers = [[(r, side, value_of(r, side)) for r in run] for run in counted]
@@ -362,10 +376,11 @@ def _sides(pair: PointPair, sides: tuple[Runs, Runs]) -> _Sides:
         lack = next(filter(None, (lacking(claim, run) for run in numbers)), "")
         if lack:
             return _Sides([], [], sum(few for few, _ in lost), CANNOT_COMPARE, lack)
+        tolerances.append(tolerance_of((r, side) for run in counted for r in run))
         known.append([_scaled(claim, run) for run in numbers if run])
     medians = tuple([statistics.median(run) for run in runs] for runs in known)
     a, b = (list(chain.from_iterable(runs)) for runs in known)
-    plain = _Sides(a, b, sum(few for few, _ in lost), medians=medians)
+    plain = _Sides(a, b, sum(few for few, _ in lost), medians=medians, tolerance=max(tolerances))
     for name, (few, number) in zip(SIDES, lost, strict=True):
         if few * 3 > number:
             why = f"{few} of {number} trials of {name} are invalid, or have no such numbers"

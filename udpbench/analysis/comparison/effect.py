@@ -64,27 +64,35 @@ class Effect:
 
 
 def decide(
-    family: Sequence[Sequence[float]], margins: Sequence[Margin | None], look: Look
+    family: Sequence[Sequence[float]],
+    margins: Sequence[Margin | None],
+    look: Look,
+    tolerances: Sequence[float] = (),
 ) -> tuple[Effect, ...]:
     """Return the effect of each comparison of a family that is decided at once.
 
-    ``family`` has for each comparison a number per block, at least one; ``margins`` is as long. The
+    ``family`` has for each comparison a number per block, at least one; ``margins`` is as long, and
+    so are ``tolerances``: how far the numbers may be off all alike, which no block shows. The
     share of false differences among those called, and of false equalities, stays within the level
     (Benjamini and Hochberg, JRSS B 57, 1995), and each interval is of the level that its answer has
     (Benjamini and Yekutieli, JASA 100, 2005), so that answer and interval never disagree.
     """
-    return _decided([_of_blocks(effects) for effects in family], margins, look)
+    pairs = zip(family, tolerances or [0.0] * len(family), strict=True)
+    return _decided([_of_blocks(*pair) for pair in pairs], margins, look)
 
 
 def decide_unpaired(
-    family: Sequence[tuple[Sequence[float], Sequence[float]]], margins: Sequence[Margin | None]
+    family: Sequence[tuple[Sequence[float], Sequence[float]]],
+    margins: Sequence[Margin | None],
+    tolerances: Sequence[float] = (),
 ) -> tuple[Effect, ...]:
     """Return the same of comparisons whose trials of a and b share no blocks.
 
     ``family`` has for each the numbers of a and of b, at least one of each, on the scale of their
     difference. What changes between the two sides besides is in no interval.
     """
-    return _decided([_of_sides(a, b) for a, b in family], margins, SINGLE_LOOK)
+    pairs = zip(family, tolerances or [0.0] * len(family), strict=True)
+    return _decided([_of_sides(a, b, each) for (a, b), each in pairs], margins, SINGLE_LOOK)
 
 
 def widened(effect: Effect, margin: Margin | None, sides: Sequence[Sequence[float]]) -> Effect:
@@ -131,31 +139,36 @@ class _Sample(NamedTuple):
     """Two-sided, of no effect."""
     sizes: tuple[int, ...]
     """How many blocks, or how many trials on each side."""
+    tolerance: float = 0.0
+    """All numbers together may be off by so much in either direction."""
 
     @property
     def blocks(self) -> int:
         return min(self.sizes)
 
 
-def _of_blocks(effects: Sequence[float]) -> _Sample:
+def _of_blocks(effects: Sequence[float], tolerance: float) -> _Sample:
     shifts = sorted((x + y) / 2 for i, x in enumerate(effects) for y in effects[i:])
     at_most = _signed_ranks(len(effects))
-    p = max(_differs(effects), _outside(shifts, at_most))
-    return _Sample(shifts, at_most, p, (len(effects),))
+    p = max(_differs(effects), _outside(shifts, at_most, tolerance))
+    return _Sample(shifts, at_most, p, (len(effects),), tolerance)
 
 
-def _of_sides(a: Sequence[float], b: Sequence[float]) -> _Sample:
+def _of_sides(a: Sequence[float], b: Sequence[float], tolerance: float) -> _Sample:
     shifts = sorted(y - x for x in a for y in b)
     at_most = _mann_whitney(*sorted((len(a), len(b))))
-    return _Sample(shifts, at_most, _outside(shifts, at_most), (len(a), len(b)))
+    p = _outside(shifts, at_most, tolerance)
+    return _Sample(shifts, at_most, p, (len(a), len(b)), tolerance)
 
 
-def _outside(shifts: Sequence[float], at_most: Sequence[float]) -> float:
+def _outside(shifts: Sequence[float], at_most: Sequence[float], tolerance: float) -> float:
     """Return the least two-sided level whose interval excludes 0.
 
-    A shift of 0 counts on both sides, which errs towards no difference.
+    A shift within the tolerance counts on both sides, which errs towards no difference.
     """
-    few = min(sum(shift <= 0 for shift in shifts), sum(shift >= 0 for shift in shifts))
+    few = min(
+        sum(shift <= tolerance for shift in shifts), sum(shift >= -tolerance for shift in shifts)
+    )
     return min(1.0, 2 * at_most[few])
 
 
@@ -180,7 +193,7 @@ def _effect(sample: _Sample, margin: Margin | None, differs: float, same: float)
     if low is None or high is None:
         more: int | None = _missing(sample.sizes, differs)
     else:
-        more = _blocks_more(estimate, (low, high), margin, sample.blocks)
+        more = _blocks_more(sample, estimate, high - low, margin)
     return Effect("cannot tell", estimate, low, high, sample.blocks, more)
 
 
@@ -193,16 +206,19 @@ def _missing(sizes: Sequence[int], level: float) -> int:
 
 
 def _blocks_more(
-    estimate: float, interval: tuple[float, float], margin: Margin | None, blocks: int
+    sample: _Sample, estimate: float, width: float, margin: Margin | None
 ) -> int | None:
-    """Return how many more blocks make the interval narrow enough: its width falls as 1/√blocks."""
+    """Return how many more blocks make the interval narrow enough: its width falls as 1/√blocks.
+
+    The tolerance in it stays.
+    """
     targets = [abs(estimate)]
     if margin is not None:
         targets.append(min(margin.high - estimate, estimate - margin.low))
-    target, width = max(targets), interval[1] - interval[0]
-    if target <= 0 or width == 0:
+    target, width = max(targets) - sample.tolerance, width - 2 * sample.tolerance
+    if target <= 0 or width <= 0:
         return None
-    return max(math.ceil(blocks * (width / 2 / target) ** 2) - blocks, 1)
+    return max(math.ceil(sample.blocks * (width / 2 / target) ** 2) - sample.blocks, 1)
 
 
 def _adjusted(p_values: Sequence[float], level: float) -> float:
@@ -254,7 +270,7 @@ def _interval(sample: _Sample, level: float) -> tuple[float | None, float | None
     rank = _rank(sample.at_most, level)
     if rank is None:
         return None, None
-    low, high = sample.shifts[rank], sample.shifts[-1 - rank]
+    low, high = sample.shifts[rank] - sample.tolerance, sample.shifts[-1 - rank] + sample.tolerance
     if sample.p > level:
         low, high = min(low, 0.0), max(high, 0.0)
     return low, high
@@ -286,6 +302,6 @@ def _same(sample: _Sample, margin: Margin | None) -> float:
     """Return the smallest level whose interval lies within the margin; 1 without a margin."""
     if margin is None:
         return 1.0
-    below = sum(shift <= margin.low for shift in sample.shifts)
-    above = sum(shift >= margin.high for shift in sample.shifts)
+    below = sum(shift - sample.tolerance <= margin.low for shift in sample.shifts)
+    above = sum(shift + sample.tolerance >= margin.high for shift in sample.shifts)
     return min(1.0, 2 * sample.at_most[max(below, above)])

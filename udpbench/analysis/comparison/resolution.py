@@ -24,7 +24,9 @@ def resolution(comparison: Comparison) -> dict[int, float] | None:
     values = [value for _, value in comparison.effects]
     if len(values) < FEWEST_BLOCKS or not comparison.paired:
         return None
+    if len(set(values)) == 1 and not comparison.tolerance:
+        return None  # nothing scattered: of all that was offered, or of what nobody lost
     if comparison.share:
         return {blocks: factor * stdev(values) for blocks, factor in RESOLVED.items()}
-    deviation = stdev(map(math.log, values))
-    return {blocks: math.expm1(factor * deviation) for blocks, factor in RESOLVED.items()}
+    deviation, least = stdev(map(math.log, values)), math.log1p(comparison.tolerance)
+    return {blocks: math.expm1(factor * deviation + least) for blocks, factor in RESOLVED.items()}
