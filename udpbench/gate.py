@@ -351,7 +351,9 @@ def _reasons(own: Point) -> list[str]:
     reasons: dict[str, None] = {}
     for result in own.results:
         for finding in result.findings:
-            if finding.severity in ("invalid", "struck") or result.status == "skipped":
+            unfinished = result.unfinished and finding.where == "search"
+            grave = finding.severity in ("invalid", "struck")
+            if grave or unfinished or result.status == "skipped":
                 reasons[str(finding)] = None
     return list(reasons)
 

@@ -1530,6 +1530,8 @@ class Result:
     """What limits it, what matters most first."""
     spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Metric → least and most, where a search knows it no better than that."""
+    unfinished: bool = False
+    """A search ended before it knew the rate of each of its goals."""
     took_ns: Optional[int] = None
     """The whole trial, or search, with all that is beside its measured phase."""
     lag: Optional[float] = None

@@ -377,6 +377,7 @@ def _folded(whole: PointSearch, shown: Result | None) -> Result:
         unavailable=last.unavailable,
         numbers=numbers,
         spans=spans,
+        unfinished=any(goal.kind == "unfinished" for goal in whole.state.goals),
         ledger=shown.ledger if shown is not None else None,
         workers=shown.workers if shown is not None else (),
         diagnosis=_diagnosis(whole, shown),

@@ -21,9 +21,9 @@ from udpbench.analysis.comparison.comparisons import (
     more_text,
     without_replaced,
 )
-from udpbench.analysis.medians import estimate
 from udpbench.analysis.points import Point, bounds, is_count, points, trials_with
 from udpbench.errors import CANNOT_TELL, FAILED, NO, worst
+from udpbench.metrics import SEARCHED, goal_of
 from udpbench.model import Expectation, Experiment, Result, Side
 from udpbench.units import show_count
 
@@ -40,6 +40,14 @@ OPERATORS = {
 }
 
 
+COUNTED_BY = {
+    "delivered_pps": "received_packets",
+    "delivered_mib_s": "received_packets",
+    "answered_pps": "answered_packets",
+    "logged_pps": "logged_packets",
+}
+"""Rate → its count: of 0 packets there is no time to divide by, and still no more than a rate of 0.
+"""
 _WORDS = {False: "is not", None: "may or may not be", True: "is"}
 
 
@@ -51,6 +59,8 @@ class Verdict:
     answer: Answer
     measured: str
     """The numbers that were compared, point by point."""
+    settled: frozenset[tuple[str, str]] = frozenset()
+    """Experiment and point of each search whose rate, as far as it is known, is a yes or a no."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +158,18 @@ def _verdict(expectation: Expectation, measured: _Measured, names: Sequence[str]
         for comparison in compared
         if not comparison.skipped
     ]
-    return Verdict(expectation.text, _worst(answers), "; ".join(texts) or "skipped")
+    settled = (
+        measured.points[name if side.point is None else side.point]
+        for name, answer in zip(names, answers, strict=True)
+        for side in (expectation.left, expectation.right)
+        if answer in ("yes", "no") and goal_of(side.metric or "")[0] in SEARCHED
+    )
+    return Verdict(
+        expectation.text,
+        _worst(answers),
+        "; ".join(texts) or "skipped",
+        frozenset((point.experiment, point.name) for point in settled),
+    )
 
 
 def _worst(answers: Sequence[Answer]) -> Answer:
@@ -170,7 +191,9 @@ def _compare(expectation: Expectation, name: str, measured: _Measured) -> _Compa
         lack = f"struck out: {struck[0].brief}" if struck else _Comparison.lack
         single = _Comparison(name, (pair,), skipped, lack=lack)
         sides = expectation.by_blocks(name)
-        return single if sides is None else _by_blocks(single, Claim(*sides), measured)
+        if sides is None or _is_nothing(left, a) or _is_nothing(right, b):
+            return single
+        return _by_blocks(single, Claim(*sides), measured)
     if a is not None and b is not None and a is not b:
         pairs = tuple(product(_counts(left, a), _counts(right, b)))
         return _Comparison(name, pairs, skipped, tuple(product(_trials(a), _trials(b))))
@@ -212,7 +235,7 @@ def _point(side: Side, name: str, by_name: dict[str, Point]) -> Point | None:
 def _count(side: Side, result: Result) -> Value:
     if side.metric is None:
         return side.factor, side.factor
-    span = bounds(result, side.metric)
+    span = _bounds(result, side.metric)
     return (side.factor * span[0], side.factor * span[1]) if span is not None else None
 
 
@@ -232,17 +255,27 @@ def _median(side: Side, point: Point | None) -> Value:
     """
     if side.metric is None or point is None:
         return side.factor, side.factor
-    spans = [bounds(result, side.metric) for result in point.valid if result.spans]
-    if spans:
-        ends = [span for span in spans if span is not None]
-        if len(ends) < len(point.valid):
-            return None
-        low, high = (side.factor * median(pair) for pair in zip(*ends, strict=True))
-        return low, high
-    known = estimate(point, side.metric)
-    if known is None or known.n < len(trials_with(point, side.metric)):
+    trials = trials_with(point, side.metric)
+    spans = [(_bounds(result, side.metric), bool(result.spans)) for result in trials]
+    ends = [span for span, searched in spans if span and (searched or span[0] == span[1])]
+    if not ends or len(ends) < len(spans):
         return None
-    return side.factor * known.median, side.factor * known.median
+    low, high = (side.factor * median(pair) for pair in zip(*ends, strict=True))
+    return low, high
+
+
+def _bounds(result: Result, name: str) -> Value:
+    span = bounds(result, name)
+    nothing = span is None and result.numbers.get(COUNTED_BY.get(name, "")) == 0
+    return (0.0, 0.0) if nothing else span
+
+
+def _is_nothing(side: Side, point: Point | None) -> bool:
+    """Return whether nothing came in any trial that counts, so that no block has a ratio."""
+    if side.metric not in COUNTED_BY or point is None:
+        return False
+    trials = trials_with(point, side.metric)
+    return bool(trials) and all(_bounds(trial, side.metric) == (0.0, 0.0) for trial in trials)
 
 
 def _answer(expectation: Expectation, comparison: _Comparison) -> Answer:
@@ -326,7 +359,8 @@ def exit_code(
     """Return the exit code of a run; ``errors`` are the codes of what ended or broke it.
 
     Skips alone are 0, unless nothing of an experiment was measured. An invalid trial is no matter
-    where every comparison of its point is answered. What was found of a watched host was lost.
+    where every comparison of its point is answered, nor are open bounds of a search that answer an
+    expectation of its rate. What was found of a watched host was lost.
     """
     codes = set(errors)
     if any(result.status == "failed" for result in results):
@@ -343,6 +377,11 @@ def exit_code(
     counted = without_replaced(results, comparisons)
     invalid = any(result.status == "done" and not result.valid for result in counted)
     unknown = any(verdict.answer == "cannot tell" for verdict in verdicts)
+    settled = frozenset[tuple[str, str]]().union(*(verdict.settled for verdict in verdicts))
+    unknown = unknown or any(
+        result.unfinished and (result.trial.experiment, result.trial.point) not in settled
+        for result in results
+    )
     if empty or invalid or unknown or not all(each.answered for each in comparisons):
         codes.add(CANNOT_TELL)
     return worst(codes)

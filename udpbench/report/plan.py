@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.comparison.blocks import claims_of
+from udpbench.analysis.comparison.comparisons import EXTRA_BLOCKS
 from udpbench.analysis.comparison.effect import blocks_needed, levels_of
 from udpbench.metrics import words_of
 from udpbench.model import Experiment, Planned, trial_ns
@@ -40,7 +41,10 @@ class Shared(Protocol):
 def print_trials(
     console: Console, experiments: Sequence[Experiment], built_in: bool = True
 ) -> None:
-    """Print every point with its repetitions and time, and the sum."""
+    """Print every point with its repetitions and time, and the sum.
+
+    At most are the blocks of the last look, and those in place of blocks with an invalid trial.
+    """
     table = Table(box=None)
     for title in ("experiment", "point"):
         table.add_column(title, overflow="fold")
@@ -50,6 +54,7 @@ def print_trials(
     for experiment in experiments:
         for trial in experiment.points:
             fewest, most = experiment.trials_of(trial.point)
+            most += EXTRA_BLOCKS if trial.point in experiment.compared else 0
             time_ns = trial_ns(trial, built_in) * most
             total_ns, fewest_trials = total_ns + time_ns, fewest_trials + fewest
             most_trials += most

@@ -52,7 +52,10 @@ def limits_text(search: PointSearch) -> str:
     """Return the throughput of a search's headline for reading, or what it says instead."""
     if search.headline.throughput_pps is not None:
         return throughput_text(search.headline)
-    return "no rate meets the goal" if search.headline.kind == "none" else "not found in time"
+    if search.headline.kind == "none":
+        return "no rate meets the goal"
+    known = f": {bounds_text(search.headline)}" * (search.headline.upper_pps is not None)
+    return f"not found in time{known}"
 
 
 def bounds_text(goal: GoalBounds) -> str:
@@ -70,7 +73,8 @@ def found_text(search: PointSearch) -> str:
     """Return a search's answer: ``411.9 kpps with at most 0.1% lost (… offered), 0% lost: …``."""
     headline, *others = reversed(search.state.goals)
     text = f"{throughput_text(headline)} with at most {show_share(headline.loss)} lost"
-    if headline.kind in ("regular", "unfinished") and headline.lower_pps is not None:
+    known = headline.lower_pps is not None or headline.upper_pps is not None
+    if headline.kind in ("regular", "unfinished") and known:
         text += f" (offered: {bounds_text(headline)})"
     if headline.kind == "at least" and search.state.sender_bound:
         text += f": {sender_end(search)}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 from udpbench.analysis.points import but_lossy
@@ -116,11 +117,11 @@ def _without_help(tuning: Tuning, limits: Bottleneck, ended: str) -> str:
     if not tries and limits.name in UNPLACED:
         return f"Cannot tell what would help. {limits.sentence}"
     compared = [comparison for each in tries for comparison in each.comparisons]
-    if tries and not (compared and all(map(is_useless, compared))):
-        names = ", ".join(name for each in tries for name in each.planned.tried)
+    undecided = ", ".join(chain.from_iterable(each.undecided for each in tries))
+    if undecided:
         why = f": {_too_short(tuning)}" if ended == "time" else ""
         why = f": {ENDINGS[ended]}" if ended == "broken" else why
-        return f"Cannot tell whether {names} would help{why}. {_limit(limits)}"
+        return f"Undecided whether {undecided} would help{why}. {_limit(limits)}"
     names = ", ".join(comparison.b for comparison in compared)
     if names and limits.name not in BEYOND_SETTINGS:
         return f"No tried step helps: {names}. {_limit(limits)}"
@@ -214,7 +215,7 @@ def _replaced(base: Trial, after: Trial) -> Iterator[str]:
 
 def _notes(tuning: Tuning) -> Iterator[str]:
     for comparison in tuning.without_help:
-        head = "did not help" if is_useless(comparison) else "not decided"
+        head = "did not help" if is_useless(comparison) else "undecided"
         yield f"{head}: {comparison.b} against {comparison.a}: {comparison.text}"
     for name, comparisons in tuning.refuted.items():
         steps = "; ".join(f"{each.b}: {each.text}" for each in comparisons)

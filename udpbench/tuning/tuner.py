@@ -102,6 +102,12 @@ class TuningRound:
         return max(filter(helps, self.comparisons), key=gain, default=None)
 
     @property
+    def undecided(self) -> tuple[str, ...]:
+        """Return the names of tried steps of which it is unknown whether they help."""
+        known = {each.b for each in self.comparisons if helps(each) or is_useless(each)}
+        return tuple(step.name for name, step in self.planned.tried.items() if name not in known)
+
+    @property
     def broken(self) -> bool:
         """Return whether no trial of the first point ran, so nothing can be compared."""
         return self.planned.points[0].point in refused(self.results)
@@ -128,6 +134,7 @@ ENDINGS = {
     "nothing limits": "nothing limits it",
     "nothing left": "no step is left to try",
     "nothing helps": "no tried step helps",
+    "undecided": "whether a tried step helps is undecided",
     "time": "the time limit was reached",
     "broken": "a trial of the kept steps failed",
     "undiagnosed": "no trial could be diagnosed",
@@ -277,7 +284,9 @@ def _why(tried: TuningRound, limits: Sequence[Bottleneck]) -> str:
         return "broken" if tried.broken else "nothing limits"
     if tried.out_of_time:
         return "time"
-    return "" if tried.best is not None else "nothing helps"
+    if tried.best is not None:
+        return ""
+    return "undecided" if tried.undecided else "nothing helps"
 
 
 def _candidates(

@@ -223,7 +223,7 @@ def test_the_time_ends_it(golden: Golden) -> None:
     assert 20 * SECOND_NS >= sum(result.took_ns or 0 for result in results)
     assert tuning.ending is not None
     assert ("time", CANNOT_TELL) == (tuning.ending.why, exit_code(tuning))
-    assert {"not decided"} == {note.partition(":")[0] for note in plain_answer(tuning).notes}
+    assert {"undecided"} == {note.partition(":")[0] for note in plain_answer(tuning).notes}
     golden.check(plain_answer(tuning).sentence)
 
 

@@ -83,7 +83,7 @@ class Comparison:
     between_runs: bool = False
     """The interval has the scatter between runs of one side, of which there are three or more."""
     tolerance: float = 0.0
-    """Of the interval, at each end: what share of a trial comes at once; blocks do not lessen it."""
+    """Of the interval, at each end: the share of a trial that comes at once, in every block."""
 
     @property
     def share(self) -> bool:
