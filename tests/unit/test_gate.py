@@ -12,11 +12,21 @@ from analysis.build import LOAD_MS, expectation, experiment, failed, hog, record
 from golden import Golden
 from report.stored import COMPLETE, stored
 
+from udpbench.analysis.points import Point
 from udpbench.control.run import Outcome, RunOptions
 from udpbench.errors import CannotTell, InputError, RecordError, StoreError
 from udpbench.folder import Folder
-from udpbench.gate import Answer, Baseline, Gate, _alone, answer, restricted, stored_results
-from udpbench.model import PointPair, TrialRecord
+from udpbench.gate import (
+    Answer,
+    Baseline,
+    Gate,
+    _alone,
+    _reasons,
+    answer,
+    restricted,
+    stored_results,
+)
+from udpbench.model import Finding, PointPair, Result, TrialRecord
 from udpbench.records import Ending, Run, RunWriter
 
 ONE, TWO = trial("one"), trial("two")
@@ -411,6 +421,16 @@ def test_a_point_that_is_worse_than_its_base_fails(
 def test_a_point_whose_base_is_skipped_is_skipped(tmp_path: Path) -> None:
     """The comparison was not made."""
     assert "skipped" == by_blocks(tmp_path, 1.1, "two", skip=True).outcome
+
+
+def test_a_search_that_did_not_end_says_why_it_fails() -> None:
+    """Its warning is the reason; of a search that knows its rate a warning is none."""
+    late = Finding("warning", "the search took longer than search.within", "search")
+    results = [
+        Result(ONE, "done", True, (late,), unfinished=unfinished) for unfinished in (True, False)
+    ]
+    reasons = [_reasons(Point("example", "one", (result,))) for result in results]
+    assert [[str(late)], []] == reasons
 
 
 @pytest.mark.parametrize(("point", "outcome"), [("one", "passed"), ("two", "passed")])

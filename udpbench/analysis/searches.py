@@ -377,12 +377,17 @@ def _folded(whole: PointSearch, shown: Result | None) -> Result:
         unavailable=last.unavailable,
         numbers=numbers,
         spans=spans,
-        unfinished=any(goal.kind == "unfinished" for goal in whole.state.goals),
+        unfinished=_is_unfinished(whole.state),
         ledger=shown.ledger if shown is not None else None,
         workers=shown.workers if shown is not None else (),
         diagnosis=_diagnosis(whole, shown),
         took_ns=whole.state.spent_ns,
     )
+
+
+def _is_unfinished(state: SearchState) -> bool:
+    """Return whether a search ended before it knew the rate of each of its goals."""
+    return any(goal.kind == "unfinished" for goal in state.goals)
 
 
 def _span(goal: GoalBounds, whole: PointSearch) -> tuple[float, float]:
@@ -429,7 +434,7 @@ def _ending(whole: PointSearch) -> list[Finding]:
         what = "the sender offers less than the lowest rate of the search"
         step = f"lower search.rate.from, or {FASTER_SENDER}"
         return [Finding("invalid", what, where, value, limit, step)]
-    if state.ended == "within" and headline.kind == "unfinished":
+    if state.ended == "within" and _is_unfinished(state):
         what = "the search took longer than search.within; these are the bounds known by then"
         step = "raise search.within, or search.precision"
         return [Finding("warning", what, where, next_step=step)]
@@ -482,7 +487,7 @@ def _unconfirmed(whole: PointSearch) -> list[Finding]:
         value = show_ratio(trial.sent_packets / trial.intended_packets)
         limit = f"at least {show_ratio(OFFERED_SHARE)} of the intended load"
         step = FASTER_SENDER
-    elif state.ended == "within" and whole.headline.kind != "unfinished":
+    elif state.ended == "within" and not _is_unfinished(state):
         what = "the rate is not confirmed: the search took longer than search.within"
         step = "raise search.within"
     elif state.ended == "done" and "confirm" in whole.purposes:

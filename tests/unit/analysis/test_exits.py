@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from analysis import build
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.judge import judge
-from udpbench.analysis.verdicts import Answer, Verdict, exit_code
+from udpbench.analysis.verdicts import Answer, Verdict, evaluate, exit_code
 from udpbench.errors import PRECEDENCE, code_of, worst
+from udpbench.model import Result
 
 GOOD = judge(build.record(1000))
 INVALID = judge(build.record(1000, 999))
@@ -94,6 +96,43 @@ def test_an_invalid_trial_whose_block_was_replaced_is_no_matter(
         Comparison("a", point, "delivered_pps", 0.03, word, experiment=experiment) for word in words
     ]
     assert code == exit_code([GOOD, INVALID], [], [], comparisons)
+
+
+@pytest.mark.parametrize(
+    ("op", "pps", "answer", "code"),
+    [
+        ("", 0, None, 5),
+        (">=", 200e3, "yes", 0),
+        (">=", 900e3, "no", 1),
+        (">=", 450e3, "cannot tell", 5),
+        ("<", 300e3, "no", 1),
+    ],
+)
+def test_a_search_whose_bounds_are_open_answers_only_what_they_decide(
+    op: str, pps: float, answer: Answer | None, code: int
+) -> None:
+    """Between 396 and 500 kpps: 5, unless an expectation of the rate is a yes or a no."""
+    of = build.trial("one")
+    spans = {"throughput_pps": (396e3, 500e3)}
+    numbers = {"throughput_pps": 396e3}
+    result = Result(of, "done", True, (), numbers=numbers, spans=spans, unfinished=True)
+    expected = [build.expectation("throughput_pps[one]", op, str(pps))] if op else []
+    verdicts = evaluate(build.experiment(*expected, points=(of,)), [result])
+    assert [answer] == ([verdict.answer for verdict in verdicts] or [None])
+    assert code == exit_code([result], verdicts)
+    assert (
+        5 == exit_code([result, replace(result, trial=build.trial("two"))], verdicts) or code == 1
+    )
+
+
+def test_an_expectation_of_something_else_decides_no_search() -> None:
+    """That its packets are all accounted for says nothing of its rate."""
+    result = Result(
+        build.trial("one"), "done", True, (), numbers={"unaccounted": 0}, unfinished=True
+    )
+    of = build.expectation("unaccounted", "==", "0")
+    verdicts = evaluate(build.experiment(of, points=(build.trial("one"),)), [result])
+    assert ("yes", 5) == (verdicts[0].answer, exit_code([result], verdicts))
 
 
 def test_codes_outrank_each_other_in_one_order() -> None:

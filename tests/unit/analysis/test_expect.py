@@ -44,8 +44,11 @@ TWO = [result("one", 500), result("one", 600, 2), result("two", 900), result("tw
 
 MERGED = [judge(build.merged("one"))]
 """Lost 120 to 150 packets at a port that nobody had."""
-AT_ONCE = [result("one", 500), result("one", 0, 2)]
+AT_ONCE = [result("one", 500), result("one", 1, 2)]
 """Both are valid, and one of them has no delivered rate."""
+HALF = [result("one", 500), result("one", 0, 2)]
+NONE = [result("one", 0), result("one", 0, 2), result("two", 900), result("two", 900, 2)]
+"""Nothing arrived in one trial, or in any of one point."""
 SHARED = (Finding("struck", "shared", "CPU 0"),)
 STRUCK = [result("one", 500, findings=SHARED), result("one", 600, 2, findings=SHARED)]
 ONE_STRUCK = [result("one", 500), result("one", 600, 2, findings=SHARED)]
@@ -109,7 +112,13 @@ CABLED = [
         (MERGED, "udp_no_port[one] > loss_ratio[one]", "cannot tell", "nothing to compare"),
         # A median of those trials alone that have such a number would be of the better ones.
         (AT_ONCE, "delivered_pps[one] > 400", "cannot tell", "nothing to compare"),
-        (AT_ONCE, "received_packets[one] < 600", "yes", "500 is < 600"),
+        # Where nothing arrived the rate is 0, in one trial or in all.
+        (HALF, "delivered_pps[one] > 400", "no", "250 is not > 400"),
+        (NONE, "delivered_pps[one] == 0", "yes", "0 is == 0"),
+        (NONE, "delivered_mib_s[one] > 0.1", "no", "0 is not > 0.1"),
+        (NONE, "delivered_pps[two] > delivered_pps[one]", "yes", "900 is > 0"),
+        (NONE, "delivered_pps[one] >= 0.5 * delivered_pps[two]", "no", "0 is not >= 450"),
+        (HALF, "received_packets[one] < 600", "yes", "500 is < 600"),
         # A stage that cannot be observed, and a run that was killed before a point.
         (CABLED, "link == 0", "cannot tell", "one: 0 is == 0; two: 0 to 7 may or may not be == 0"),
         (CABLED, "link[one] == 0", "yes", "0 is == 0"),
@@ -139,6 +148,13 @@ SEVEN = range(500, 507)
 APART = blocks(SEVEN, [received + 100 for received in SEVEN])
 NOISE = blocks(SEVEN, [600, 400, 650, 380, 505, 620, 390])
 SAME = blocks(SEVEN, SEVEN)
+"""What is equal may differ by what comes at once, a packet of each."""
+ALIKE = [
+    judge(build.record(pps, of=build.paced(1000, point=point, repetition=n)))
+    for point, pps in (("one", 1000), ("two", 996))
+    for n in range(1, 8)
+]
+"""All that a rate offers arrived, though rates by their stamps differ."""
 ONE_INVALID = [*APART, invalid("one", 999, 8), result("two", 400, 8)]
 THIRD_INVALID = [*APART[:4], *APART[7:], *(invalid("one", 999, n) for n in (5, 6, 7))]
 
@@ -152,8 +168,10 @@ THIRD_INVALID = [*APART[:4], *APART[7:], *(invalid("one", 999, n) for n in (5, 6
         (APART, ">", 1.3, "no"),
         (NOISE, ">", 1.0, "cannot tell"),
         (NOISE, "<", 2.0, "yes"),
-        (SAME, ">=", 1.0, "yes"),
-        (SAME, ">", 1.0, "no"),
+        (SAME, ">=", 1.0, "cannot tell"),
+        (SAME, ">=", 0.99, "yes"),
+        (ALIKE, ">=", 1.0, "yes"),
+        (ALIKE, ">", 1.0, "no"),
         (APART[:5] + APART[7:12], ">", 1.0, "cannot tell"),
         (APART[:6] + APART[7:13], ">", 1.0, "yes"),
         (ONE_INVALID, ">", 1.0, "yes"),

@@ -27,7 +27,12 @@ from udpbench.model import (
     Trial,
 )
 from udpbench.report.json_output import search_json
-from udpbench.report.search_words import breaking_lines, found_text, limits_text, search_line
+from udpbench.report.search_words import (
+    breaking_lines,
+    found_text,
+    limits_text,
+    search_line,
+)
 
 CAPACITY_PPS, OFFERS_PPS = 300_000, 800_000
 NAPI = CpuLoad("machine", 0, 0.98, True, {"NAPI thread": 0.6, "right.receiver0": 0.3})
@@ -162,6 +167,11 @@ def test_each_end_of_a_search_is_told(golden: Golden) -> None:
     assert kinds == [search.headline.kind for search in ends]
     says = [limits_text(ends[1]), limits_text(ends[-1])]
     assert ["no rate meets the goal", "not found in time"] == says
+    assert [False] * 4 + [True] * 5 == [search.result.unfinished for search in ends]
+    goals = (GoalBounds(0.001, "unfinished", None, None, 500e3),)
+    above = replace(ends[4], state=replace(ends[4].state, goals=goals))
+    assert "not found in time: below 500.0 kpps" == limits_text(above)
+    assert "unknown with at most 0.1% lost (offered: below 500.0 kpps)" == found_text(above)
     valid = [True, True, True, True, True, False, False, False, False]
     assert valid == [search.result.valid for search in ends]
 

@@ -53,15 +53,18 @@ def test_every_point_has_its_repetitions_and_its_time() -> None:
 
 
 def test_compared_points_have_blocks() -> None:
-    """7 to 15 of each, the third point its repetitions; alone, a pair can be decided at once."""
+    """7 to 15 of each and five in place of others, the third point its repetitions.
+
+    Alone, a pair can be decided at once.
+    """
     out = StringIO()
     pairs = (PointPair("a", "b", "delivered_pps", 0.03),)
     of = experiment(points=[trial(name) for name in "abc"], repetitions=3, compare=pairs)
     print_trials(Terminal(file=out, width=80), [of])
     text = [line.split() for line in out.getvalue().splitlines()]
-    assert ["example", "b", "7–15", "38s"] == text[2]
+    assert ["example", "b", "7–20", "50s"] == text[2]
     assert ["example", "c", "3", "8s"] == text[3]
-    assert ["17–33", "trials,", "at", "most", "83s"] == text[4]
+    assert ["17–43", "trials,", "at", "most", "108s"] == text[4]
     assert ["example:", "compares", "b", "against", "a:", "delivered_pps,", "margin", "3", "%"] == (
         text[5]
     )

@@ -227,6 +227,37 @@ def test_the_time_ends_it(golden: Golden) -> None:
     golden.check(plain_answer(tuning).sentence)
 
 
+def test_what_cannot_be_told_is_undecided_and_not_without_help() -> None:
+    """Of two steps one is known not to help, of the other nobody knows after fifteen blocks."""
+
+    def model(trial: Trial) -> tuple[float, tuple[Bottleneck, ...]]:
+        huge = (trial.receive.buffer_bytes or 0) >= 32 * MIB
+        wild = (0.6, 1.8)[trial.repetition % 2] if huge else 1
+        return 5_000.0 * wild, (SMALL,)
+
+    tuning, _ = play(to_tune(), model)
+    assert tuning.ending is not None
+    assert ("undecided", CANNOT_TELL) == (tuning.ending.why, exit_code(tuning))
+    answer = plain_answer(tuning)
+    assert answer.sentence.startswith("Undecided whether buffer=32MiB would help. ")
+    heads = [note.partition(":")[0] for note in answer.notes]
+    assert ["did not help", "undecided"] == heads
+
+
+def test_after_a_step_that_helps_another_may_be_undecided() -> None:
+    """The answer does not say of it that it does not help."""
+
+    def model(trial: Trial) -> tuple[float, tuple[Bottleneck, ...]]:
+        large = (trial.receive.buffer_bytes or 0) >= 8 * MIB
+        wild = (0.6, 1.8)[trial.repetition % 2] if trial.receive.gro else 1
+        return (10_000.0 if large else 5_000.0) * wild, (UNMERGED,) if large else (SMALL,)
+
+    tuning, _ = play(to_tune(), model)
+    sentence = plain_answer(tuning).sentence
+    assert sentence.startswith("Proven: with buffer=")
+    assert sentence.endswith("No further step was tried: whether a tried step helps is undecided.")
+
+
 def test_where_the_time_suffices_for_no_try_it_says_how_long_one_takes(golden: Golden) -> None:
     """And which option to raise: nothing was tried, so nothing is known of any setting."""
     tuning, results = play(to_tune(within_ns=11 * SECOND_NS), buffer_alone)
