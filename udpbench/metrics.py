@@ -79,8 +79,8 @@ METRICS: dict[str, Metric] = {
     "delivered_pps": Metric(
         "pps",
         "rate",
-        "received after the first arrival / (last − first arrival), receiver's clock; a packet "
-        "arrives when the call that reads it returns",
+        "received between two moments at which nothing was left to read / the time between them, "
+        "receiver's clock",
     ),
     "answered_pps": Metric(
         "pps", "rate", "like delivered_pps, for answers, by the senders' clocks"
