@@ -377,7 +377,7 @@ def _folded(whole: PointSearch, shown: Result | None) -> Result:
         unavailable=last.unavailable,
         numbers=numbers,
         spans=spans,
-        unfinished=_is_unfinished(whole.state),
+        unfinished=_is_unfinished(whole.state) and not skipped,
         ledger=shown.ledger if shown is not None else None,
         workers=shown.workers if shown is not None else (),
         diagnosis=_diagnosis(whole, shown),

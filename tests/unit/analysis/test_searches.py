@@ -176,6 +176,14 @@ def test_each_end_of_a_search_is_told(golden: Golden) -> None:
     assert valid == [search.result.valid for search in ends]
 
 
+def test_a_search_that_was_skipped_is_not_unfinished() -> None:
+    """Nothing was looked for, so nothing is left open."""
+    trial = next_search_trial(experiment().points[0], [])
+    assert trial is not None
+    skipped = Result(trial, "skipped", False, ())
+    assert ("skipped", False) == (only([skipped]).result.status, only([skipped]).result.unfinished)
+
+
 def test_a_confirming_trial_that_loses_is_told(golden: Golden) -> None:
     """Its loss is not hidden: the rate stays, with a warning."""
     whole = experiment({"loss": "0.1%", "precision": "2%", "time": "3s", "confirm": "10s"})
