@@ -537,11 +537,12 @@ class Trial:
 def trial_ns(trial: Trial, built_in: bool = True) -> int:
     """Return how long one trial takes at most; one with a count usually ends earlier.
 
-    Of a point that is searched, how long its search may take.
+    Of a point that is searched, how long its search may take; its last trial may begin just before
+    its time is up.
     """
     if trial.search is not None and not trial.search_trial:
-        confirm_ns = trial.search.confirm_ns or 0
-        return trial.search.within_ns + confirm_ns + trial.warmup_ns + OVERHEAD_NS
+        last_ns = max(trial.search.confirm_ns or 0, trial.search.trial_ns)
+        return trial.search.within_ns + last_ns + trial.warmup_ns + OVERHEAD_NS
     overhead_ns = OVERHEAD_NS if built_in else OVERHEAD_NS + CARDS_NS
     return trial.duration_ns + trial.warmup_ns + overhead_ns
 

@@ -10,7 +10,7 @@ import pytest
 from analysis.build import expectation, experiment, trial
 
 from report.stored import ODD
-from udpbench.model import Planned, PointPair, Setting
+from udpbench.model import SECOND_NS, Planned, PointPair, Search, Setting, trial_ns
 from udpbench.report.plan import (
     compared_pairs,
     joined_targets,
@@ -112,6 +112,16 @@ def test_trials_on_real_hosts_take_longer() -> None:
     out = StringIO()
     print_trials(Terminal(file=out, width=80), [experiment(points=[trial("a")])], built_in=False)
     assert out.getvalue().endswith("1 trials, at most 9s\n")
+
+
+def test_the_last_trial_of_a_search_may_end_after_its_time() -> None:
+    """Of 9 s and trials of 3 s, or a last one of 10 s, and what a trial costs besides."""
+    search = Search(trial_ns=3 * SECOND_NS, within_ns=9 * SECOND_NS)
+    longest = [
+        trial_ns(trial("a", search=each, warmup_ns=0)) / SECOND_NS
+        for each in (search, replace(search, confirm_ns=10 * SECOND_NS))
+    ]
+    assert [13.5, 20.5] == longest
 
 
 def test_settings_that_only_count_up_share_a_line() -> None:
