@@ -97,7 +97,10 @@ def _experiment(chapter: Chapter) -> dict[str, Any]:
         "text": chapter.experiment.text,
         "points": [trial.point for trial in chapter.experiment.points],
         "repetitions": chapter.experiment.repetitions,
-        "expectations": [asdict(verdict) for verdict in chapter.verdicts],
+        "expectations": [
+            {"expected": each.expected, "answer": each.answer, "measured": each.measured}
+            for each in chapter.verdicts
+        ],
         "comparisons": [comparison_json(comparison) for comparison in chapter.comparisons],
         "tune": _tune(chapter),
     }
