@@ -117,7 +117,7 @@ CABLED = [
         (NONE, "delivered_pps[one] == 0", "yes", "0 is == 0"),
         (NONE, "delivered_mib_s[one] > 0.1", "no", "0 is not > 0.1"),
         (NONE, "delivered_pps[two] > delivered_pps[one]", "yes", "900 is > 0"),
-        (NONE, "delivered_pps[one] >= 0.5 * delivered_pps[two]", "no", "0 is not >= 450"),
+        (NONE, "delivered_pps[one] >= delivered_pps[two]", "no", "0 is not >= 900"),
         (HALF, "received_packets[one] < 600", "yes", "500 is < 600"),
         # A stage that cannot be observed, and a run that was killed before a point.
         (CABLED, "link == 0", "cannot tell", "one: 0 is == 0; two: 0 to 7 may or may not be == 0"),

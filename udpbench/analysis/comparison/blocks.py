@@ -125,8 +125,10 @@ def value_of(result: Result, side: Side) -> float | None:
     """
     name = side.metric or ""
     value = number_of(result, name)
-    if name in OF_READS and value is not None:
-        value *= _delivered_whole(result) or 1.0
+    whole = _delivered_whole(result) if name in OF_READS else None
+    if value is not None and whole is not None and result.delivered_pps:
+        # Rounded, so that equal rates are equal whatever was measured.
+        value = whole * round(value / result.delivered_pps, 12)
     if value is not None and words_of(name).share and name != "loss_ratio":
         value = value / result.sent_packets if result.sent_packets else None
     return side.factor * value if value is not None else None
@@ -142,17 +144,17 @@ def tolerance_of(sides: Iterable[tuple[Result, Side]]) -> float:
     return math.log1p(max(shares, default=0.0))
 
 
-def _delivered_whole(result: Result) -> float | None:
-    """Return a trial's rate over the one that was measured if it received all that was offered.
+def _delivered_whole(result: Result) -> int | None:
+    """Return the rate of a trial that received all that was offered.
 
     None for an unlimited rate, whatever was lost, and where the receiver took longer.
     """
-    rate, measured = result.trial.traffic.rate, result.delivered_pps
-    if rate is None or not measured or result.lost_packets != 0 or result.lag is None:
+    rate = result.trial.traffic.rate
+    if rate is None or result.lost_packets != 0 or result.lag is None:
         return None
     if result.lag > KEPT_UP + (result.lump_share or 0.0):
         return None
-    return rate.pps(result.trial.traffic.size_bytes) / measured
+    return rate.pps(result.trial.traffic.size_bytes)
 
 
 def counts(result: Result, side: Side) -> bool:
