@@ -44,7 +44,10 @@ class Step:
 
     action: Action
     at_s: float | None = 0.0
-    """After traffic flows in the measured phase; None: as soon as the path check is over."""
+    """After traffic flows in the measured phase; None: once the path check is over.
+
+    That is before the warm-up, if there is one.
+    """
     for_s: float | None = None
     """None: until the run has ended."""
 
@@ -219,13 +222,13 @@ def meddle(plan: Plan, run: subprocess.Popen[bytes], output: Path, program: Path
             start_clock = Clock.read(run.pid)
             wait_for("hosts", run, lambda: len(hosts(run.pid)) == len(INTERFACES))
             site = Site(hosts(run.pid), program)
-            wait_for("measured phase", run, lambda: past("measured"))
-            start = sent_frames(site.agents["sender"])
+            wait_for("end of path check", run, lambda: past("warmup") or past("measured"))
             steps = [(step, rest_of_run.enter_context(ExitStack())) for step in plan.steps]
             for step, own in steps:
                 if step.at_s is None:
                     own.enter_context(step.action(site))
-            flows = start + FLOWING_PACKETS
+            wait_for("measured phase", run, lambda: past("measured"))
+            flows = sent_frames(site.agents["sender"]) + FLOWING_PACKETS
             wait_for("traffic", run, lambda: sent_frames(site.agents["sender"]) >= flows)
             follow(steps, site, run, time.monotonic())
             done = True
