@@ -51,6 +51,8 @@ KERNEL_BUILD = "kernel_build"
 """Key of ``Facts.environment``: version and instruction set of the kernel, as of uname(2)."""
 NOTHING_ATTACHED = "none"
 """Value of ``xdp`` and ``tcx`` there without a program; then none dropped."""
+FIREWALL_RULES = "firewall_rules"
+"""How many a host has after a trial, beside its environment, as text."""
 GENERIC_XDP = "generic"
 """In the value of ``xdp`` of a program in the stack, whose drops the driver does not count."""
 

@@ -7,6 +7,8 @@ be scored.
 
 from __future__ import annotations
 
+import re
+
 from causes import CAUSES
 
 _WORK = "reader_work reader_system shared_cpu"
@@ -17,7 +19,7 @@ reader_lumps | reader_sleeps small_buffer
 reader_locks | reader_sleeps
 reader_forks | {_WORK}
 reader_syncs | reader_sleeps
-reader_never | standstill
+reader_never | standstill failed:still queued and unread
 reader_closes | udp_no_port udp_purged
 program_tiny_buffer | small_buffer
 program_filter | udp_filter
@@ -35,8 +37,8 @@ reader_cpu_shared | others_cpu
 reader_over_napi | shared_cpu reader_work
 stranger_some | stranger invalid:socket
 stranger_all | stranger invalid:socket
-rule_ingress | changed invalid:the firewall was changed
-rule_egress | changed invalid:the firewall was changed
+rule_ingress | changed unseen_rules
+rule_egress | changed unseen_rules
 rule_receiver | rx_netfilter
 rule_sender | tx_netfilter
 rule_every_nth | rx_netfilter
@@ -45,16 +47,16 @@ xfrm_in | rx_policy
 xfrm_out | tx_policy
 tc_drop | rx_tc
 xdp_drop | rx_xdp
-tcx_drop | rx_tc changed invalid:program invalid:tcx
+tcx_drop | rx_tc changed unaccounted
 token_bucket | sender_queue
-mtu_differs | mtu invalid:mtu invalid:link
-route_refuses | failing_calls tx_route changed invalid:route
-neighbour_wrong | rx_ip changed invalid:neighbour
-neighbour_gone | failing_calls changed invalid:neighbour
+mtu_differs | changed
+route_refuses | rx_ip
+neighbour_wrong | rx_ip
+neighbour_gone | changed
 checksum_damaged | udp_checksum
 reverse_path | rx_ip
-address_gone | rx_ip udp_no_port changed invalid:address
-link_down | changed invalid:carrier invalid:link
+address_gone | rx_ip
+link_down | changed
 backlog_short | small_backlog
 udp_memory_short | udp_memory
 healthy_rate | nothing
@@ -62,15 +64,18 @@ healthy_work | nothing
 healthy_program | nothing
 healthy_sender_limits | sender_queue
 """
-"""Cause | the words that are right for it."""
+"""Cause | the words that are right for it.
+
+Of tcx no kernel tells who attached a program, and no counter what it drops: that no stage explains
+the loss is all that can be said.
+"""
 _ROWS = dict(line.split(" | ") for line in _TABLE.strip().splitlines())
 
 
 def _words(text: str) -> frozenset[str]:
     """Return words and reasons; a reason may hold spaces."""
-    head, *reasons = text.split(" invalid:")
-    plain = [] if head.startswith("invalid:") else head.split()
-    return frozenset([*plain, *(f"invalid:{reason}" for reason in reasons)])
+    head, *reasons = re.split(r" (?=invalid:|failed:)", text)
+    return frozenset([*head.split(), *reasons])
 
 
 ACCEPTED: dict[str, frozenset[str]] = {

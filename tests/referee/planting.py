@@ -282,16 +282,16 @@ def answer(plan: Plan, folder: Path, program: Path, sets: Sequence[str] = ()) ->
         except (OSError, IndexError, RuntimeError, subprocess.SubprocessError) as error:
             # What the plant needs is missing here, or nothing came of it: no case, but no end.
             done = {"planted": False, "error": repr(error)}
-    said = {"code": run.returncode, **done, "output": output.read_text()[-2000:]}
+    answered = {"code": run.returncode, **done, "output": output.read_text()[-2000:]}
     if not stored.exists():
-        return {**said, "took_s": round(time.monotonic() - start_s, 1)}
+        return {**answered, "took_s": round(time.monotonic() - start_s, 1)}
     shown = subprocess.run([UDPBENCH, "show", stored, "--json"], capture_output=True, text=True)
-    said["took_s"] = round(time.monotonic() - start_s, 1)
+    answered["took_s"] = round(time.monotonic() - start_s, 1)
     try:
         (trial,) = json.loads(shown.stdout)["trials"]
     except (ValueError, KeyError) as error:
-        return {"error": f"{error!r}: {shown.stderr[-500:]}", **said}
-    return {**said, **gist(trial)}
+        return {"error": f"{error!r}: {shown.stderr[-500:]}", **answered}
+    return {**answered, **gist(trial)}
 
 
 KEPT = ("name", "certainty", "stage", "packets", "share", "remedy", "sets", "sentence")
@@ -323,8 +323,8 @@ def gist(trial: Mapping[str, Any]) -> dict[str, Any]:
 def build(folder: Path) -> Path:
     """Build the user's program where any user may run it; return its path."""
     folder.chmod(0o755)
-    made = folder / "program"
+    built = folder / "program"
     source = Path(__file__).with_name("program.c")
-    subprocess.run(["gcc", "-O1", "-o", str(made), str(source), "-lpthread"], check=True)
-    made.chmod(0o755)
-    return made
+    subprocess.run(["gcc", "-O1", "-o", str(built), str(source), "-lpthread"], check=True)
+    built.chmod(0o755)
+    return built

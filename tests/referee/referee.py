@@ -65,9 +65,9 @@ def plan_of(seed: str, cause: Cause, number: int, leave: int | None = None) -> P
     return cause.draw(chance) if leave is None else cause.draw(chance, leave=leave)
 
 
-def lost(said: Mapping[str, Any]) -> float:
+def lost(answered: Mapping[str, Any]) -> float:
     """Return the share of packets that did not arrive."""
-    return float(said.get("loss") or 0)
+    return float(answered.get("loss") or 0)
 
 
 def without_parts(
@@ -84,7 +84,7 @@ def shares_of(cause: Cause, loss: float, without: Sequence[Mapping[str, Any]]) -
     parts = cause.label.split("+")
     if len(parts) == 1 or loss == 0:
         return dict.fromkeys(parts, 1.0)
-    rests = [lost(said) for said in without]
+    rests = [lost(answered) for answered in without]
     return {part: max(0.0, loss - rest) / loss for part, rest in zip(parts, rests, strict=True)}
 
 
@@ -92,7 +92,7 @@ def planted(seed: str, cause: Cause, number: int, program: Path, folder: Path) -
     """Run a case, what its truth needs, and its remedy; return its record."""
     start_s = time.monotonic()
     plan = plan_of(seed, cause, number)
-    said = answer(plan, folder / "case", program)
+    answered = answer(plan, folder / "case", program)
     without = without_parts(seed, cause, number, folder, program)
     record = {
         "label": cause.label,
@@ -101,12 +101,12 @@ def planted(seed: str, cause: Cause, number: int, program: Path, folder: Path) -
         "must_not": cause.must_not,
         "healthy": cause.healthy,
         "data": plan.data,
-        "answer": said,
+        "answer": answered,
         "without": [{key: run.get(key) for key in RUN_KEYS} for run in without],
-        "shares": shares_of(cause, lost(said), without),
+        "shares": shares_of(cause, lost(answered), without),
     }
-    sets = (said.get("answers") or [{}])[0].get("sets")
-    if sets and lost(said) > 0 and not is_void(record):
+    sets = (answered.get("answers") or [{}])[0].get("sets")
+    if sets and lost(answered) > 0 and not is_void(record):
         record["repeated"] = answer(plan, folder / "repeated", program, sets)
     return {**record, "took_s": round(time.monotonic() - start_s, 1)}
 
@@ -212,11 +212,11 @@ def main() -> int:
         loss = record["answer"].get("loss")
         lost_text = "–" if loss is None else f"{loss:.1%}"
         print(
-            f"{item.verdict:9} {item.label}: lost {lost_text}: {item.said} ({record['took_s']} s)",
+            f"{item.verdict:9} {item.label}: lost {lost_text}: {item.text} ({record['took_s']} s)",
             flush=True,
         )
-    wanted = {(cause.label, number) for cause, number in cases}
-    records = [r for r in stored(file) if (r["label"], r["number"]) in wanted]
+    drawings = {(cause.label, number) for cause, number in cases}
+    records = [r for r in stored(file) if (r["label"], r["number"]) in drawings]
     return score(records, len(cases))
 
 

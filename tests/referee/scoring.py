@@ -44,7 +44,7 @@ class Judged:
     certain: bool
     certain_wrong: bool
     remedy: Literal["helped", "failed", "none"]
-    said: str
+    text: str
     """The answer in short, for the table."""
 
 
@@ -110,9 +110,9 @@ def judge(record: Record, accepted: Table) -> Judged:
     first = entries[0] if entries else {"name": UNKNOWN, "certainty": "", "remedy": ""}
     reasons = answer["invalid"] or [answer["reason"]]
     why = f" [{str(reasons[0])[:50]}]" if not answer["valid"] else ""
-    said = f"{first['name']}, {first['certainty']}{why}"
+    text = f"{first['name']}, {first['certainty']}{why}"
     if not first_names:
-        return Judged(label, "undecided", False, False, remedy_of(record), said)
+        return Judged(label, "undecided", False, False, remedy_of(record), text)
     advice = " ".join([first.get("remedy") or "", *(first.get("sets") or ())])
     bad_advice = re.search(record["must_not"], advice, re.IGNORECASE) is not None
     right = first["name"] in first_names and not bad_advice
@@ -124,7 +124,7 @@ def judge(record: Record, accepted: Table) -> Judged:
     )
     if not answer["valid"] and excused(answer, all_names):
         verdict = "right"
-    return Judged(label, verdict, certain and right, wrong_for_certain, remedy_of(record), said)
+    return Judged(label, verdict, certain and right, wrong_for_certain, remedy_of(record), text)
 
 
 def lines_of(judged: Sequence[Judged]) -> list[str]:
@@ -136,8 +136,8 @@ def lines_of(judged: Sequence[Judged]) -> list[str]:
         certain = sum(item.certain for item in own)
         wrong = sum(item.certain_wrong for item in own)
         failed = sum(item.remedy == "failed" for item in own)
-        said = Counter(item.said for item in own if item.verdict != "right" or item.certain_wrong)
-        words = "; ".join(f"{text} ×{times}" for text, times in said.most_common(3))
+        text = Counter(item.text for item in own if item.verdict != "right" or item.certain_wrong)
+        words = "; ".join(f"{text} ×{times}" for text, times in text.most_common(3))
         numbers = " ".join(f"{counts[word]:3d}" for word in ("right", "wrong", "unknown", "void"))
         lines.append(f"{label:32} {numbers} {certain:3d} {wrong:3d} {failed:3d}  {words}")
     head = f"{'cause':32} {'ok':>3} {'bad':>3} {'?':>3} {'-':>3} {'crt':>3} {'c!':>3} {'rem':>3}"

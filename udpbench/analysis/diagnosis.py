@@ -23,7 +23,7 @@ from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES, helps_at, sets_against
 from udpbench.model import SECOND_NS, UNKNOWN, Bottleneck, Certainty, Facts, Ledger, WorkerStats
-from udpbench.units import format_bytes, show_count, show_pps
+from udpbench.units import format_bytes, plural, show_count, show_pps
 
 CERTAIN: Certainty = "certain"
 LIKELY: Certainty = "likely"
@@ -245,13 +245,26 @@ def unaccounted(case: Evidence) -> Iterator[Bottleneck]:
     """Find more packets that no stage explains, or counters that contradict what was received."""
     remainder, lost = case.ledger.unaccounted or 0, losses(case.ledger)
     what = f"no stage explains {_packets(remainder)} of the loss"
-    what += _meanwhile(case, ANYTHING)
     if remainder < 0:
         what = f"stages count {_packets(-remainder)} more than were lost"
     unplaced = not case.stage and not case.shared
     if remainder > lost.get(worst_place(lost), 0) or (remainder and unplaced):
         nowhere = replace(case, stage="unaccounted", packets=max(remainder, 0))
-        yield _bottleneck(nowhere, "unaccounted", CERTAIN, what)
+        name, test = "unaccounted", ""
+        strangers = [each for texts in case.readings.phase.strangers.values() for each in texts]
+        rules = case.firewall_rules
+        if remainder > 0 and strangers:
+            name, what = "stranger", f"{what}; {strangers[0]} may have taken them"
+        elif remainder > 0 and (meanwhile := _meanwhile(case, ANYTHING)):
+            name, what, test = "changed", what + meanwhile, "explain: true"
+        elif remainder > 0 and rules:
+            test, name = "explain: true", "unseen_rules"
+            what += (
+                f"; a host has {plural(rules, 'firewall rule')}, and of an ingress or egress hook"
+            )
+            what += " no counter shows what they drop"
+        sure = LIKELY if test else CERTAIN
+        yield _bottleneck(nowhere, name, sure, what, test=test)
 
 
 def bounded_loss(case: Evidence) -> Iterator[Bottleneck]:
@@ -377,9 +390,10 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
     if case.in_ring and cpu is not None and not cpu.full and case.is_interrupted(cpu):
         yield from _taken(case, cpu, certainty)
         return
-    if case.stage == "udp_rcvbuf" or (cpu is not None and not cpu.full):
-        # The reader's own CPU is late_reader's.
-        cpu, certainty = case.sending if case.stage and not case.behind else None, LIKELY
+    if case.stage == "udp_rcvbuf":
+        return  # late_reader's
+    if case.stage and cpu is not None and cpu.role == "receiver" and not cpu.full:
+        cpu, certainty = case.sending, LIKELY
     if cpu is None or not cpu.full or case.stopped_sender or case.goes_dark:
         return
     if cpu.role == "receiver" and case.receiving_need(cpu) > 1:
@@ -555,8 +569,7 @@ def firewall(case: Evidence) -> Iterator[Bottleneck]:
     chains.
     """
     cpu, readings = case.behind, case.readings
-    facts = (readings.record.facts.get(host) for host in readings.roles.receivers)
-    rules = max((each.firewall_rules or 0 for each in facts if each is not None), default=0)
+    rules = case.firewall_rules
     accepted = readings.counter("receiver", "firewall.*/input/accept/*") or 0
     delivered = readings.counter("receiver", "{ip}InDelivers") or 0  # fragments reassembled
     share = 1 - min(accepted / delivered, 1.0) if delivered else 1.0

@@ -6,6 +6,7 @@ cannot tell is None.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,6 +32,8 @@ from udpbench.analysis.rates import (
 )
 from udpbench.analysis.readings import Readings
 from udpbench.model import (
+    FIREWALL_RULES,
+    NUMBER,
     PACKETS_FIELD,
     SAMPLE_NS,
     SECOND_NS,
@@ -75,6 +78,8 @@ LEAST_INTERVALS = 3
 """Of 100 ms; fewer do not tell whether a load lasts."""
 LASTING = 0.8
 """Share of the intervals that lose packets, from which on a load is more than its reader's."""
+OWN = 0.8
+"""Share of a CPU that nobody but a program can have used."""
 EMPTIED = 0.25
 """Share of the most that a queue held, below which it was emptied."""
 
@@ -382,6 +387,14 @@ class Evidence:
         return self.lasts_on is False and taken >= SPARE and came * taken >= 0.7 * self.packets
 
     @property
+    def firewall_rules(self) -> int:
+        """The most rules that any host had before the trial or after it, as far as known."""
+        record = self.readings.record
+        before = (facts.firewall_rules or 0 for facts in record.facts.values())
+        after = (known.get(FIREWALL_RULES, "") for known in record.environment_after.values())
+        return max((*before, *(int(n) for n in after if re.fullmatch(NUMBER, n))), default=0)
+
+    @property
     def changes(self) -> dict[str, list[str]]:
         """Subject, such as ``firewall`` → the hosts at which others changed it meanwhile."""
         changed: dict[str, list[str]] = {}
@@ -463,7 +476,8 @@ class Evidence:
             runnable = None
         if not plain:
             stopped = max(stopped, self._stood_ns(own) / load_ns)
-            if cpu is not None and cpu.full and cpu.cpu is not None:
+            own_cpu = cpu is not None and cpu.cpu is not None
+            if cpu is not None and own_cpu and cpu.busy - self._beside(cpu) >= OWN:
                 # Processes that it starts and that end between two looks are its own work, too.
                 running = max(running, cpu.busy - self._beside(cpu))
                 asleep = waiting = None if asleep is None else 0.0

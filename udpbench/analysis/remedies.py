@@ -115,7 +115,9 @@ standstill | check what stopped it (a signal, a debugger, a frozen cgroup, a loc
 reader_sleeps | have it read while datagrams wait, and do its waiting elsewhere; no buffer helps
 reader_pauses | have it read more often, or give its socket a buffer for all that comes in a pause
 cpu_quota | raise the CPU quota of its cgroup (cpu.max), or lift it
-changed | see who changed it, and repeat; the findings name what
+changed | find out who changed it, and repeat
+stranger | end that program, or use another port in traffic.flows.to
+unseen_rules | look at them (nft list ruleset), and repeat with --set explain=true
 stopped_sender | check what stopped it (a signal, a debugger, a frozen cgroup), then repeat
 short_ring | lengthen the ring, or move its interrupt to a CPU that is always free
 shared_socket | give each reader a socket and a CPU of its own: receive.sockets reuseport

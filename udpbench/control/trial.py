@@ -39,7 +39,7 @@ from udpbench.errors import (
     SafetyError,
     UdpbenchError,
 )
-from udpbench.model import SECOND_NS, Finding, TrialRecord, WorkerSpec
+from udpbench.model import FIREWALL_RULES, SECOND_NS, Finding, TrialRecord, WorkerSpec
 
 WARM_QUIET_NS = 70 * 10**6
 """How long receivers must be quiet after a trial of a search. A receive call without a packet ends
@@ -110,7 +110,9 @@ def verify_settings(attempt: Attempt) -> None:
             attempt.findings.extend(altered(client.name, client.verify()))
     for client in attempt.bench.agents.hosts:
         after = client.facts()
-        attempt.environment_after[client.name] = after.environment
+        rules = after.firewall_rules
+        counted = {FIREWALL_RULES: str(rules)} if rules is not None else {}
+        attempt.environment_after[client.name] = {**after.environment, **counted}
         attempt.findings.extend(rules_changed(attempt.facts[client.name], after))
         if depends_on_queues(attempt.trial) and client in attempt.bench.agents.receivers:
             attempt.findings.extend(queues_moved(attempt.facts[client.name], after))

@@ -22,7 +22,7 @@ from udpbench.units import format_duration
 
 A_CABLE = "Proven in the built-in lab: with real hosts, cable, card and driver may change it."
 
-UNPLACED = ("bounded_loss", "unaccounted", "unknown", "changed")
+UNPLACED = ("bounded_loss", "unaccounted", "unknown", "changed", "stranger", "unseen_rules")
 """Bottlenecks that do not say where packets were lost, so that no step can be against them."""
 FORMS: dict[Form, str] = {
     "shell": "# as root",

@@ -57,7 +57,7 @@ BOTTLENECKS = {
     *("shared_socket", "unmerged", "one_queue", "shared_cpu", "reader_work", "reader_system"),
     *("receive_cpu", "late_readers", "nothing", "bounded_loss", "unaccounted", "standstill"),
     *("reader_sleeps", "reader_pauses", "small_buffer_of_program", "stopped_sender"),
-    *("cpu_quota", "changed"),
+    *("cpu_quota", "changed", "stranger", "unseen_rules"),
 }
 """Those that are neither a stage nor a readiness check; ``late_readers`` is of a search alone."""
 

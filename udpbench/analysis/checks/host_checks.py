@@ -11,7 +11,7 @@ from udpbench.analysis.remedies import REMEDIES
 from udpbench.differences import differences
 from udpbench.drivers import ALLOWANCES
 from udpbench.host_settings import Settings, VethPair
-from udpbench.model import Finding, Role, lost_without
+from udpbench.model import FIREWALL_RULES, Finding, Role, lost_without
 
 BUFFER_LIMIT: dict[Role, str] = {
     "sender": "net.core.wmem_max",
@@ -49,7 +49,7 @@ def environment_changed(readings: Readings) -> Iterator[Finding]:
     for host, after in readings.record.environment_after.items():
         facts = readings.record.facts.get(host)
         before = facts.environment if facts is not None else after
-        names = sorted({*before, *after} - changed_by_own_program(readings))
+        names = sorted({*before, *after} - changed_by_own_program(readings) - {FIREWALL_RULES})
         known = (
             {name: values.get(name, "unknown") for name in names} for values in (before, after)
         )
