@@ -473,7 +473,8 @@ def late_reader(case: Evidence) -> Iterator[Bottleneck]:
         share = shares[cause]
         if reader is None or share < LITTLE:
             continue
-        sure = CERTAIN if share > 1 - LITTLE and case.knows_readers else LIKELY
+        known = case.knows_readers or not case.lasts
+        sure = CERTAIN if share > 1 - LITTLE and known else LIKELY
         packets = round(share * case.packets)
         for number, bottleneck in enumerate(LATE[cause](case, reader, sure)):
             part = share * case.packets / case.lost_packets if number == 0 else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from udpbench.analysis.cpu_use import (
@@ -39,6 +39,7 @@ from udpbench.model import (
     SECOND_NS,
     Ledger,
     Role,
+    Sample,
     Stall,
     ThreadUse,
     WorkerStats,
@@ -72,6 +73,8 @@ LEAST_SHARE = 0.02
 """Of the time; less is what timers and clocks cannot tell."""
 CAUSES_OF_LATE = ("stopped", "asleep", "robbed", "throttled", "capacity", "buffer")
 """Why a socket's buffer was full."""
+AFTER = 1.2
+"""A full queue after a pause costs packets, too, until it is worked off."""
 LOSING, LOSING_BETWEEN = 0.005, 0.05
 """Share of an interval's packets that is a loss: counted in it, or read about when it ended."""
 LEAST_INTERVALS = 3
@@ -474,8 +477,11 @@ class Evidence:
             known = [(a, b) for a, b in spent if a is not None and b]
             running = min(sum(a / b for a, b in known), 1.0) if known else 0.0
             runnable = None
+        pauses = self._pauses_ns(own) if not plain else []
+        if len(pauses) == 1:
+            # One that pauses again and again is slow, and does not stand still.
+            stopped = max(stopped, pauses[0] / load_ns)
         if not plain:
-            stopped = max(stopped, self._stood_ns(own) / load_ns)
             own_cpu = cpu is not None and cpu.cpu is not None
             if cpu is not None and own_cpu and cpu.busy - self._beside(cpu) >= OWN:
                 # Processes that it starts and that end between two looks are its own work, too.
@@ -485,7 +491,7 @@ class Evidence:
             # With packets in its queue all the time it did not wait for one.
             beside = runnable if runnable is not None else self._beside(cpu)
             waiting, asleep = 0.0, max(1 - running - beside - stopped, 0.0)
-        emptied = self._was_emptied(own)
+        emptied = self._was_emptied(own) or len(pauses) > 1
         return ReaderTime(
             *(tuple(own), cpu, running, stopped, asleep, waiting, runnable, read, dropped),
             threads=count,
@@ -511,14 +517,14 @@ class Evidence:
         """Return in which share of the time a CPU did something else."""
         return min(cpu.others + cpu.steal + cpu.receiving, 1.0) if cpu is not None else 0.0
 
-    def _stood_ns(self, own: Sequence[WorkerStats]) -> int:
-        """Return for how long readers read nothing while their sockets dropped packets, if once.
+    def _pauses_ns(self, own: Sequence[WorkerStats]) -> list[int]:
+        """Return for how long readers read nothing while their sockets dropped packets, each time.
 
-        Readers that pause again and again are slow, and do not stand still.
+        Of the reader that did so most often.
         """
-        longest: list[int] = []
+        most: list[int] = []
         for stats in own:
-            samples = (s for s in self.readings.record.series if s.worker == stats.worker)
+            samples = _series(self.readings).get(stats.worker, ())
             series = [s for s in samples if s.counts.keys() >= set(MOVING)]
             runs, since = [0], None
             for before, after in pairwise(series):
@@ -528,14 +534,13 @@ class Evidence:
                     runs[-1] = after.clock_ns - since
                 elif runs[-1]:
                     runs, since = [*runs, 0], None
-            stood = [run for run in runs if run]
-            longest.append(stood[0] if len(stood) == 1 else 0)
-        return max(longest, default=0)
+            most = max(most, [run for run in runs if run], key=len)
+        return most
 
     def _was_emptied(self, own: Sequence[WorkerStats]) -> bool:
         """Return whether the queue of readers was nearly empty after it had overflowed."""
         for stats in own:
-            series = [s for s in self.readings.record.series if s.worker == stats.worker]
+            series = _series(self.readings).get(stats.worker, ())
             held = [(s.counts.get("dropped_packets", 0), s.counts["queued_bytes"]) for s in series
                     if "queued_bytes" in s.counts]  # fmt: skip
             most = max((queued for _, queued in held), default=0)
@@ -685,30 +690,36 @@ class ReaderTime:
         out = dict.fromkeys(CAUSES_OF_LATE, 0.0)
         if not read or not self.running:
             # Without a datagram that it read nothing says how fast it would be.
-            out["stopped"] = 0.0 if read else lost
-            return out
+            unknown = "" if lasting and read else "buffer" if read else "stopped"
+            return {**out, unknown: lost} if unknown else out
         used_up = lasting and (self.waiting is None or self.waiting < SPARE)
         per_time, left = read / self.running, lost
         if used_up:
             most = per_time * max(1 - self.receiving, 0.0)
-            left -= (taken := min(max(read + lost - most, 0.0), left))
-            out["capacity"] = taken
-        for name, share in (
-            ("stopped", self.stopped),
-            ("asleep", self.asleep or 0.0),
-            ("throttled", self.throttled),
-            ("robbed", self.robbed),
-        ):
-            # A pause of a reader that has time costs what came in it, else what it would have read.
-            came = per_time if used_up else read + lost
-            left -= (taken := min(came * share, left) if share >= LEAST_SHARE else 0.0)
-            out[name] = taken
+            out["capacity"] = min(max(read + lost - most, 0.0), left)
+            left -= out["capacity"]
+        # A pause of a reader that has time costs what came in it, else what it would have read.
+        came = per_time if used_up else AFTER * (read + lost)
+        spent = {name: share for name, share in self.held_up.items() if share >= LEAST_SHARE}
+        scale = min(left / (came * sum(spent.values())), 1.0) if spent else 0.0
+        out |= {name: came * share * scale for name, share in spent.items()}
+        left = max(left - sum(out[name] for name in spent), 0.0)
         if not used_up:
             out["buffer"] = left
         elif any(out.values()):
             # All of its time is known to be used: what is left are errors of the shares.
             out[max(out, key=lambda name: out[name])] += left
         return out
+
+    @property
+    def held_up(self) -> dict[str, float]:
+        """Cause → share of the time in which it kept the reader from reading."""
+        return {
+            "stopped": self.stopped,
+            "asleep": self.asleep or 0.0,
+            "throttled": self.throttled,
+            "robbed": self.robbed,
+        }
 
 
 @dataclass(frozen=True)
@@ -730,6 +741,7 @@ class Course:
         return sum(after) / len(after) if len(after) >= LEAST_INTERVALS else None
 
 
+@lru_cache(maxsize=2)  # each place of a loss asks for it
 def course(readings: Readings) -> Course | None:
     """Return the course of a load by its workers' series; None if it was too short, or has none."""
     edges = edges_ns(readings, readings.workers("sender"))
@@ -750,6 +762,15 @@ def course(readings: Readings) -> Course | None:
         return Course(tuple(each >= 1 for each in dropped), dark)
     least = LOSING if None not in both[0] else LOSING_BETWEEN
     return Course(tuple(a - b > max(1.0, least * a) for a, b in pairs), dark)
+
+
+@lru_cache(maxsize=2)
+def _series(readings: Readings) -> dict[str, list[Sample]]:
+    """Return the samples of each worker, once: searching all for each of many took their square."""
+    series: dict[str, list[Sample]] = {}
+    for sample in readings.record.series:
+        series.setdefault(sample.worker, []).append(sample)
+    return series
 
 
 ROLES: tuple[Role, Role] = ("sender", "receiver")
@@ -790,7 +811,7 @@ def _binned(readings: Readings, role: Role, field: str, bins: range) -> list[flo
     totals, known = [0.0] * len(bins), False
     for stats in readings.workers(role):
         start_ns = readings.phase.start_ns.get(host_of(stats.worker), 0)
-        own = [s for s in readings.record.series if s.worker == stats.worker and field in s.counts]
+        own = [s for s in _series(readings).get(stats.worker, ()) if field in s.counts]
         if not own:
             continue
         known = True

@@ -211,9 +211,24 @@ def filled(step: RemedyStep, words: Mapping[str, str]) -> RemedyStep | None:
     return RemedyStep(step.scope, name, tuple(sets))
 
 
+SURE = (
+    *(
+        "small_buffer",
+        "udp_memory",
+        "small_backlog",
+        "short_ring",
+        "inline",
+        "firewall",
+        "unmerged",
+    ),
+    *("shared_socket", "one_queue", "remote_node", "governor"),
+)
+"""Bottlenecks whose first step is the remedy itself; steps against others are tries of a tune."""
+
+
 def sets_against(name: str, words: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what the first step against a bottleneck sets; empty if nothing is known to help."""
-    steps = (filled(step, words) for step in REMEDY_STEPS.get(name, ()))
+    """Return what the first step against a bottleneck sets; empty if that is only to be tried."""
+    steps = (filled(step, words) for step in REMEDY_STEPS.get(name, ()) if name in SURE)
     return next((step.sets for step in steps if step is not None), ())
 
 
