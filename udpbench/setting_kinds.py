@@ -40,7 +40,8 @@ port | namespace | left | {bridge, station} or null
   | a port of a bridge, and the MAC address of the one host behind it
 sysctl | namespace | net.core.rmem_max | integer or text
   | a kernel parameter, as the kernel prints it; scope machine if it is not per namespace
-irqbalance | machine | irqbalance | bool | false pauses the daemon
+irqbalance | machine | irqbalance | bool
+  | false pauses root's processes of that name; read as {pid/start: bool}
 governor | machine | cpus | text | frequency governor of all CPUs; read as {policy: governor}
 turbo | machine | cpus | bool | whether CPUs may run above their nominal frequency
 cpu_latency | machine | cpus | µs or null
@@ -197,8 +198,8 @@ def _show(kind: str, key: str, value: Any) -> str:
 def _show_parts(kind: str, key: str, value: Mapping[str, Any]) -> str:
     if "table" in value:
         return show_table(value["table"])
-    if kind == "governor" and len(set(value.values())) == 1:
-        return str(next(iter(value.values())))
+    if kind in ("governor", "irqbalance") and len(set(value.values())) == 1:
+        return _show(kind, key, next(iter(value.values())))
     texts = [(name, _show(kind, name, part)) for name, part in value.items()]
     if kind == "qdisc" and not key:
         return " ".join(f"{name} {options}" for name, options in texts)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+OF_ROOT = "Uid:\t0\t0\t0\t0\nNSpid:\t41\n"
+"""What /proc/PID/status has of a process of root's."""
+
 
 def stat(
     pid: int,

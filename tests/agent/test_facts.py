@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from proc_files import stat
+from proc_files import OF_ROOT, stat
 
 from udpbench.agent.host import facts
 from udpbench.agent.host.interrupts import queue_interrupts, rx_interrupts
@@ -238,6 +238,7 @@ def test_topology_limits_and_environment_are_read(tmp_path: Path) -> None:
                 "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc",
                 "proc/sys/net/core/rmem_max": "212992",
                 "proc/41/stat": stat(41, "irqbalance"),
+                "proc/41/status": OF_ROOT,
             },
         )
     )

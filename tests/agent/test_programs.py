@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from golden import Golden
-from proc_files import stat
+from proc_files import OF_ROOT, stat
 
 from udpbench.agent.host import programs
 from udpbench.agent.host import reading as host_module
@@ -113,23 +113,36 @@ class Stopping(Host):
             self.path(f"/proc/{pid}/stat").write_text(stat(pid, "irqbalance", state=state))
 
 
-def daemon(root: Path, pid: int) -> Stopping:
+def daemon(root: Path, pid: int, status: str = OF_ROOT) -> Stopping:
     """Write a process of that name."""
     (root / f"proc/{pid}").mkdir(parents=True)
     (root / f"proc/{pid}/stat").write_text(stat(pid, "irqbalance"))
+    (root / f"proc/{pid}/status").write_text(status)
     return Stopping(root)
 
 
 def test_irqbalance_is_paused_and_goes_on(tmp_path: Path) -> None:
-    """All processes of that name; one that runs as well makes it work."""
-    daemon(tmp_path, 41)
-    host = daemon(tmp_path, 42)
-    queue_polling.Irqbalance().write(host, queue_polling.IRQBALANCE, False)
-    assert [True, True] == [host.is_stopped(pid) for pid in host.process_names()]
-    assert queue_polling.Irqbalance().read(host, queue_polling.IRQBALANCE) is False
-    host.signal(42, 18)
-    assert queue_polling.Irqbalance().read(host, queue_polling.IRQBALANCE) is True
-    assert queue_polling.Irqbalance().same(False, None)
+    """All of root's processes of that name; each that ran runs again, and no other one."""
+    for pid in (41, 42):
+        host = daemon(tmp_path, pid)
+    daemon(tmp_path, 43, "Uid:\t65534\t0\t0\t0\nNSpid:\t43\n")
+    daemon(tmp_path, 44, "Uid:\t0\t0\t0\t0\nNSpid:\t44\t1\n")
+    host.signal(42, 19)
+    kind, name = queue_polling.Irqbalance(), queue_polling.IRQBALANCE
+    before = kind.read(host, name)
+    assert before == {"41/5": True, "42/5": False}
+    kind.write(host, name, False)
+    assert [True, True, False, False] == [host.is_stopped(pid) for pid in host.process_names()]
+    assert kind.same(False, kind.read(host, name))
+    daemon(tmp_path, 45)
+    assert not kind.same(before, kind.read(host, name))
+    kind.write(host, name, before)
+    assert {"41/5": True, "42/5": False, "45/5": True} == kind.read(host, name)
+    assert kind.same(before, kind.read(host, name))
+    assert not kind.same(True, kind.read(host, name))
+    assert not kind.same(True, None)
+    assert kind.same(False, None)
+    assert ["kill", "-CONT", "41"] == kind.by_hand(name, before)
 
 
 def test_an_irqbalance_that_goes_on_is_reported(

@@ -53,8 +53,9 @@ HELD = (
 """All files that a recording may hold; a further one is added here, and in docs/commands.md."""
 ANSWERED = {
     *("affinity", "features", "firewall_rules", "firewall_tables", "hostname", "index"),
-    *("is_stopped", "is_wall_synchronised", "is_xdp_generic", "kernel", "knows_napis", "link"),
-    *("link_statistics", "mac_statistics", "name_of", "napis", "process_names", "program"),
+    *("is_of_root", "is_stopped", "is_wall_synchronised", "is_xdp_generic", "kernel"),
+    *("knows_napis", "link", "link_statistics", "mac_statistics", "name_of", "napis"),
+    *("process_names", "program"),
     *("qdiscs", "queue_napis", "queue_statistics", "read_text", "rtnl", "run", "statistics"),
     *("tcx_programs", "xdp_features", "xdp_program"),
 }
@@ -89,6 +90,10 @@ class SecretHost(Host):
     def process_names(self) -> dict[int, str]:
         """Return its processes."""
         return {7: "irqbalance", 8: "secretd"}
+
+    def is_of_root(self, pid: int) -> bool:  # noqa: ARG002 - Host's signature
+        """Say that each is."""
+        return True
 
     def is_stopped(self, pid: int) -> bool:  # noqa: ARG002 - Host's signature
         """Say that none is."""

@@ -338,7 +338,7 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
             ),
         ),
         ("channels", "eth3", {"combined": 2}, "ethtool -L eth3 combined 2"),
-        ("irqbalance", "irqbalance", True, "pkill -CONT -x irqbalance"),
+        ("irqbalance", "irqbalance", True, "pkill -CONT -u 0 -x irqbalance"),
         (
             "governor",
             "cpus",

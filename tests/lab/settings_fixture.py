@@ -18,6 +18,7 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,9 @@ class Server:
             shell("mount --make-rprivate / && mount -t sysfs sysfs /sys && mount -t tmpfs t /run")
         return os.getpid()
 
-    def open(self, run: str, guarded: bool = False) -> dict[str, Any]:
+    def open(
+        self, run: str, guarded: bool = False, scopes: Sequence[str] = ("namespace",)
+    ) -> dict[str, Any]:
         """Make an engine, and a guardian if asked."""
         from udpbench.agent.host.system import Host
         from udpbench.agent.settings.engine import Engine
@@ -212,7 +215,7 @@ class Server:
         journal = Journal(host, run)
         if guarded:
             self.guardian = Guardian.start(host, journal)
-        self.engine = Engine(host, journal, ["namespace"])
+        self.engine = Engine(host, journal, scopes)
         pid = self.guardian.process.pid if guarded else None
         return {"journal": str(journal.path), "guardian": pid}
 

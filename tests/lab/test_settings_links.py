@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -378,24 +376,28 @@ def test_the_latency_of_idle_cpus_is_held_by_the_agent(pair: tuple[Inside, Insid
     assert (0, None) == (undone["before"], undone["after"])
 
 
-def test_irqbalance_is_paused_and_goes_on(tmp_path: Path) -> None:
-    """In a process namespace of its own, where the only one of that name is the test's."""
-    program = tmp_path / "irqbalance"
-    shutil.copy(str(shutil.which("sleep")), program)
-    code = (
-        "import subprocess, sys; sys.path.insert(0, sys.argv[2])\n"
-        "from udpbench.agent.host.system import Host\n"
-        "from udpbench.agent.settings.handlers import KINDS\n"
-        "host, name, kind = Host(), 'irqbalance', KINDS['irqbalance']\n"
-        "seen = [kind.read(host, name)]\n"
-        "child = subprocess.Popen([sys.argv[1], '60'])\n"
-        "host.wait_for('exec', lambda: kind.read(host, name) is not None, 5)\n"
-        "for value in (False, True):\n"
-        "    kind.write(host, name, value); seen.append(kind.read(host, name))\n"
-        "child.kill(); child.wait()\n"
-        "print(seen)\n"
-    )
-    enter = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    command = [*enter, sys.executable, "-c", code, str(program), str(Path(__file__).parents[2])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert ("[None, False, True]\n", "") == (done.stdout, done.stderr)
+NAMED = (
+    "cp $(which sleep) /run/irqbalance; for user in 0 65534; do"
+    " setpriv --reuid=$user --clear-groups /run/irqbalance 60 >/dev/null 2>&1 & done"
+    "; timeout 10 sh -c 'until [ $(pgrep -xc irqbalance) = 2 ]; do :; done'"
+)
+"""Two processes of that name, of root and of another user."""
+
+
+def test_irqbalance_is_paused_and_goes_on() -> None:
+    """Root's alone, whatever another user does; in a process namespace of the test's own."""
+    new = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    agent, shown = Inside(new), "ps -C irqbalance -o uid=,state= | sort -n"
+    try:
+        agent.shell(f"mount -t tmpfs t /run; {NAMED}")
+        agent.call("open", run="test", scopes=["machine"])
+        (change,) = agent.apply(setting("irqbalance", "irqbalance", False, scope="machine"))
+        assert ([True], [False]) == tuple(
+            list(change[edge].values()) for edge in ("before", "after")
+        )
+        assert ["0", "T", "65534", "S"] == agent.shell(shown).split()
+        agent.shell("pkill -STOP -u 65534 -x irqbalance; pkill -CONT -u 65534 -x irqbalance")
+        agent.call("restore")
+        assert ["0", "S", "65534", "S"] == agent.shell(shown).split()
+    finally:
+        agent.close()

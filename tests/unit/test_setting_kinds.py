@@ -47,6 +47,7 @@ def test_an_indirection_table_is_a_few_words(table: list[int], text: str) -> Non
         ("indirection", {"rings": 4, "table": [0, 1, 2, 3] * 32}, "equal over queues 0-3"),
         ("indirection", "equal 2", "equal 2"),
         ("governor", {"policy0": "powersave", "policy1": "powersave"}, "powersave"),
+        ("irqbalance", {"41/5": False, "42/5": False}, "off"),
         ("governor", {"policy0": "a", "policy1": "b"}, "policy0=a policy1=b"),
         ("qdisc", {"tbf": {"rate_bps": 1, "burst_bytes": 2}}, "tbf rate_bps=1 burst_bytes=2"),
         ("link", {"peer": "s0", "queues": 1}, "peer=s0 queues=1"),

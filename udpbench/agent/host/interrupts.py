@@ -111,8 +111,13 @@ def _names(host: Host, folder: str) -> list[str]:
 
 
 def irqbalance_pids(host: Host) -> list[int]:
-    """Return irqbalance's processes."""
-    return [pid for pid, name in host.process_names().items() if name == IRQBALANCE]
+    """Return irqbalance's processes: root's alone, since anybody may use that name."""
+    named = [pid for pid, name in host.process_names().items() if name == IRQBALANCE]
+    pids = []
+    for pid in named:
+        with suppress(OSError):  # it may have ended
+            pids += [pid] if host.is_of_root(pid) else []
+    return pids
 
 
 def is_irqbalance_running(host: Host) -> Optional[bool]:

@@ -242,6 +242,15 @@ class ReadingHost:
         with self._process(pid) as process:
             return process.status() in ("stopped", "tracing-stop")
 
+    def is_of_root(self, pid: int) -> bool:
+        """Return whether a process is root's, and of no PID namespace below this one.
+
+        By all its user IDs: the owner of its folder is root if it hides its memory (proc_pid(5)).
+        """
+        lines = self.read_text(f"/proc/{pid}/status").splitlines()
+        fields = {name: text.split() for name, _, text in (line.partition(":") for line in lines)}
+        return set(fields["Uid"]) == {"0"} and len(fields.get("NSpid", ())) <= 1
+
     def environ(self, pid: int) -> dict[str, str]:
         """Return the beginning of a process's environment, which it can make as long as it likes.
 

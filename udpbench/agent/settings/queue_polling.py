@@ -9,14 +9,11 @@ import re
 import shlex
 import signal
 from collections.abc import Mapping
-from typing import Any, Optional
+from contextlib import suppress
+from typing import Any, Optional, Union
 
-from udpbench.agent.host.interrupts import (
-    IRQBALANCE,
-    irqbalance_pids,
-    is_irqbalance_running,
-    rx_interrupts,
-)
+from udpbench.agent.host.interrupts import IRQBALANCE, irqbalance_pids, rx_interrupts
+from udpbench.agent.host.processes import parse_process
 from udpbench.agent.host.system import NAPI_NUMBERS, Host, NapiInstance
 from udpbench.agent.settings.kind import Command, Kind, echo
 from udpbench.agent.settings.links import Up
@@ -84,33 +81,46 @@ def _check(target: str) -> None:
 class Irqbalance(Kind):
     """Whether the irqbalance daemon is active, target ``irqbalance``; null if it is not running.
 
+    Value: bool for every process, or {pid/start in ticks after boot: bool} as they were read.
     Paused by SIGSTOP and resumed by SIGCONT, with or without systemd: the process keeps its
     options and state, which restarting its unit would lose.
     """
 
-    def read(self, host: Host, target: str) -> Optional[bool]:
-        """Return whether it is active; false while paused."""
+    def read(self, host: Host, target: str) -> Optional[dict[str, bool]]:
+        """Return whether each process is active; false while paused."""
         _check(target)
-        return is_irqbalance_running(host)
+        running = {}
+        for pid in irqbalance_pids(host):
+            with suppress(OSError):  # it may have ended
+                started = parse_process(host.read_text(f"/proc/{pid}/stat"), 0).started
+                running[f"{pid}/{started}"] = not host.is_stopped(pid)
+        return running or None
 
-    def write(self, host: Host, target: str, value: Optional[bool]) -> None:
-        """Pause or resume it, and wait for the effect."""
-        _check(target)
-        pids = irqbalance_pids(host)
-        if not pids:
+    def write(self, host: Host, target: str, value: Union[Mapping[str, bool], bool, None]) -> None:
+        """Pause or resume each process that differs, and wait for the effect."""
+        now = self.read(host, target)
+        if now is None:
             raise OSError(errno.ESRCH, f"{IRQBALANCE} is not running")
-        for pid in pids:
-            host.signal(pid, signal.SIGCONT if value else signal.SIGSTOP)
+        requested = value if isinstance(value, Mapping) else dict.fromkeys(now, bool(value))
+        for process in now:
+            if requested.get(process, now[process]) != now[process]:
+                number = signal.SIGCONT if requested[process] else signal.SIGSTOP
+                host.signal(int(process.partition("/")[0]), number)
         what = f"{IRQBALANCE} is {'still' if value else 'not'} paused"
-        host.wait_for(what, lambda: bool(self.read(host, target)) == bool(value), DEADLINE_S)
+        host.wait_for(what, lambda: self.same(value, self.read(host, target)), DEADLINE_S)
 
-    def same(self, requested: Optional[bool], got: Optional[bool]) -> bool:
-        """Compare; a daemon that is not running equals a paused one."""
-        return bool(requested) == bool(got)
+    def same(self, requested: Any, got: Optional[Mapping[str, bool]]) -> bool:
+        """Compare the processes that are still there; without any, it is as if paused."""
+        running = got or {}
+        if isinstance(requested, Mapping):
+            return all(running.get(process, was) == was for process, was in requested.items())
+        return bool(running) and all(running.values()) if requested else not any(running.values())
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
-        return ["pkill", "-CONT" if value else "-STOP", "-x", target]
+        if isinstance(value, Mapping):  # those that were paused before still are
+            return ["kill", "-CONT", *(name.partition("/")[0] for name in value if value[name])]
+        return ["pkill", "-CONT" if value else "-STOP", "-u", "0", "-x", target]
 
 
 def _napi_threads(host: Host, interface: str) -> list[int]:
