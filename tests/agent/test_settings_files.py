@@ -237,9 +237,14 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
         ("rps", "send0/rx-0", [0], "echo 1 > /sys/class/net/send0/queues/rx-0/rps_cpus"),
         ("xps", "send0/tx-0", [], "echo 0 > /sys/class/net/send0/queues/tx-0/xps_cpus"),
         ("rfs", "send0/rx-0", 0, "echo 0 > /sys/class/net/send0/queues/rx-0/rps_flow_cnt"),
-        ("route", "send0/10.1.0.0/16", None, "ip route del 10.1.0.0/16 dev send0"),
-        ("route", "send0/10.1.0.0/16", "link", "ip route add 10.1.0.0/16 dev send0"),
-        ("route", "send0/::/0", "fe80::1", "ip route add ::/0 via fe80::1 dev send0"),
+        ("route", "send0/10.1.0.0/16", None, "ip route del 10.1.0.0/16 dev send0 proto static"),
+        ("route", "send0/10.1.0.0/16", "link", "ip route add 10.1.0.0/16 dev send0 proto static"),
+        (
+            "route",
+            "send0/::/0",
+            "fe80::1",
+            "ip route add ::/0 via fe80::1 dev send0 proto static metric 1024",
+        ),
         (
             "qdisc_tree",
             "send0",

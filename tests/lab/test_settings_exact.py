@@ -460,6 +460,32 @@ def test_a_first_address_is_refused_where_the_last_takes_more_along(
     assert before == receiver.shell(STATE)
 
 
+@pytest.mark.parametrize(
+    ("command", "network", "gateway"),
+    [
+        ("", "fd09::/64", "link"),
+        ("fd77::/64 dev receive0 proto bird metric 100", "fd77::/64", "link"),
+        ("fd77::/64 via fd09::1 metric 100", "fd77::/64", "fd09::1"),
+        ("fd77::/64 via fd09::1 metric 100", "fd77::/64", "link"),
+    ],
+)
+def test_a_route_is_removed_and_none_beside_it(
+    receiver: Inside, command: str, network: str, gateway: str
+) -> None:
+    """Of IPv6 the kernel takes the one of the lowest metric; the command by hand names ours."""
+    if command:
+        receiver.shell(f"ip -6 route add {command}")
+    before, requested = receiver.shell(STATE), setting("route", f"receive0/{network}", gateway)
+    receiver.apply(requested)
+    receiver.call("restore")
+    assert before == receiver.shell(STATE)
+    receiver.apply(requested)
+    receiver.shell(*receiver.call("by_hand", settings=[requested], values=[None]))
+    assert before == receiver.shell(STATE)
+    receiver.call("restore")
+    assert before == receiver.shell(STATE)
+
+
 def test_an_interface_that_is_down_is_not_taken_up_over_what_it_would_lose(
     receiver: Inside,
 ) -> None:

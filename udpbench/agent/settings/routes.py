@@ -79,14 +79,16 @@ class Route(Kind):
         self.check(host, target, value, now)
         gateway = value if value is not None else now
         fields: dict[str, Any] = {"dst": str(requested), "oif": index, "table": RT_TABLE_MAIN}
+        # Also to delete: the kernel takes any protocol, and of IPv6 the lowest metric, without.
+        fields["proto"] = RTPROT_STATIC
+        if requested.version == 6:
+            fields["priority"] = IP6_RT_PRIO_USER
         if gateway not in (None, ON_LINK):
             fields["gateway"] = gateway
             if value is not None:
                 _await_way(host, index, str(gateway))
         elif requested.version == 4:
             fields["scope"] = "link"  # also to delete: ESRCH with another scope
-        if value is not None:
-            fields["proto"] = RTPROT_STATIC
         host.rtnl("route", "add" if value is not None else "del", **fields)
 
     def same(self, requested: Any, got: Any) -> bool:
@@ -104,7 +106,10 @@ class Route(Kind):
         interface, _, network = target.partition("/")
         gateway = ["via", value] if value not in (None, ON_LINK) else []
         verb = "del" if value is None else "add"
-        return ["ip", "route", verb, network, *gateway, "dev", interface]
+        own = ["proto", "static"]
+        if ip_network(network).version == 6:
+            own += ["metric", str(IP6_RT_PRIO_USER)]
+        return ["ip", "route", verb, network, *gateway, "dev", interface, *own]
 
 
 # Lost permanently when forwarding is switched on: advertised IPv6 routes, and LRO.
