@@ -486,6 +486,51 @@ def test_a_route_is_removed_and_none_beside_it(
     assert before == receiver.shell(STATE)
 
 
+NET = "fd10::/64 dev receive0"
+
+
+@pytest.mark.parametrize(
+    ("before", "during"),
+    [
+        (f"route add {NET} metric 256 proto bird", ""),
+        (f"route add {NET} proto dhcp", ""),
+        (f"route add {NET} metric 100", ""),
+        (f"route add {NET} proto kernel metric 100", ""),
+        (f"route add {NET} proto kernel metric 256", ""),
+        (f"route add {NET} proto kernel metric 256 expires 900", ""),
+        ("address add fd10::5/64 dev receive0 nodad noprefixroute", ""),
+        ("address add fd10::5/64 dev receive0 nodad metric 1024", ""),
+        ("address add fd10::5/64 dev receive0 nodad", ""),
+        ("address add fd10::5/64 dev receive0 nodad", "address del fd10::5/64 dev receive0"),
+        ("address add fd10::5/64 dev receive0 nodad", f"route add {NET} metric 100 proto bird"),
+        ("address add fd10::5 peer fd11::6 dev receive0 nodad", ""),
+        ("", f"route add {NET} metric 100 proto bird"),
+        ("", f"route add {NET} metric 100 proto kernel"),
+        ("", "address add fd10::5/64 dev receive0 nodad noprefixroute"),
+    ],
+)
+def test_an_ipv6_address_takes_its_own_route_along_and_no_other(
+    receiver: Inside, before: str, during: str
+) -> None:
+    """Whatever others have to its network, which is reached meanwhile; of two, too."""
+    expected = ""
+    for is_measured in (False, True):
+        receiver.shell(f"{CLEAN}; {BASE}")
+        receiver.shell(f"ip -6 {before}" if before else ":")
+        if is_measured:
+            receiver.apply(
+                setting("address", "receive0/fd10::1/64", True),
+                setting("address", "receive0/fd10::2/64", True),
+            )
+            assert " dev receive0 " in receiver.shell("ip -6 route get fd10::99")
+        receiver.shell(f"ip -6 {during}" if during else ":")
+        if is_measured:
+            # Without force the address that somebody removed counts as lost.
+            receiver.call("restore", force="address del" in during)
+            assert expected.splitlines() == state(receiver).splitlines()
+        expected = state(receiver)
+
+
 def test_an_interface_that_is_down_is_not_taken_up_over_what_it_would_lose(
     receiver: Inside,
 ) -> None:

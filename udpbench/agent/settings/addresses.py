@@ -12,19 +12,25 @@ from ipaddress import (
     IPv4Interface,
     IPv6Address,
     IPv6Interface,
+    IPv6Network,
     ip_address,
     ip_interface,
+    ip_network,
 )
 from typing import Any, Callable, Optional, Union
 
 from udpbench.agent.host.system import Host, own_address
 from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.kind import Command, Kind
+from udpbench.agent.settings.routes import RT_TABLE_MAIN
 
 # Without duplicate address detection an IPv6 address is usable at once, not a second later.
 IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
 IFA_F_SECONDARY = 1
 """IFA_F_SECONDARY: an IPv4 address that is not the first of its network."""
+IP6_RT_PRIO_ADDRCONF = 256  # include/net/ip6_route.h
+OF_KERNEL = (link_flap.RTPROT_KERNEL, IP6_RT_PRIO_ADDRCONF)
+"""Protocol and metric of the route that the kernel makes with an IPv6 address."""
 
 
 def _restore_addresses(host: Host, index: int, had: list[link_flap.Request]) -> None:
@@ -45,7 +51,9 @@ def _restore_addresses(host: Host, index: int, had: list[link_flap.Request]) -> 
 def _is_of(fields: dict[str, Any], address: Any) -> bool:
     """Return whether a request recreates an address, or what the kernel made with one."""
     by_kernel = "dst" in fields and fields.get("proto") == link_flap.RTPROT_KERNEL
-    return by_kernel or fields.get("local") == str(address)
+    if address.version == 6 and fields.get("priority") != IP6_RT_PRIO_ADDRCONF:
+        by_kernel = False  # of others, which only have the kernel's protocol
+    return by_kernel or fields.get("local", fields.get("address")) == str(address)
 
 
 def _split_address(host: Host, target: str) -> tuple[int, Union[IPv4Interface, IPv6Interface]]:
@@ -61,6 +69,57 @@ def _find(host: Host, index: int, requested: Union[IPv4Interface, IPv6Interface]
         if (address, message["prefixlen"]) == (requested.ip, requested.network.prefixlen):
             return message
     return None
+
+
+def _flags(message: Any) -> int:
+    return int(message.get_attr("IFA_FLAGS") or message["flags"])
+
+
+def _on_link(host: Host, index: int, network: IPv6Network) -> set[tuple[int, int]]:
+    """Return protocol and metric of each route to a network that has no gateway."""
+    return {
+        (message["proto"], message.get_attr("RTA_PRIORITY"))
+        for message in host.rtnl("route", "dump", family=socket.AF_INET6, table=RT_TABLE_MAIN)
+        if (index, None) in link_flap.hops(message)
+        and ip_network(f"{message.get_attr('RTA_DST') or '::'}/{message['dst_len']}") == network
+    }
+
+
+def _is_shared(host: Host, index: int, requested: IPv6Interface) -> bool:
+    """Return whether another IPv6 address has the same route of the kernel's."""
+    for message in host.rtnl("addr", "dump", index=index, family=socket.AF_INET6):
+        other = ip_interface(f"{own_address(message)}/{message['prefixlen']}")
+        metric = message.get_attr("IFA_RT_PRIORITY") or IP6_RT_PRIO_ADDRCONF
+        has_it = not _flags(message) & link_flap.IFA_F_NOPREFIXROUTE and metric == OF_KERNEL[1]
+        if has_it and other != requested and other.network == requested.network:
+            return True
+    return False
+
+
+def _flags_to_add(host: Host, index: int, requested: IPv6Interface) -> int:
+    """Return flags with which the kernel makes a route to the network only if there is none.
+
+    With an address it removes the first route to the network that has no gateway, whoever made it
+    (net/ipv6/addrconf.c: cleanup_prefix_route), but for an address without a route of its own.
+    """
+    routes = _on_link(host, index, requested.network)
+    if not routes or (routes == {OF_KERNEL} and _is_shared(host, index, requested)):
+        return IFA_F_NODAD
+    return IFA_F_NODAD | link_flap.IFA_F_NOPREFIXROUTE
+
+
+def _goes_alone(host: Host, index: int, address: Any, flags: int) -> bool:
+    """Return whether the kernel removes nothing else along with an address."""
+    if address.version == 4:
+        return bool(flags & IFA_F_SECONDARY)
+    return bool(flags & link_flap.IFA_F_NOPREFIXROUTE) or _is_shared(host, index, address)
+
+
+def _remove_prefix_route(host: Host, index: int, network: IPv6Network) -> None:
+    """Remove the kernel's route of an address, which it may keep, or take another's for it."""
+    if OF_KERNEL in _on_link(host, index, network):
+        own = dict(zip(("proto", "priority"), OF_KERNEL), oif=index, table=RT_TABLE_MAIN)
+        host.rtnl("route", "del", dst=str(network), **own)
 
 
 class Address(Kind):
@@ -95,16 +154,18 @@ class Address(Kind):
             "address": str(requested.ip),
             "prefixlen": requested.network.prefixlen,
         }
-        if value and requested.version == 6:
-            fields["flags"] = IFA_F_NODAD
-        if value or requested.version == 6:
-            host.rtnl("addr", "add" if value else "del", index=index, **fields)
+        if value:
+            if requested.version == 6:
+                fields["flags"] = _flags_to_add(host, index, requested)
+            host.rtnl("addr", "add", index=index, **fields)
             return
         own = _find(host, index, requested)
-        if own is not None and own["flags"] & IFA_F_SECONDARY:
-            host.rtnl("addr", "del", index=index, **fields)  # removes nothing else
+        if own is None or _goes_alone(host, index, requested, _flags(own)):
+            host.rtnl("addr", "del", index=index, **fields)
             return
         had = link_flap.attached(host, index)
+        if requested.version == 6:
+            _remove_prefix_route(host, index, requested.network)
         host.rtnl("addr", "del", index=index, **fields)
         _restore_addresses(
             host,
