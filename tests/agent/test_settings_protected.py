@@ -332,6 +332,40 @@ def test_an_upper_mtu_that_would_not_come_back_keeps_the_lower_one(
         Mtu().check(host, "eth1", value, 1500)
 
 
+@pytest.mark.parametrize(
+    ("kind", "mtu", "refused"),
+    [
+        ("bond", 1500, "it would also change member (1500 B) in eth1; set it by hand before"),
+        ("team", 1500, "it would also change member (1500 B) in eth1; set it by hand before"),
+        (None, 1400, "it would also change member (1400 B) in eth1; set it by hand before"),
+        (None, 1500, None),
+        ("vrf", 1400, None),
+    ],
+)
+def test_an_mtu_that_members_take_on_is_refused(
+    kind: str | None,
+    mtu: int,
+    refused: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bond's or a team's, whose members may reset; of others, if a member's is its own."""
+    info = Message(IFLA_INFO_KIND=kind)
+    own = Message(index=1, IFLA_IFNAME="eth1", IFLA_MTU=1500, IFLA_LINKINFO=info)
+    member = Message(index=2, IFLA_IFNAME="member", IFLA_MTU=mtu, IFLA_MASTER=1)
+    host = Host(tmp_path)
+    monkeypatch.setattr(host, "index", lambda _: 1)
+    monkeypatch.setattr(host, "link", lambda _: own)
+    monkeypatch.setattr(
+        host, "rtnl", lambda noun, *_, **__: [own, member] if noun == "link" else []
+    )
+    if refused is None:
+        Mtu().check(host, "eth1", 1400, 1500)
+        return
+    with pytest.raises(OSError, match=re.escape(refused)):
+        Mtu().check(host, "eth1", 1400, 1500)
+
+
 def test_a_kernel_without_nexthop_objects_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -375,6 +375,15 @@ def test_an_mtu_that_others_would_follow_for_good_is_refused(
     assert before == state(receiver)
 
 
+def test_a_bridge_goes_on_following_its_ports(receiver: Inside) -> None:
+    """It no longer would, once its MTU was set, although it is set back."""
+    receiver.shell(BRIDGED)
+    with pytest.raises(Refused, match=r"above would never again follow .*; set that of its ports"):
+        receiver.apply(setting("mtu", "above", 1400))
+    receiver.shell("ip link set receive0 mtu 1300")
+    assert "mtu 1300 " in receiver.shell("ip link show above")
+
+
 ADVERTISED = """
 from pyroute2 import IPRoute
 with IPRoute() as route:

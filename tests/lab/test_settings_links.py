@@ -106,7 +106,7 @@ def test_the_interface_of_the_ssh_connection_is_left_alone(pair: tuple[Inside, I
         "ip link add site0 type bridge && ip link set receive0 master site0"
         " && ip link add name site0.7 link site0 type macvlan && ip link set site0 up"
         " && ip link set site0.7 up && ip address add 10.7.0.1/24 dev site0.7"
-        " && ip link add spare0 type bridge"
+        " && ip tuntap add spare0 mode tap"
     )
     agent = Inside(
         ["nsenter", f"--target={receiver.pid}", "--net", "--mount"],
@@ -192,8 +192,9 @@ def test_other_devices_are_restored_too(pair: tuple[Inside, Inside], command: st
     _, receiver = pair
     receiver.shell(f"{command} && ip link set test0 addrgenmode none")
     before = receiver.call("visible")
+    is_bridge = command.endswith("bridge")  # whose MTU would be its own for good
     changes = receiver.apply(
-        setting("mtu", "test0", 1400),
+        setting("mtu", "test0", 1400, optional=is_bridge),
         setting("txqueuelen", "test0", 77),
         setting("up", "test0", True),
         setting("address", "test0/10.5.0.1/24", True),
@@ -207,7 +208,8 @@ def test_other_devices_are_restored_too(pair: tuple[Inside, Inside], command: st
         setting("pause", "test0", {"rx": 0}, optional=True),
         setting("irq", "test0/rx-0", [0], optional=True),
     )
-    assert [True] * 5 == [change["before"] != change["after"] for change in changes[:5]]
+    changed = [change["before"] != change["after"] for change in changes[:5]]
+    assert [not is_bridge, True, True, True, True] == changed
     refusals = [change["refusal"] for change in changes[5:]]
     if "tun" not in command:
         assert [] == [why for why in refusals if why is None]

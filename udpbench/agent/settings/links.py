@@ -156,6 +156,28 @@ def _lost_with_inet6_dev(host: Host, interface: str) -> Iterator[str]:
             yield f"group {address}"
 
 
+def _check_members(host: Host, interface: str, now: int) -> None:
+    """Raise OSError if an interface stops following its members, or gives them its own MTU.
+
+    net/bridge/br_device.c: br_change_mtu; drivers/net/bonding/bond_main.c: bond_change_mtu. Others
+    do as a bond: team, Hyper-V's netvsc.
+    """
+    message = host.link(interface)
+    kind = link_kind(message)
+    if kind == "bridge":
+        what = f"{interface} would never again follow the MTU of its ports, as a bridge does"
+        raise OSError(errno.EBUSY, f"{what}; set that of its ports")
+    changed = [
+        f"{member.get_attr('IFLA_IFNAME')} ({member.get_attr('IFLA_MTU')} B)"
+        for member in host.rtnl("link", "dump")
+        if member.get_attr("IFLA_MASTER") == message["index"] and kind != "vrf"
+        if kind in ("bond", "team") or member.get_attr("IFLA_MTU") != now
+    ]
+    if changed:
+        what = f"it would also change {link_flap.listed(changed)} in {interface}"
+        raise OSError(errno.EBUSY, f"{what}; set it by hand before the run")
+
+
 def _check_mtu(host: Host, interface: str, value: int, now: int) -> None:
     index = host.index(interface)
     _check_own_mtus(host, interface, now)
@@ -184,7 +206,7 @@ class Mtu(Kind):
     nothing would restore; it lowers, but does not raise, the MTU of a VLAN, macvlan or macsec on
     the interface; a bridge follows its ports, and an ipvlan or hsr what it stands on, with all of
     that; and an IPv6 route's own MTU becomes the interface's (net/ipv6/route.c: rt6_mtu_change).
-    All of these are refused.
+    A bridge keeps the one that is set, and a bond sets it on its members. All of these are refused.
     """
 
     disruptive = flaps = True
@@ -201,7 +223,7 @@ class Mtu(Kind):
 
     def check(self, host: Host, target: str, value: int, now: int) -> None:
         """Refuse a change that would end IPv6 in use or change other MTUs for good."""
-        del now
+        _check_members(host, target, now)
         for name, less in _following(host, target).items():
             _check_mtu(host, name, value - less, self.read(host, name))
 
