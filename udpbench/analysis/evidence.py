@@ -670,7 +670,8 @@ class ReaderTime:
         cpu = self.cpu
         if self.runnable is None or cpu is None or cpu.cpu is None:
             return 0.0
-        return min(self.runnable, max(1 - cpu.busy, 0.0))
+        kept_off = min(self.runnable - cpu.receiving - cpu.others, 1 - cpu.busy)
+        return kept_off if kept_off >= SPARE else 0.0
 
     def needed_cpus(self) -> float:
         """Return how many CPUs all that came to it would take, at what a datagram took."""
