@@ -52,6 +52,7 @@ REFUSING = (
     *("udp_no_port", "udp_filter", "udp_memory", "udp_purged", "app_truncated", "app_log"),
 )
 """Stages whose counter alone says why packets end there: no CPU would be fast enough."""
+REAL_TIME = ("fifo", "rr")
 SEND_ERRORS = ("econnrefused", "emsgsize", "other_errors")
 
 
@@ -672,7 +673,17 @@ def full_cpu(case: Evidence) -> Iterator[Bottleneck]:
             yield _bottleneck(case, name, sure, whats.get(name, ""), cpu)
 
 
-WORK = (firewall, shared_socket, unmerged, remote_node, one_queue, full_cpu)
+def over_polling(case: Evidence) -> Iterator[Bottleneck]:
+    """Find readers of a real-time priority on the CPU whose queue they keep from being polled."""
+    priority, cpu = case.readings.record.trial.receive.priority, case.polling
+    if not case.in_ring or priority.split()[0] not in REAL_TIME or cpu is None:
+        return
+    if cpu.full and cpu.workers and cpu.queues and cpu.napi:
+        what = f"the reader's priority, {priority}, keeps the queue's NAPI thread off the CPU"
+        yield _bottleneck(case, "shared_cpu", CERTAIN, what, cpu)
+
+
+WORK = (over_polling, firewall, shared_socket, unmerged, remote_node, one_queue, full_cpu)
 """What of a full CPU could be spared."""
 
 

@@ -226,6 +226,13 @@ def test_one_flow_over_four_queues() -> None:
     )
 
 
+def test_a_real_time_reader_keeps_its_queue_from_being_polled() -> None:
+    """Where both have one CPU; it is full of the reader then, and the ring overflows."""
+    urgent = changed("firewall", facts={"firewall_rules": 0}, receive={"priority": "fifo 50"})
+    assert ("shared_cpu", "certain") == first(urgent)
+    assert "fifo 50, keeps the queue's NAPI thread off the CPU" in judge(urgent).diagnosis[0].what
+
+
 def test_a_reader_on_another_node() -> None:
     """Not certain: only moving it tells what the way to the other node costs."""
     nodes = {"numa_nodes": {"0": (0, 1), "1": (2, 3)}, "interface_node": 1}
