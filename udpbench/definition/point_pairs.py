@@ -6,7 +6,6 @@ Knows only names; ``analysis`` compares.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 
 from udpbench.definition.overrides import PointTree
 from udpbench.definition.problems import KeyPath, Tree, did_you_mean
@@ -66,12 +65,17 @@ def _listed(side: dict[tuple[str, ...], str]) -> str:
 
 def _open_keys(points: Sequence[PointTree], name: str) -> dict[tuple[str, ...], str]:
     """Return the points that a name means: values of the keys it leaves open → point."""
-    meant = {}
-    for point in points:
-        places = range(len(point.parts))
-        for size in range(1, len(point.parts) + 1):
-            for chosen in combinations(places, size):
-                if ",".join(point.parts[place] for place in chosen) == name:
-                    rest = tuple(point.parts[place] for place in places if place not in chosen)
-                    meant[rest] = point.name
-    return meant
+    meant = ((_rest(point.parts, name), point.name) for point in points)
+    return {rest: point for rest, point in meant if rest is not None}
+
+
+def _rest(parts: Sequence[str], name: str) -> tuple[str, ...] | None:
+    """Return the parts that a name leaves out, read in order; None if it names others."""
+    rest, left = [], f"{name},"
+    for part in parts:
+        # No part begins another: each begins with a key of its own.
+        if left.startswith(f"{part},"):
+            left = left[len(part) + 1 :]
+        else:
+            rest.append(part)
+    return None if left or not name else tuple(rest)

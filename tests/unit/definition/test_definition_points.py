@@ -315,6 +315,18 @@ def test_a_comparison_is_made_for_each_combination_that_is_left_open(
     )
 
 
+def test_a_point_of_many_keys_is_looked_up_by_its_name() -> None:
+    """All combinations of 64 keys would take longer than the universe has."""
+    keys = ", ".join(f"settings.receiver.sysctl.net.core.a{n}: [1]" for n in range(63))
+    swept = f"sweep: {{send.batch: [1, 2], {keys}}}"
+    experiment = loaded(swept, "compare: {a: batch=1, b: batch=2}")
+    first, last = (trial.point for trial in experiment.points)
+    assert [(first, last)] == [(pair.a, pair.b) for pair in experiment.compare]
+    long = ",".join(f"a{n}=1" for n in range(62))
+    experiment = loaded(swept, f"compare: {{a: 'batch=1,{long}', b: 'batch=2,{long}'}}")
+    assert [(first, last)] == [(pair.a, pair.b) for pair in experiment.compare]
+
+
 def test_a_comparison_has_a_metric_a_margin_and_blocks() -> None:
     """A loss has a smaller margin of its own."""
     experiment = loaded(*BOTH, "compare: {a: one, b: two, margin: 0.05, blocks: 9}")

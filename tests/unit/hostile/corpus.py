@@ -715,6 +715,9 @@ DEFINITIONS = {
         f"  ? settings.sender.sysctl.net/a{n}/{'y' * 3000}\n  : [1{', 2' * (n < 12)}]\n"
         for n in range(60)
     ),
+    "compared-keys": WHY
+    + "compare: {a: naive, b: other, metric: delivered_pps}\nsweep:\n"
+    + "".join(f"  settings.receiver.sysctl.net.core.a{n}: [1]\n" for n in range(64)),
     "long-size": WHY + f"traffic: {{size: {'9' * 4000}B}}\n",
     "long-number": WHY + f"traffic: {{size: {'9' * 200_000}}}\n",
     "exponent": WHY + "duration: 1e400s\n",
