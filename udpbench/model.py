@@ -114,6 +114,9 @@ SWEPT_MAX = 256
 TRIALS_MAX = 100_000
 """Of a run: they take two days, and their records, of 9 kB at least, are all that is read of one
 (``json_lines.MOST_BYTES``)."""
+ANSWERS_MAX = 2**15
+"""Of an experiment: expectations and comparisons times points; half a million took 150 s and
+428 MB."""
 COUNTERS_MAX = 2**17
 """Of one host at one time; 64 queues with interrupts on each of 1024 CPUs are half of it."""
 THREADS_MAX = 64

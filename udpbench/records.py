@@ -43,6 +43,7 @@ from udpbench.json_lines import (
     read_lines,
 )
 from udpbench.model import (
+    ANSWERS_MAX,
     INTEGERS,
     LENGTHS,
     LIMITS,
@@ -618,6 +619,11 @@ def _strange(header: RunHeader) -> Iterator[str]:
     for pair in chain.from_iterable(experiment.compare for experiment in header.experiments):
         if not pair.blocks or [*pair.blocks] != sorted(pair.blocks):
             yield f"compare: blocks {pair.blocks[:9]!s}: empty, or not in order"
+    for each in header.experiments:
+        metrics = {pair.metric for pair in each.compare}
+        answers = max((len(each.expect) + len(metrics)) * len(each.points), len(each.compare))
+        if answers > ANSWERS_MAX:
+            yield f"{answers} expectations and comparisons at all points: at most {ANSWERS_MAX}"
     most = trial_count(header.experiments)[1]
     if most > TRIALS_MAX:
         yield f"{most} trials: at most {TRIALS_MAX}"

@@ -310,6 +310,8 @@ def test_a_number_that_can_not_be_is_reported(
 
 
 BLOCKS = [{"a": "a", "b": "b", "metric": "delivered_pps", "margin": 0.1, "blocks": [9, 1]}]
+SIDE = {"factor": 1.0, "metric": "delivered_pps", "point": None}
+EXPECTED = {"text": "delivered_pps > 1", "left": SIDE, "op": ">", "right": {"factor": 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -321,6 +323,9 @@ BLOCKS = [{"a": "a", "b": "b", "metric": "delivered_pps", "margin": 0.1, "blocks
         ("repetitions", 10_000),
         ("compare", BLOCKS),
         ("compare", [{**BLOCKS[0], "blocks": []}]),
+        ("compare", [{**BLOCKS[0], "blocks": [1]}] * 10),
+        ("compare", [{**BLOCKS[0], "metric": f"m{n}", "blocks": [1]} for n in range(10)]),
+        ("expect", [EXPECTED] * 10),
     ],
 )
 def test_a_header_that_can_not_be_is_reported(
@@ -328,6 +333,7 @@ def test_a_header_that_can_not_be_is_reported(
 ) -> None:
     """Its paths are shown, and its trials are counted, before there is any."""
     monkeypatch.setattr(records, "TRIALS_MAX", 9_999)
+    monkeypatch.setattr(records, "ANSWERS_MAX", 9)
     file = written(tmp_path) / RUN_FILE
     header, *rest = file.read_text().splitlines()
     plain = json.loads(header)

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from udpbench import units
-from udpbench.definition.problems import did_you_mean
+from udpbench.definition.problems import as_yaml, did_you_mean
 from udpbench.definition.values import refusal
 from udpbench.metrics import METRICS, SEARCHED, goal_of, is_metric, unit_of, with_goal
 from udpbench.model import (
@@ -41,8 +41,11 @@ KNOWN = (*METRICS, *LEDGER_STAGES)
 _OPERATORS = re.compile(r"(<=|>=|==|!=|<|>)")
 
 
-def parse(text: str, known_points: Collection[str]) -> Expectation:
-    """Return the expectation that a text describes; raises a Refusal."""
+def parse(text: str, known_points: Collection[str], helpful: bool = True) -> Expectation:
+    """Return the expectation that a text describes; raises a Refusal.
+
+    One that is ``helpful`` says what may be meant, which takes longer than all else.
+    """
     parts = _OPERATORS.split(text)
     if len(parts) != 3:
         what = "not an expectation" if len(parts) < 3 else "more than one comparison"
@@ -51,7 +54,7 @@ def parse(text: str, known_points: Collection[str]) -> Expectation:
     metric = _metric_of(left) or _metric_of(right)
     if metric is None:
         raise refusal("compares two numbers", "", "name a metric, for example delivered_pps")
-    sides = [_side(side, metric, known_points) for side in (left, right)]
+    sides = [_side(side, metric, known_points, helpful) for side in (left, right)]
     operator: Any = op
     return Expectation(text, sides[0], operator, sides[1])
 
@@ -80,7 +83,7 @@ def _metric_of(text: str) -> str | None:
     return match.group("metric") if match is not None else None
 
 
-def _side(text: str, metric: str, known_points: Collection[str]) -> Side:
+def _side(text: str, metric: str, known_points: Collection[str], helpful: bool) -> Side:
     number = _NUMBER.match(text)
     if number is not None:
         value = _number(number.group("number"), number.group("unit"), metric)
@@ -91,10 +94,12 @@ def _side(text: str, metric: str, known_points: Collection[str]) -> Side:
         raise refusal(f"{text or 'nothing'} is not a side of an expectation", limit)
     name, point = _with_goal(match.group("metric"), match.group("point"))
     if not is_metric(name) and name not in KNOWN:
-        raise refusal(f"unknown metric {name}", "", did_you_mean(name, KNOWN))
+        step = did_you_mean(name, KNOWN) if helpful else ""
+        raise refusal(f"unknown metric {as_yaml(name)}", "", step)
     if point is not None and point not in known_points:
-        step = did_you_mean(point, [p for p in known_points if p]) or "leave the brackets out"
-        raise refusal(f"no point is called {point}", "", step)
+        near = did_you_mean(point, [p for p in known_points if p]) if helpful else ""
+        step = near or "leave the brackets out"
+        raise refusal(f"no point is called {as_yaml(point)}", "", step)
     return Side(_factor(match.group("factor")), name, point)
 
 

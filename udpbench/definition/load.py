@@ -42,10 +42,11 @@ from udpbench.definition.named_files import ReadScope, scope_of, text_scope
 from udpbench.definition.overrides import Override, PointTree
 from udpbench.definition.problems import Place, Tree, at, did_you_mean, raise_all
 from udpbench.definition.values import NAMED, refusal_parts
-from udpbench.errors import InputError, Problem
+from udpbench.errors import SHOWN_PROBLEMS, InputError, Problem
 from udpbench.folder import real_path
 from udpbench.host_settings import Settings
 from udpbench.model import (
+    ANSWERS_MAX,
     TRIALS_MAX,
     Expectation,
     Experiment,
@@ -62,6 +63,8 @@ _QUESTION = re.compile(r"^(question|'question'|\"question\")\s*:", re.MULTILINE)
 MAX_EXTENDS = 8
 MOST_CHARACTERS = 2**26
 """Of payloads and commands of all points together, each of which a run folder repeats."""
+MANY_PROBLEMS = 1000
+"""Beyond it no further point is looked at: each may have thousands, of which few are shown."""
 T = TypeVar("T")
 
 
@@ -316,21 +319,12 @@ def _experiment(
     if problems:
         raise_all([*problems, *file_schema.check(tree, ExperimentFile)[1]])
     points, problems = override.points(tree)
-    trials: list[Trial] = []
-    head: ExperimentFile | None = None
-    known: dict[Any, Any] = {}
-    for point in points:
-        file, wrong = file_schema.check(point.tree, ExperimentFile)
-        problems += wrong
-        if file is not None:
-            trial = _sharing(_trial(file, point, name, path), known)
-            trials.append(trial)
-            head = head or file
-            problems += lab_rules.point_contradictions(point.tree, trial)
+    specs = whole_file.compare if whole_file is not None else []
+    raise_all([*problems, *_too_many_answers(tree, len(points), len(specs))])
+    head, trials, problems = _checked(points, name, path)
     problems += _base_source(tree)
     expectations, wrong = _expectations(tree, [point.name for point in points])
     problems += wrong
-    specs = whole_file.compare if whole_file is not None else []
     problems += search_rules.in_whole(tree, trials)
     search = trials[0].search if trials else None
     goals = search.goals if search is not None else None
@@ -359,6 +353,39 @@ def _experiment(
     raise_all(_too_long(tree, trials))
     raise_all(_too_many([experiment], tree.place(("repetitions",))))
     return experiment
+
+
+def _checked(
+    points: Sequence[PointTree], name: str, path: str
+) -> tuple[ExperimentFile | None, list[Trial], list[Problem]]:
+    """Return what the first valid point says of them all, each valid point, and every problem."""
+    trials: list[Trial] = []
+    problems: list[Problem] = []
+    head: ExperimentFile | None = None
+    known: dict[Any, Any] = {}
+    for point in points:
+        file, wrong = file_schema.check(point.tree, ExperimentFile)
+        problems += wrong
+        if file is not None:
+            trial = _sharing(_trial(file, point, name, path), known)
+            trials.append(trial)
+            head = head or file
+            problems += lab_rules.point_contradictions(point.tree, trial)
+        if len(problems) > 2 * MANY_PROBLEMS:
+            problems = list(dict.fromkeys(problems))
+            if len(problems) > MANY_PROBLEMS:
+                raise_all(problems)
+    return head, trials, problems
+
+
+def _too_many_answers(tree: Tree, points: int, specs: int) -> Iterator[Problem]:
+    """Yield a problem if there is more to answer than can be; each point has most answers."""
+    texts = tree.data.get("expect", [])
+    answers = specs + (len(texts) if isinstance(texts, list) else 0)
+    if points * answers > ANSWERS_MAX:
+        what = f"{answers} expectations and comparisons at {points} points are too many"
+        limit = f"at most {ANSWERS_MAX} for all points"
+        yield tree.problem(("expect" if texts else "compare",), what, limit, "sweep or expect less")
 
 
 def _undecidable(tree: Tree, experiment: Experiment) -> Iterator[Problem]:
@@ -458,10 +485,11 @@ def _settings(block: RoleSettings) -> dict[Role, Settings]:
 
 def _expectations(tree: Tree, points: list[str]) -> tuple[tuple[Expectation, ...], list[Problem]]:
     expectations, problems = [], []
+    known = dict.fromkeys(points)
     texts = tree.data.get("expect", [])
     for i, text in enumerate(texts if isinstance(texts, list) else []):
         try:
-            expectations.append(expect.parse(str(text), points))
+            expectations.append(expect.parse(str(text), known, len(problems) < SHOWN_PROBLEMS))
         except ValueError as error:
             problems.append(tree.problem(("expect", i), *refusal_parts(error)))
     return tuple(expectations), problems

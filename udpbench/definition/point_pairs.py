@@ -5,11 +5,11 @@ Knows only names; ``analysis`` compares.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from udpbench.definition.overrides import PointTree
 from udpbench.definition.problems import KeyPath, Tree, did_you_mean
-from udpbench.errors import Problem
+from udpbench.errors import SHOWN_PROBLEMS, Problem
 from udpbench.metrics import margin_of
 from udpbench.model import CompareSpec, PointPair
 
@@ -20,12 +20,15 @@ def resolve(
     """Return a pair for each combination of the keys that a comparison leaves open."""
     problems: list[Problem] = []
     resolved: list[PointPair] = []
+    names = dict.fromkeys([*(part for p in points for part in p.parts), *(p.name for p in points)])
+    known = [name for name in names if name]
     for i, spec in enumerate(specs):
         where: KeyPath = (
             ("compare", i) if isinstance(tree.value(("compare",)), list) else ("compare",)
         )
         a, b = (_open_keys(points, name) for name in (spec.a, spec.b))
-        problems += _wrong(tree, where, spec, points)
+        near = known if len(problems) < SHOWN_PROBLEMS else []
+        problems += _wrong(tree, where, spec, {"a": a, "b": b}, near)
         if spec.blocks != specs[0].blocks:
             what = "the comparisons of an experiment have the same blocks"
             step = "they are decided together: write the same number in each"
@@ -38,15 +41,16 @@ def resolve(
 
 
 def _wrong(
-    tree: Tree, where: KeyPath, spec: CompareSpec, points: Sequence[PointTree]
+    tree: Tree,
+    where: KeyPath,
+    spec: CompareSpec,
+    sides: Mapping[str, Mapping[tuple[str, ...], str]],
+    known: Sequence[str],
 ) -> Iterator[Problem]:
-    known = list(
-        dict.fromkeys([*(part for p in points for part in p.parts), *(p.name for p in points)])
-    )
-    sides = {key: _open_keys(points, getattr(spec, key)) for key in ("a", "b")}
+    """Yield what keeps two sides from being compared; without ``known``, not what is meant."""
     for key, side in sides.items():
         if not side:
-            step = did_you_mean(getattr(spec, key), known) if any(known) else "sweep something"
+            step = did_you_mean(getattr(spec, key), known) or "sweep something"
             yield tree.problem((*where, key), "no point has this name", "", step)
     a, b = sides.values()
     if spec.a == spec.b:
@@ -58,7 +62,7 @@ def _wrong(
         yield tree.problem((*where, "b"), "a and b leave different keys open", limit, step)
 
 
-def _listed(side: dict[tuple[str, ...], str]) -> str:
+def _listed(side: Mapping[tuple[str, ...], str]) -> str:
     first, *others = [",".join(rest) or "no other key" for rest in side]
     return f"{first} and {len(others)} more" if others else first
 

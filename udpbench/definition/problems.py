@@ -6,7 +6,7 @@ Knows no keys and no meanings; the other modules of this room report through it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,10 @@ from udpbench.errors import InputError, Problem
 
 KeyPath = tuple[str | int, ...]
 SHOWN_CHARACTERS = 60
+SIMILAR_NAMES, SIMILAR_CHARACTERS = 128, 64
+"""Of names that a misspelt word is compared with: 64 names of 64 characters take 20 ms, 500 of 185
+letters took 4 s."""
+LISTED_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -105,11 +109,23 @@ def as_yaml(value: Any) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the next step for an unknown word: similar words, words it begins, or all known."""
     names = list(known)
-    near = difflib.get_close_matches(word[:200], names, n=1)
+    few = names if len(names) <= SIMILAR_NAMES else ()
+    short = [name for name in few if len(name) <= SIMILAR_CHARACTERS]
+    near = difflib.get_close_matches(word[:SIMILAR_CHARACTERS], short, n=1)
     near = near or [name for name in names if len(word) > 2 and name.startswith(word)]
     if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"known: {', '.join(names)}" if names else ""
+        return f"did you mean {_listed(near, ' or ')}?"
+    return f"known: {_listed(names, ', ')}" if names else ""
+
+
+def _listed(names: Sequence[str], between: str) -> str:
+    """Return names in words, as many as a line has room for."""
+    text, *others = map(as_yaml, names)
+    for place, name in enumerate(others):
+        if len(text) + len(name) > LISTED_CHARACTERS:
+            return f"{text} and {len(others) - place} more"
+        text += between + name
+    return text
 
 
 def raise_all(problems: Iterable[Problem]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from definition_fixture import loaded, refused
 
-from udpbench.definition import overrides
+from udpbench.definition import load, overrides, problems
+from udpbench.errors import SHOWN_PROBLEMS
 from udpbench.model import LOOKS, Expectation, PointPair, Side
 
 
@@ -313,6 +316,53 @@ def test_a_comparison_is_made_for_each_combination_that_is_left_open(
     assert [PointPair(a, b, "delivered_pps", 0.03, LOOKS) for a, b in pairs] == list(
         experiment.compare
     )
+
+
+def test_few_misspelt_names_are_compared_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of 500 long names was meant took 4 s for each error."""
+    compared: list[int] = []
+    near = difflib.get_close_matches
+
+    def counted(word: str, names: Sequence[str], n: int) -> list[str]:
+        compared.append(len(word) * sum(map(len, names)))
+        return near(word, names, n)
+
+    monkeypatch.setattr(problems.difflib, "get_close_matches", counted)
+    for key, count, wrong in (("b" * 185, 300, "x" * 200), ("batch", 120, "bacth"), ("a", 50, "b")):
+        swept = f"sweep: {{settings.receiver.sysctl.net.core.{key}: {[*range(count)]}}}"
+        pairs = [f"{{a: {wrong}={n}, b: {wrong}={n + 1}}}" for n in range(60)]
+        expected = [f"'received_packets[{wrong}={n}] > 1'" for n in range(100)]
+        for asked in (f"expect: [{', '.join(expected)}]", f"compare: [{', '.join(pairs)}]"):
+            compared.clear()
+            messages = refused(swept, asked)
+            assert SHOWN_PROBLEMS + 1 == len(messages)
+            assert max(map(len, messages)) < 2000
+            named = [each for each in compared if each]
+            assert len(named) <= SHOWN_PROBLEMS + 1
+            assert max(compared) <= 64 * 64 * 128
+
+
+def test_more_answers_than_can_be_are_refused(golden: Any) -> None:
+    """Half a million took 150 s and 428 MB of whoever showed them."""
+    swept = f"sweep: {{send.batch: {[*range(1, 501)]}}}"
+    expected = ", ".join(f"delivered_pps > {n}" for n in range(66))
+    pairs = ", ".join(["{a: batch=1, b: batch=2}"] * 66)
+    golden.check([*refused(swept, f"expect: [{expected}]"), *refused(swept, f"compare: [{pairs}]")])
+    fewer = expected.rpartition(",")[0]
+    assert 65 == len(loaded(swept, f"expect: [{fewer}]").expect)
+
+
+def test_where_each_point_has_many_problems_the_first_points_are_looked_at() -> None:
+    """Those of thousands of points are not shown anyway."""
+    keys = [f"key{n}: 1" for n in range(100)]
+    looked: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        check = load.file_schema.check
+        patch.setattr(load.file_schema, "check", lambda *of: (looked.append(of), check(*of))[1])
+        varied = [f"  v{n}: {{wrong{n}: 1}}" for n in range(2000)]
+        messages = refused(*keys, "variants:", *varied)
+    assert SHOWN_PROBLEMS + 1 == len(messages)
+    assert len(looked) < 1500
 
 
 def test_a_point_of_many_keys_is_looked_up_by_its_name() -> None:

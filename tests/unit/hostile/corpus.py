@@ -227,6 +227,23 @@ def _endless_repetitions(data: bytes) -> bytes:
     return json.dumps(header).encode() + b"\n"
 
 
+def _many_answers(data: bytes) -> bytes:
+    """Return a header alone, whose expectations are compared at each of its points."""
+    header = json.loads(data.splitlines()[0])
+    (of,) = header["experiments"]
+    of["points"] = [{**of["points"][0], "point": f"a={number}"} for number in range(500)]
+    of["expect"] = [
+        {
+            "text": f"{number}",
+            "left": {"factor": 1.0, "metric": "delivered_pps", "point": None},
+            "op": ">",
+            "right": {"factor": 1.0 + number, "metric": "delivered_pps", "point": "a=1"},
+        }
+        for number in range(1000)
+    ]
+    return json.dumps(header).encode() + b"\n"
+
+
 def _unfinished(data: bytes, place: tuple[Any, ...], value: str) -> bytes:
     """Return a run that lacks trials and could be resumed, with another value in its header."""
     lab = json.dumps(load_lab("local").text)
@@ -323,6 +340,7 @@ def runs() -> Iterator[tuple[str, Case]]:
     for label, change in {
         "sessions": _sessions,
         "repetitions": _endless_repetitions,
+        "answers": _many_answers,
         "folder-nul": partial(_unfinished, place=("working_folder",), value='"/a\\u0000b"'),
         "path-long": partial(
             _unfinished, place=("experiments", 0, "path"), value=f'"/{"x" * 5000}"'
@@ -718,6 +736,10 @@ DEFINITIONS = {
     "compared-keys": WHY
     + "compare: {a: naive, b: other, metric: delivered_pps}\nsweep:\n"
     + "".join(f"  settings.receiver.sysctl.net.core.a{n}: [1]\n" for n in range(64)),
+    "misspelt-points": WHY
+    + f"sweep: {{settings.receiver.sysctl.net.core.{'ab' * 90}: [{','.join(map(str, range(500)))}]}}\n"
+    + "expect:\n"
+    + "".join(f"  - received_packets[{'ba' * 90}={n}] > 1\n" for n in range(65)),
     "long-size": WHY + f"traffic: {{size: {'9' * 4000}B}}\n",
     "long-number": WHY + f"traffic: {{size: {'9' * 200_000}}}\n",
     "exponent": WHY + "duration: 1e400s\n",
