@@ -125,6 +125,8 @@ SEEN_MAX = 32
 """Of states and system calls in which a thread was seen."""
 STRANGERS_MAX = 16
 """Sockets of others at the traffic's ports that are listed of one host at one time."""
+ADDRESSES_MAX = 2**12
+"""Of one host, and of each list."""
 LENGTHS = {
     "values": SWEPT_MAX,
     "counters": COUNTERS_MAX,
@@ -133,7 +135,7 @@ LENGTHS = {
     **dict.fromkeys(("cpus", "cpus_seen", "by_cpu_ns"), CPUS_MAX),
     **dict.fromkeys(("numa_nodes", "siblings", "cache_siblings"), CPUS_MAX),
     **dict.fromkeys(("queue_cpus", "queue_irqs", "tx_queue_irqs", "processes", "stats"), 2**16),
-    **dict.fromkeys(("addresses", "listed"), 2**12),
+    **dict.fromkeys(("addresses", "listed"), ADDRESSES_MAX),
     "strangers": STRANGERS_MAX,
 }
 """Field of a record or a reply → most entries of it, and of each list in it."""

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
+from ipaddress import IPv4Interface, IPv6Interface
+
+from udpbench.model import ADDRESSES_MAX
 
 MAX_CPU = 4095
 _DIGITS = r"[0-9]{1,6}"
@@ -65,21 +69,44 @@ def addresses_of(text: str) -> tuple[str, ...]:
 
     A range of IPv6 addresses is hexadecimal: ``fd00::1-14/64`` has twenty.
     """
+    first, count = _range_of(text)
+    if count == 1:
+        return (str(first),)
+    return tuple(f"{first.ip + place}/{first.network.prefixlen}" for place in range(count))
+
+
+@lru_cache(maxsize=1024)
+def address_count(text: str) -> int:
+    """Return how many addresses a text has, each of which may be a host's; ValueError if not."""
+    return _range_of(text)[1]
+
+
+def _range_of(text: str) -> tuple[IPv4Interface | IPv6Interface, int]:
+    """Return the first address of a text, and how many follow each other from it on."""
     match = _ADDRESS_RANGE.match(text)
     match_6 = _ADDRESS_RANGE_6.match(text)
     if match is not None:
         low, high = int(match.group(2)), int(match.group(3))
         if not 0 <= low <= high <= 255:
             raise ValueError("not a range of addresses; lower number first, at most 255")
-        addresses = [f"{match.group(1)}.{i}/{match.group(4)}" for i in range(low, high + 1)]
+        ends = [f"{match.group(1)}.{i}/{match.group(4)}" for i in (low, high)]
     elif match_6 is not None:
         low, high = int(match_6.group(2), 16), int(match_6.group(3), 16)
         if not low <= high:
             raise ValueError("not a range of addresses; lower number first, in hexadecimal")
-        addresses = [f"{match_6.group(1)}{i:x}/{match_6.group(4)}" for i in range(low, high + 1)]
+        ends = [f"{match_6.group(1)}{i:x}/{match_6.group(4)}" for i in (low, high)]
     else:
-        addresses = [text]
-    return tuple(_interface_address(part) for part in addresses)
+        low = high = 0
+        ends = [text]
+    first, *others = map(_interface_address, ends)
+    # Of a range across networks two in the middle are the last and the first of theirs.
+    edged = first.version == 4 and first.network.num_addresses > 2
+    if edged and any(last.network != first.network for last in others):
+        raise _edge()
+    if high - low >= ADDRESSES_MAX:
+        what = f"{high - low + 1} addresses are too many for a host"
+        raise ValueError(f"{what}; at most {ADDRESSES_MAX}")
+    return first, high - low + 1
 
 
 def parse_route(text: str) -> str:
@@ -110,7 +137,11 @@ def parse_neighbour(text: str) -> str:
         raise ValueError(f"{ip} is not an address; {example}") from None
 
 
-def _interface_address(text: str) -> str:
+def _edge() -> ValueError:
+    return ValueError("the network or broadcast address; use one in between")
+
+
+def _interface_address(text: str) -> IPv4Interface | IPv6Interface:
     example = "write for example 192.168.254.1/24 or 192.168.254.1-20/24"
     if "/" not in text:
         raise ValueError(f"the prefix length is missing; {example}")
@@ -123,5 +154,5 @@ def _interface_address(text: str) -> str:
         raise ValueError("not the address of a host; use a unicast address")
     edges = (network.network_address, network.broadcast_address)
     if network.num_addresses > 2 and ip.version == 4 and ip in edges:
-        raise ValueError("the network or broadcast address; use one in between")
-    return str(address)
+        raise _edge()
+    return address

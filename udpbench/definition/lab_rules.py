@@ -6,8 +6,10 @@ Every rule is a generator of problems over one validated point or lab.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any, Literal
 
 from udpbench import units
@@ -15,14 +17,19 @@ from udpbench.definition import losses, search_rules, traffic_rules
 from udpbench.definition.binding.bind import MAX_FLOWS, flow_count
 from udpbench.definition.binding.host_block import routed_to
 from udpbench.definition.binding.worker_cpus import depends_on_queues
-from udpbench.definition.endpoints import addresses_of, parse_to
+from udpbench.definition.endpoints import address_count, addresses_of, parse_to
+from udpbench.definition.file_keys import LabFile
 from udpbench.definition.lab_limits import beyond_lab
 from udpbench.definition.problems import KeyPath, Place, Tree, at, raise_all
 from udpbench.differences import key_of
 from udpbench.errors import Problem
 from udpbench.host_settings import Settings, set_keys
-from udpbench.model import HEADER_BYTES, SECOND_NS, Experiment, Lab, Role, Trial
+from udpbench.model import ADDRESSES_MAX, HEADER_BYTES, SECOND_NS, Experiment, Lab, Role, Trial
 
+LAB_ADDRESSES_MAX = 2**14
+POINTS_ADDRESSES_MAX = 2**20
+"""Of the hosts at all points of an experiment: each is a setting of each point."""
+LISTED = 8
 OWN_AGENTS = ("bridge", "machine")
 """Agents of a built-in lab besides those of its hosts (control/agents.py)."""
 
@@ -156,6 +163,8 @@ def _settings(tree: Tree, block: Settings, path: KeyPath, role: Role) -> Iterato
     if block.qdisc is not None and len(set_keys(block.qdisc)) != 1:
         limit = "one of tbf, pfifo, bfifo"
         yield tree.problem((*path, "qdisc"), "a device has one root queue", limit)
+    count = sum(map(address_count, block.addresses or ()))
+    yield from _crowded(tree, (*path, "addresses"), count, ADDRESSES_MAX)
     for i, path_in_block in enumerate(block.optional or []):
         if not _is_set(block, path_in_block):
             step = "name a path that this block sets, such as ethtool.features.rx-gro"
@@ -234,6 +243,7 @@ def refuse_together(experiments: Iterable[Experiment], lab: Lab) -> None:
 
     Trials that will be skipped for their ``needs`` are left out.
     """
+    raise_all(_many_together(experiments, lab))
     problems: list[Problem] = []
     for experiment in experiments:
         for trial in experiment.points:
@@ -242,6 +252,26 @@ def refuse_together(experiments: Iterable[Experiment], lab: Lab) -> None:
                     problems += rule(Place(experiment.path), trial, lab)
         problems += beyond_lab(experiment, lab)
     raise_all(problems)
+
+
+def _many_together(experiments: Iterable[Experiment], lab: Lab) -> Iterator[Problem]:
+    """Yield a problem if the hosts' addresses at all points are more than can be looked at."""
+    blocks = [block for host in lab.hosts for block in (lab.settings.get(host.role), host.settings)]
+    own = sum(len(host.addresses) for host in lab.hosts)
+    own += sum(address_count(text) for block in blocks if block for text in block.addresses or ())
+    for experiment in experiments:
+        total = own * len(experiment.points) + sum(
+            address_count(text)
+            for trial in experiment.points
+            for block in trial.settings.values()
+            for text in block.addresses or ()
+        )
+        if total > POINTS_ADDRESSES_MAX:
+            what = (
+                f"{len(experiment.points)} points have {total} addresses on the hosts of {lab.name}"
+            )
+            limit = f"at most {POINTS_ADDRESSES_MAX}"
+            yield at(Place(experiment.path), "sweep", what, limit, "sweep less, or list fewer")
 
 
 def _routed_anywhere(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
@@ -254,33 +284,69 @@ def _routed_anywhere(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
 
 
 def _unreachable(tree: Tree, lab: Lab) -> Iterator[Problem]:
-    own_networks = [
-        [ipaddress.ip_interface(address).network for address in host.addresses]
-        for host in lab.senders
-    ]
-    behind = [ipaddress.ip_network(text) for host in lab.senders for text in routed_to(lab, host)]
-    firsts = [
-        next((network for network in networks if network.version == version), None)
-        for networks in own_networks
-        for version in (4, 6)
-    ]
-    for i, host in enumerate(lab.receivers):
-        for version in (4, 6):
-            networks = {first for first in firsts if first is not None and first.version == version}
+    firsts = set()
+    for host in lab.senders:
+        own = [ipaddress.ip_interface(address).network for address in host.addresses]
+        firsts |= {next((each for each in own if each.version == v), None) for v in (4, 6)}
+    routed = {text for host in lab.senders for text in routed_to(lab, host)}
+    behind = _starts(map(ipaddress.ip_network, routed))
+    for version in (4, 6):
+        networks = [each for each in firsts if each is not None and each.version == version]
+        for i, host in enumerate(lab.receivers):
             ips = [ipaddress.ip_interface(address).ip for address in host.addresses]
             outside = [
                 ip
                 for ip in ips
                 if ip.version == version
                 and any(ip not in network for network in networks)
-                and not any(ip in network for network in behind)
+                and not _is_within(ip, behind)
             ]
             if outside:
-                limit = ", ".join(sorted(str(network) for network in networks))
+                limit = ", ".join(sorted(map(str, networks))[:LISTED])
                 more = f" and {len(outside) - 1} more are" if len(outside) > 1 else " is"
                 what = f"{outside[0]}{more} outside the sender's network"
                 step = "use addresses of one network, or add theirs to settings.sender.routes"
                 yield tree.problem(("receiver", i, "addresses"), what, limit, step)
+
+
+def _starts(networks: Iterable[IPv4Network | IPv6Network]) -> dict[tuple[int, int], set[int]]:
+    """Return (version, prefix length) → first addresses: there may be thousands of networks."""
+    starts: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for network in networks:
+        starts[network.version, network.prefixlen].add(int(network.network_address))
+    return starts
+
+
+def _is_within(
+    ip: IPv4Address | IPv6Address, starts: Mapping[tuple[int, int], Collection[int]]
+) -> bool:
+    return any(
+        int(ip) >> rest << rest in known
+        for (version, length), known in starts.items()
+        if version == ip.version
+        for rest in [ip.max_prefixlen - length]
+    )
+
+
+def too_many_addresses(tree: Tree, file: LabFile) -> Iterator[Problem]:
+    """Yield each host that has more addresses than it may, and a lab that does, unexpanded."""
+    counts = {
+        (role, i, "addresses"): sum(map(address_count, host.addresses))
+        for role, hosts in (("sender", file.sender), ("receiver", file.receiver))
+        for i, host in enumerate(hosts)
+        if host.addresses != "existing"
+    }
+    for where, count in counts.items():
+        yield from _crowded(tree, where, count, ADDRESSES_MAX)
+    if sum(counts.values()) > LAB_ADDRESSES_MAX:
+        what = f"{sum(counts.values())} addresses are too many for a lab"
+        yield tree.problem((), what, f"at most {LAB_ADDRESSES_MAX}", "list fewer")
+
+
+def _crowded(tree: Tree, where: KeyPath, count: int, most: int) -> Iterator[Problem]:
+    if count > most:
+        what = f"{count} addresses are too many for a host"
+        yield tree.problem(where, what, f"at most {most}", "list fewer")
 
 
 def expanded_addresses(texts: Literal["existing"] | list[str]) -> tuple[str, ...]:

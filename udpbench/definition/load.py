@@ -180,6 +180,7 @@ def lab_of(text: str, path: Path) -> Lab:
     tree, problems = yaml_reader.survey(text, shipped.shown_as(path))
     file, wrong = file_schema.check(tree, LabFile)
     raise_all([*problems, *wrong])
+    raise_all(lab_rules.too_many_addresses(tree, cast(LabFile, file)))
     lab = _lab(cast(LabFile, file), path.stem, str(path), text)
     raise_all(lab_rules.lab_contradictions(tree, lab))
     return lab
@@ -484,7 +485,8 @@ def _settings(block: RoleSettings) -> dict[Role, Settings]:
 
 
 def _expectations(tree: Tree, points: list[str]) -> tuple[tuple[Expectation, ...], list[Problem]]:
-    expectations, problems = [], []
+    expectations: list[Expectation] = []
+    problems: list[Problem] = []
     known = dict.fromkeys(points)
     texts = tree.data.get("expect", [])
     for i, text in enumerate(texts if isinstance(texts, list) else []):

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from udpbench import units
 from udpbench.definition import published
 from udpbench.definition.endpoints import (
-    addresses_of,
+    address_count,
     parse_cpus,
     parse_neighbour,
     parse_ports,
@@ -524,7 +524,7 @@ NAMED: dict[str, Leaf] = {
     "extends": _pattern(r".*\S.*", "01-naive-and-pinned.yaml"),
     "name": _pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", "left"),
     "interface": Leaf({"type": "string"}, _interface),
-    "address": Leaf({"type": "string"}, _checked(addresses_of)),
+    "address": Leaf({"type": "string"}, _checked(address_count)),
     "neighbour": Leaf({"type": "string"}, _parsed(parse_neighbour)),
     "route": Leaf({"type": "string"}, _parsed(parse_route)),
     "governor": _pattern(r"[a-z_]{1,32}", "performance"),

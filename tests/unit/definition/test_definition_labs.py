@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
 from definition_fixture import write
 from golden import Golden
 
-from udpbench.definition import load
+from udpbench.definition import endpoints, lab_rules, load
 from udpbench.errors import InputError
 from udpbench.host_settings import Settings
 from udpbench.model import Connect
@@ -155,6 +156,77 @@ def test_a_lab_of_real_hosts_says_how_each_is_reached() -> None:
     assert [(False, (), True)] * 2 == [
         (lab.built_in, host.addresses, host.existing) for host in lab.hosts
     ]
+
+
+MANY = ", ".join(f"fd00:0:0:0:{n:x}::1-fff/64" for n in range(1, 3001))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("10.0.0.1-2/24", "fd00::0-ffff/64"),
+        ("10.0.0.1-2/24", "fd00::1-ffff/64"),
+        ("10.0.0.1-2/24", MANY),
+        ("cpus: 2-3", f"settings: {{addresses: [{MANY}]}}"),
+        ("mtu: 9000", f"addresses: [{MANY}]"),
+        ("receiver:", "receiver:\n" + "".join(
+            f"  - {{connect: namespace, interface: s{n}, addresses: ['fd00:{n:x}::1-1000/64']}}\n"
+            for n in range(5)
+        )),
+    ],
+)  # fmt: skip
+def test_a_host_has_so_many_addresses(
+    old: str, new: str, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line of a range took 11 s, and there may be thousands of lines."""
+    looked = []
+    known = endpoints._interface_address
+    monkeypatch.setattr(
+        endpoints, "_interface_address", lambda text: (looked.append(text), known(text))[1]
+    )
+    write(Path.cwd(), LAB.replace(old, new, 1), "lab.yaml")
+    with pytest.raises(InputError) as caught:
+        load.load_lab("lab.yaml")
+    assert len(looked) < 20_000
+    golden.check(str(caught.value).splitlines())
+
+
+def test_many_points_have_so_many_addresses_together(golden: Golden) -> None:
+    """Each is a setting of each point."""
+    write(Path.cwd(), LAB.replace("10.0.0.1-2/24", "10.0.0.1-2/24, fd00::1-ffe/64"), "lab.yaml")
+    write(Path.cwd(), f"question: Why?\nsweep: {{send.batch: {[*range(1, 301)]}}}\n")
+    lab = load.load_lab("lab.yaml")
+    with pytest.raises(InputError) as caught:
+        lab_rules.refuse_together(load.load_experiments(["x.yaml"]), lab)
+    golden.check(str(caught.value).splitlines())
+
+
+def test_a_range_has_no_networks_edge_inside() -> None:
+    """Only its ends are looked at."""
+    for text, count in (("10.0.0.1-14/28", 14), ("10.0.0.1-40/28", 0), ("10.0.0.0-3/31", 4)):
+        write(Path.cwd(), LAB.replace("10.0.0.9/24", text), "lab.yaml")
+        try:
+            endpoints.address_count(text)
+        except ValueError:
+            assert 0 == count
+        else:
+            assert count == endpoints.address_count(text) == len(endpoints.addresses_of(text))
+    assert ("fe80::1%x/64",) == endpoints.addresses_of("fe80::1%x/64")
+
+
+def test_networks_behind_routes_are_looked_up() -> None:
+    """Each address in each of thousands of networks took minutes."""
+    routes = ", ".join(f"10.{n >> 8}.{n & 255}.0/24 via 10.0.0.3" for n in range(256, 2256))
+    text = LAB.replace("{receiver:", f"{{sender: {{routes: [{routes}]}}, receiver:")
+    write(Path.cwd(), text.replace("10.0.0.1-2/24", "10.8.1.1-200/24"), "lab.yaml")
+    networks: list[int] = []
+    within = IPv4Network.__contains__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            IPv4Network, "__contains__", lambda of, ip: (networks.append(1), within(of, ip))[1]
+        )
+        assert 200 == len(load.load_lab("lab.yaml").receivers[0].addresses)
+    assert len(networks) <= 400
 
 
 def test_only_one_host_can_be_this_one() -> None:

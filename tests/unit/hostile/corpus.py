@@ -770,6 +770,9 @@ DEFINITIONS = {
     "large": WHY + "# x\n" * 100_000,
 }
 LABS = {
+    "addresses": "receiver: {connect: namespace, interface: r}\n"
+     "sender:\n  connect: namespace\n  interface: s\n  addresses:\n"
+    + "".join(f"  - fd00:0:0:0:{n:x}::1-ffff/64\n" for n in range(3000)),
     "no-hosts": "sender: []\nreceiver: []\n",
     "wrong": "sender: 5\nreceiver: {}\n",
     "many-hosts": "sender:\n" + "  - {connect: {ssh: a}, interface: e}\n" * 4000,
