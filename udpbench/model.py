@@ -117,6 +117,9 @@ TRIALS_MAX = 100_000
 ANSWERS_MAX = 2**15
 """Of an experiment: expectations and comparisons times points; half a million took 150 s and
 428 MB."""
+EXPECT_MAX = 1000
+"""Expectations of an experiment, each of which asks each of its trials: 2 ms of a thousand, a fifth
+of what judging a trial takes."""
 COUNTERS_MAX = 2**17
 """Of one host at one time; 64 queues with interrupts on each of 1024 CPUs are half of it."""
 THREADS_MAX = 64
@@ -137,6 +140,7 @@ LENGTHS = {
     **dict.fromkeys(("queue_cpus", "queue_irqs", "tx_queue_irqs", "processes", "stats"), 2**16),
     **dict.fromkeys(("addresses", "listed"), ADDRESSES_MAX),
     "strangers": STRANGERS_MAX,
+    "expect": EXPECT_MAX,
 }
 """Field of a record or a reply → most entries of it, and of each list in it."""
 NUMBERED = (

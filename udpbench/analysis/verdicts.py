@@ -8,11 +8,14 @@ tell", never "yes".
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate, islice, product
+from operator import attrgetter
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from udpbench.analysis.comparison.blocks import Claim, Judged, judge_claims
 from udpbench.analysis.comparison.comparisons import (
@@ -71,7 +74,9 @@ class _Comparison:
     pairs: tuple[tuple[Value, Value], ...]
     skipped: bool
     trials: tuple[tuple[str, str], ...] = ()
-    """For counts of two points, the trials of each pair: each of one with each of the other."""
+    """For counts of two points, the trials of each pair: those that decide, among all pairs."""
+    known: int = 0
+    """For counts of two points, pairs of a known count of one with one of the other."""
     lack: str = "nothing to compare"
     """What to say if no pair is known."""
     effect: str = ""
@@ -82,6 +87,36 @@ class _Comparison:
     """Of two points, the medians that are shown; the pair is the effect and 0."""
 
 
+class _Counted(NamedTuple):
+    """The least and the most that a count can be, and its trial."""
+
+    low: float
+    high: float
+    trial: str
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """A count in each trial of a point that ran to its end, valid or not."""
+
+    spans: tuple[Value, ...]
+    trials: tuple[str, ...]
+
+    @cached_property
+    def known(self) -> list[_Counted]:
+        both = zip(self.spans, self.trials, strict=True)
+        return [_Counted(*span, trial) for span, trial in both if span is not None]
+
+    @cached_property
+    def deciding(self) -> list[_Counted]:
+        """Those beyond which no other lies, the least exact and the first."""
+        if not self.known:
+            return []
+        ends = [attrgetter("low"), attrgetter("high")]
+        extremes = [of(self.known, key=end) for of in (min, max) for end in ends]
+        return [*extremes, max(self.known, key=lambda each: each.high - each.low), self.known[0]]
+
+
 @dataclass(frozen=True)
 class _Measured:
     """What the results of an experiment say."""
@@ -90,6 +125,16 @@ class _Measured:
     claims: dict[Claim, Judged]
     """Each two numbers that are compared block by block."""
     block_ns: int
+    _counts: dict[tuple[str, str], _Counts] = field(default_factory=dict)
+
+    def counts(self, point: Point, metric: str) -> _Counts:
+        """Return the counts of a point, which a thousand expectations may ask for."""
+        known = self._counts.get((point.name, metric))
+        if known is None:
+            trials = tuple(f"{point.name or 'all'} #{r.trial.repetition}" for r in point.done)
+            known = _Counts(tuple(_bounds(result, metric) for result in point.done), trials)
+            self._counts[point.name, metric] = known
+        return known
 
 
 def evaluate(experiment: Experiment, results: Sequence[Result]) -> tuple[Verdict, ...]:
@@ -195,11 +240,16 @@ def _compare(expectation: Expectation, name: str, measured: _Measured) -> _Compa
             return single
         return _by_blocks(single, Claim(*sides), measured)
     if a is not None and b is not None and a is not b:
-        pairs = tuple(product(_counts(left, a), _counts(right, b)))
-        return _Comparison(name, pairs, skipped, tuple(product(_trials(a), _trials(b))))
-    done = used[0].done if used else ()
-    pairs = tuple((_count(left, trial), _count(right, trial)) for trial in done)
-    return _Comparison(name, pairs, skipped)
+        counts = (measured.counts(a, left.metric or ""), measured.counts(b, right.metric or ""))
+        return _each_with_each(expectation, counts, _Comparison(name, (), skipped))
+    of = used[0]
+    spans = (
+        [_scaled(side, span) for span in measured.counts(of, side.metric).spans]
+        if side.metric is not None
+        else [(side.factor, side.factor)] * len(of.done)
+        for side in (left, right)
+    )
+    return _Comparison(name, tuple(zip(*spans, strict=True)), skipped)
 
 
 def _by_blocks(single: _Comparison, claim: Claim, measured: _Measured) -> _Comparison:
@@ -232,19 +282,84 @@ def _point(side: Side, name: str, by_name: dict[str, Point]) -> Point | None:
     return by_name[name if side.point is None else side.point] if side.metric is not None else None
 
 
-def _count(side: Side, result: Result) -> Value:
-    if side.metric is None:
-        return side.factor, side.factor
-    span = _bounds(result, side.metric)
-    return (side.factor * span[0], side.factor * span[1]) if span is not None else None
+def _scaled(side: Side, span: Value) -> Value:
+    if span is None:
+        return None
+    low, high = sorted(side.factor * end for end in span)
+    return low, high
 
 
-def _counts(side: Side, point: Point) -> list[Value]:
-    return [_count(side, result) for result in point.done]
+def _each_with_each(
+    expectation: Expectation, counts: tuple[_Counts, _Counts], plain: _Comparison
+) -> _Comparison:
+    """Return the comparison of each count of a point with each of the other."""
+    left, right = (
+        [
+            _Counted(*sorted((side.factor * low, side.factor * high)), trial)
+            for low, high, trial in (each.known if expectation.op == "!=" else each.deciding)
+        ]
+        for side, each in zip((expectation.left, expectation.right), counts, strict=True)
+    )
+    decisive = _decisive(expectation.op, left, right) if left and right else []
+    pairs: list[tuple[Value, Value]] = [((a.low, a.high), (b.low, b.high)) for a, b in decisive]
+    trials = [(a.trial, b.trial) for a, b in decisive]
+    spans = [each.spans for each in counts]
+    if all(spans) and any(None in each for each in spans):
+        pairs.append((None, None))
+        trials.append(("", ""))
+    known = len(counts[0].known) * len(counts[1].known)
+    return replace(plain, pairs=tuple(pairs), trials=tuple(trials), known=known)
 
 
-def _trials(point: Point) -> list[str]:
-    return [f"{point.name or 'all'} #{result.trial.repetition}" for result in point.done]
+def _decisive(
+    op: str, left: Sequence[_Counted], right: Sequence[_Counted]
+) -> list[tuple[_Counted, _Counted]]:
+    """Return few of all pairs: one at which a relation fails, or may fail, if it does at any."""
+    low, high = attrgetter("low"), attrgetter("high")
+    pairs = []
+    if op in ("<", "<=", "=="):
+        pairs += [
+            (max(left, key=low), min(right, key=high)),
+            (max(left, key=high), min(right, key=low)),
+        ]
+    if op in (">", ">=", "=="):
+        pairs += [
+            (min(left, key=high), max(right, key=low)),
+            (min(left, key=low), max(right, key=high)),
+        ]
+    if op == "==":
+        least_exact = [max(side, key=lambda each: each.high - each.low) for side in (left, right)]
+        pairs += [(least_exact[0], right[0]), (left[0], least_exact[1])]
+    return (
+        pairs
+        if pairs
+        else [*_equal(left, right), *_overlapping(left, right)] or [(left[0], right[0])]
+    )
+
+
+def _equal(
+    left: Sequence[_Counted], right: Sequence[_Counted]
+) -> Iterator[tuple[_Counted, _Counted]]:
+    """Yield a pair of equal counts that are exact, if there is one."""
+    exact = {each.low: each for each in right if each.low == each.high}
+    pairs = (
+        (each, exact[each.low]) for each in left if each.low == each.high and each.low in exact
+    )
+    yield from islice(pairs, 1)
+
+
+def _overlapping(
+    left: Sequence[_Counted], right: Sequence[_Counted]
+) -> Iterator[tuple[_Counted, _Counted]]:
+    """Yield a pair of counts that may be equal, if there is one."""
+    ranked = sorted(right, key=attrgetter("low"))
+    lows = [each.low for each in ranked]
+    reach = list(accumulate(ranked, lambda a, b: max(a, b, key=attrgetter("high"))))
+    for each in left:
+        below = bisect_right(lows, each.high)
+        if below and reach[below - 1].high >= each.low:
+            yield each, reach[below - 1]
+            return
 
 
 def _median(side: Side, point: Point | None) -> Value:
@@ -316,7 +431,8 @@ def _text(comparison: _Comparison, op: str, named: bool) -> str:
     holds, a, b, (left, right) = min(known, key=lambda pair: list(words).index(pair[0]))
     if not comparison.trials:
         return f"{head}{a} {words[holds]} {op} {b}"
-    how = f"; of {len(known)} pairs, each trial with each" if len(known) > 1 else ""
+    count = comparison.known
+    how = f"; of {count} pairs, each trial with each" if count > 1 else ""
     return f"{head}{a} [{left}] {words[holds]} {op} {b} [{right}]{how}"
 
 

@@ -47,6 +47,7 @@ from udpbench.folder import real_path
 from udpbench.host_settings import Settings
 from udpbench.model import (
     ANSWERS_MAX,
+    EXPECT_MAX,
     TRIALS_MAX,
     Expectation,
     Experiment,
@@ -382,7 +383,11 @@ def _checked(
 def _too_many_answers(tree: Tree, points: int, specs: int) -> Iterator[Problem]:
     """Yield a problem if there is more to answer than can be; each point has most answers."""
     texts = tree.data.get("expect", [])
-    answers = specs + (len(texts) if isinstance(texts, list) else 0)
+    expected = len(texts) if isinstance(texts, list) else 0
+    answers = specs + expected
+    if expected > EXPECT_MAX:
+        what, limit = f"{expected} expectations are too many", f"at most {EXPECT_MAX}"
+        yield tree.problem(("expect",), what, limit, "expect less")
     if points * answers > ANSWERS_MAX:
         what = f"{answers} expectations and comparisons at {points} points are too many"
         limit = f"at most {ANSWERS_MAX} for all points"

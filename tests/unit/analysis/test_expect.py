@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis import build
+from udpbench.analysis import verdicts
 from udpbench.analysis.comparison.blocks import judge_claims
 from udpbench.analysis.comparison.comparisons import compare_points
 from udpbench.analysis.judge import judge
 from udpbench.analysis.verdicts import Verdict, evaluate
-from udpbench.model import Finding, PointPair, Result, Side
+from udpbench.model import Expectation, Finding, PointPair, Result, Side
 
 POINTS = (build.trial("one"), build.trial("two"))
 
@@ -75,7 +80,7 @@ CABLED = [
         (TWO, "lost_packets[two] < 300", "no", "300 is not < 300"),
         # Of two points each trial is compared with each, and a pair is told that can be found.
         (TWO, "lost_packets[two] < lost_packets[one]", "yes",
-         "100 [two #1] is < 500 [one #1]; of 4 pairs, each trial with each"),
+         "300 [two #2] is < 400 [one #2]; of 4 pairs, each trial with each"),
         ([*TWO[:3], result("two", 550, 2)], "lost_packets[two] < lost_packets[one]", "no",
          "450 [two #2] is not < 400 [one #2]; of 4 pairs, each trial with each"),
         (TWO[:3], "lost_packets[two] > lost_packets[one]", "no",
@@ -198,6 +203,32 @@ def test_losses_of_two_points_are_compared_by_their_difference(golden: Any) -> N
     (verdict,) = evaluate(build.experiment(of, points=POINTS), results)
     assert "yes" == verdict.answer
     golden.check(verdict.measured)
+
+
+COUNTS = st.lists(st.one_of(st.none(), st.tuples(st.integers(0, 4), st.integers(0, 2))), max_size=5)
+
+
+@given(COUNTS, COUNTS, st.sampled_from([1.0, 0.5, -1.0]))
+@pytest.mark.parametrize("op", verdicts.OPERATORS)
+def test_few_pairs_decide_as_all_of_them(
+    op: Any, left: list[tuple[int, int] | None], right: list[tuple[int, int] | None], factor: float
+) -> None:
+    """Counts, exact or within bounds, or unknown: each with each, 600 of each side took minutes."""
+    spans = [
+        tuple(None if each is None else (float(each[0]), float(sum(each))) for each in side)
+        for side in (left, right)
+    ]
+    a, b = (verdicts._Counts(side, ("",) * len(side)) for side in spans)
+    expected = Expectation("x", Side(factor, "link", "one"), op, Side(1.0, "link", "two"))
+    plain = verdicts._Comparison("", (), skipped=False)
+    few = verdicts._each_with_each(expected, (a, b), plain)
+    scaled = [verdicts._scaled(expected.left, span) for span in spans[0]]
+    every = replace(plain, pairs=tuple(product(scaled, spans[1])))
+    assert verdicts._answer(expected, every) == verdicts._answer(expected, few)
+    assert len(few.pairs) <= 7
+    texts = [verdicts._text(each, op, named=False) for each in (every, few)]
+    for word in (" is not ", " may or may not be ", "nothing"):
+        assert (word in texts[0]) == (word in texts[1])
 
 
 def test_expectations_and_comparisons_are_one_family() -> None:

@@ -347,7 +347,13 @@ def test_more_answers_than_can_be_are_refused(golden: Any) -> None:
     swept = f"sweep: {{send.batch: {[*range(1, 501)]}}}"
     expected = ", ".join(f"delivered_pps > {n}" for n in range(66))
     pairs = ", ".join(["{a: batch=1, b: batch=2}"] * 66)
-    golden.check([*refused(swept, f"expect: [{expected}]"), *refused(swept, f"compare: [{pairs}]")])
+    golden.check(
+        [
+            *refused(swept, f"expect: [{expected}]"),
+            *refused(swept, f"compare: [{pairs}]"),
+            *refused(f"expect: [{', '.join(f'delivered_pps > {n}' for n in range(1001))}]"),
+        ]
+    )
     fewer = expected.rpartition(",")[0]
     assert 65 == len(loaded(swept, f"expect: [{fewer}]").expect)
 

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -227,12 +227,51 @@ def _endless_repetitions(data: bytes) -> bytes:
     return json.dumps(header).encode() + b"\n"
 
 
-def _many_answers(data: bytes) -> bytes:
-    """Return a header alone, whose expectations are compared at each of its points."""
+def _trials(data: bytes, count: int, values: Sequence[int]) -> list[bytes]:
+    """Return the records of a run's only trial again and again, at points a=1 and so on."""
+    lines = []
+    for value in values:
+        plain = json.loads(data.splitlines()[1])
+        plain["record"]["trial"]["point"] = f"a={value}"
+        line = json.dumps(plain).encode()
+        lines += [line.replace(b'"repetition": 1', b'"repetition": %d' % n) for n in range(count)]
+    return lines
+
+
+def _of_points(data: bytes, values: Sequence[int]) -> Any:
+    """Return a run's header with other points."""
     header = json.loads(data.splitlines()[0])
     (of,) = header["experiments"]
-    of["points"] = [{**of["points"][0], "point": f"a={number}"} for number in range(500)]
-    of["expect"] = [
+    of["points"] = [{**of["points"][0], "point": f"a={value}"} for value in values]
+    return header
+
+
+def _pairs_of_trials(data: bytes) -> bytes:
+    """Return a run of two points, of which each trial is compared with each a thousand times."""
+    header = _of_points(data, (1, 2))
+    sides = [{"metric": "received_packets", "point": f"a={n}", "factor": 1.0} for n in (1, 2)]
+    header["experiments"][0]["expect"] = [
+        {"text": "x", "left": sides[0], "op": ">=", "right": {**sides[1], "factor": n / 10**4}}
+        for n in range(1000)
+    ]
+    return b"\n".join([json.dumps(header).encode(), *_trials(data, 200, (1, 2))]) + b"\n"
+
+
+def _two_runs(at: Path) -> Work:
+    """Write two runs of 600 trials each of the same point."""
+    path = run_folder(at) / "run.jsonl"
+    data = path.read_bytes()
+    header = json.dumps(_of_points(data, (1,))).encode()
+    path.write_bytes(b"\n".join([header, *_trials(data, 600, (1,))]) + b"\n")
+    (at / "run" / "series.jsonl").write_bytes(b"")
+    shutil.copytree(at / "run", at / "other")
+    return commands(("compare", "run", "other"))
+
+
+def _many_answers(data: bytes) -> bytes:
+    """Return a header alone, whose expectations are compared at each of its points."""
+    header = _of_points(data, range(500))
+    header["experiments"][0]["expect"] = [
         {
             "text": f"{number}",
             "left": {"factor": 1.0, "metric": "delivered_pps", "point": None},
@@ -341,6 +380,7 @@ def runs() -> Iterator[tuple[str, Case]]:
         "sessions": _sessions,
         "repetitions": _endless_repetitions,
         "answers": _many_answers,
+        "pairs": _pairs_of_trials,
         "folder-nul": partial(_unfinished, place=("working_folder",), value='"/a\\u0000b"'),
         "path-long": partial(
             _unfinished, place=("experiments", 0, "path"), value=f'"/{"x" * 5000}"'
@@ -352,6 +392,7 @@ def runs() -> Iterator[tuple[str, Case]]:
         change = partial(_with_values, places)
         yield f"run-{label}", partial(_changed_run, "run.jsonl", change)
     yield "run-late-millisecond", _late_millisecond
+    yield "run-two-of-many-trials", _two_runs
     for make in NO_FILES:
         yield f"run-as-{make.__name__}", partial(_no_folder, make)
 
@@ -771,7 +812,7 @@ DEFINITIONS = {
 }
 LABS = {
     "addresses": "receiver: {connect: namespace, interface: r}\n"
-     "sender:\n  connect: namespace\n  interface: s\n  addresses:\n"
+    "sender:\n  connect: namespace\n  interface: s\n  addresses:\n"
     + "".join(f"  - fd00:0:0:0:{n:x}::1-ffff/64\n" for n in range(3000)),
     "no-hosts": "sender: []\nreceiver: []\n",
     "wrong": "sender: 5\nreceiver: {}\n",
