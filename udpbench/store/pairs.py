@@ -6,7 +6,7 @@ Holm's correction over all points.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,9 @@ from udpbench.store.history import StoredTrial, answering, by_point, estimate_of
 if TYPE_CHECKING:
     import pandas as pd
 
+FACTS_SHOWN, FACTS_MAX = 512, 2**14
+"""Of what pairs differ in, rows; and names of facts that are looked at: each of 100 pairs may have
+thousands of its own."""
 ALPHA = 0.05
 FEWEST_TRIALS = 3
 """Minimum trials per pair for a test."""
@@ -108,17 +111,34 @@ def holm(chances: Sequence[float | None]) -> list[bool | None]:
     return falls
 
 
-def differing_facts(trials: pd.DataFrame) -> tuple[FactRow, ...]:
-    """Return differences between the pairs' hosts, by the newest run of each pair."""
-    hosts = {str(pair): _hosts(each.hosts.iloc[-1]) for pair, each in trials.groupby("pair")}
-    alike = len({tuple(each) for each in hosts.values()}) == 1
-    facts = {pair: dict(_facts(each, alike)) for pair, each in hosts.items()}
-    names = dict.fromkeys(name for each in facts.values() for name in each)
-    return tuple(
-        FactRow(name, {pair: written(name, each.get(name)) for pair, each in facts.items()})
-        for name in names
-        if len({written(name, each.get(name)) for each in facts.values()}) > 1
-    )
+def differing_facts(trials: pd.DataFrame) -> tuple[tuple[FactRow, ...], int]:
+    """Return differences between the pairs' hosts, by the newest run of each pair.
+
+    The first ``FACTS_SHOWN`` of them, and how many more there are among ``FACTS_MAX`` facts.
+    """
+    texts = {str(pair): each.hosts.iloc[-1] for pair, each in trials.groupby("pair")}
+    alike = len({tuple(_hosts(text)) for text in texts.values()}) == 1
+    missing = written("", None)
+    first: dict[str, str] = {}
+    count: Counter[str] = Counter()
+    differing: set[str] = set()
+    for text in texts.values():
+        for name, value in _facts(_hosts(text), alike):
+            if name not in first and len(first) < FACTS_MAX:
+                first[name] = written(name, value)
+            elif name in first and written(name, value) != first[name]:
+                differing.add(name)
+            if name in first:
+                count[name] += 1
+    differing |= {name for name in first if count[name] < len(texts) and first[name] != missing}
+    names = [name for name in first if name in differing]
+    values = {name: dict.fromkeys(texts, missing) for name in names[:FACTS_SHOWN]}
+    for pair, text in texts.items():
+        for name, value in _facts(_hosts(text), alike):
+            if name in values:
+                values[name][pair] = written(name, value)
+    rows = tuple(FactRow(name, by_pair) for name, by_pair in values.items())
+    return rows, len(names) - len(rows)
 
 
 def _hosts(text: object) -> dict[str, dict[str, Any]]:

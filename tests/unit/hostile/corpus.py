@@ -687,6 +687,20 @@ TABLES: dict[str, Callable[[], pa.Table]] = {
 }
 
 
+def _pairs_of_hosts(at: Path) -> Work:
+    """Make a hundred pairs, each with two thousand facts that no other has."""
+    file = store_file(at)
+    table = pq.read_table(file, partitioning=None)
+    for number in range(100):
+        facts = json.dumps({"left": {f"f{number}.{n}": n for n in range(2000)}})
+        field = table.schema.get_field_index("hosts")
+        of_pair = table.set_column(field, "hosts", pa.array([facts] * len(table)))
+        folder = file.parents[2] / f"pair=p{number}" / file.parent.name
+        folder.mkdir(parents=True)
+        pq.write_table(of_pair, folder / "x.parquet")
+    return commands(("report", "--out", "out", "store"))
+
+
 def _days(at: Path) -> Work:
     """Make a point that was measured on five thousand days."""
     file = store_file(at)
@@ -702,6 +716,7 @@ def stores() -> Iterator[tuple[str, Case]]:
     """Yield every case of a store."""
     yield "store-linked", _linked
     yield "store-days", _days
+    yield "store-hosts", _pairs_of_hosts
     for label, table in TABLES.items():
         yield f"store-{label}", partial(_with_table, table)
     hosts = {name: text for name, text in VALUES.items() if len(text) < 10 * MIB}

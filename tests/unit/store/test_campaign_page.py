@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from golden import Golden
 from report.test_html_page import Page
@@ -15,6 +17,7 @@ from udpbench.errors import InputError
 from udpbench.report.campaign import campaign_page as page_module
 from udpbench.report.campaign.campaign_figures import draw_days, draw_pairs, over_days
 from udpbench.report.campaign.campaign_page import campaign_page, write_campaign
+from udpbench.store import pairs
 from udpbench.store.dataset import read_runs, write_runs
 from udpbench.store.history import histories
 from udpbench.store.pairs import beside, differing_facts, holm
@@ -77,7 +80,8 @@ def test_many_points_are_asked_together(
 
 def test_what_hosts_differ_in_is_listed(store: Path, tmp_path: Path) -> None:
     """But for what any two hosts differ in; hosts of other names are compared by their place."""
-    (row,) = differing_facts(read_runs(store))
+    ((row,), more) = differing_facts(read_runs(store))
+    assert 0 == more
     assert ("right: kernel", {"rack1": "6.18.0", "rack2": "6.19.0"}) == (row.name, row.values)
     frame = read_runs(store)
     renamed = frame.assign(
@@ -85,7 +89,35 @@ def test_what_hosts_differ_in_is_listed(store: Path, tmp_path: Path) -> None:
             frame.pair == "rack1", frame.hosts.str.replace('"right": {', '"dns1": {')
         )
     )
-    assert ["host 2: kernel"] == [row.name for row in differing_facts(renamed)]
+    assert ["host 2: kernel"] == [row.name for row in differing_facts(renamed)[0]]
+
+
+def test_of_many_differences_the_first_are_listed(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 100 pairs may have thousands of its own: 3.3 MB of them took 1.2 GB."""
+    trials = pd.DataFrame(
+        {
+            "pair": [f"p{n}" for n in range(50)],
+            "hosts": [
+                json.dumps({"left": {f"f{n}.{k}": k for k in range(300)}}) for n in range(50)
+            ],
+        }
+    )
+    spelled: list[str] = []
+    known = pairs.written
+    monkeypatch.setattr(
+        pairs, "written", lambda name, value: (spelled.append(name), known(name, value))[1]
+    )
+    rows, more = differing_facts(trials)
+    assert (512, 50 * 300 - 512) == (len(rows), more)
+    assert {"p0": "0", "p1": "none"}.items() <= rows[0].values.items()
+    assert len(spelled) < 50 * 300 * 2
+    monkeypatch.setattr(pairs, "FACTS_MAX", 700)
+    assert 700 - 512 == differing_facts(trials)[1]
+    monkeypatch.setattr(pairs, "FACTS_SHOWN", 0)
+    page = Page(campaign_page(read_runs(store), "s"))
+    assert [["", "rack1", "rack2"], ["and 1 more", "…", "…"]] == page.tables[0]
 
 
 def test_figures_show_medians_and_changes(store: Path) -> None:

@@ -101,7 +101,7 @@ def campaign_data(
 ) -> dict[str, Any]:
     """Return what the template shows, without the figures."""
     newest = _newest(trials)
-    facts = differing_facts(newest)
+    rows, more = differing_facts(newest)
     names = [str(name) for name in newest.pair.drop_duplicates().sort_values()]
     built_in = bool(trials.built_in_lab.fillna(value=False).any())
     return {
@@ -112,7 +112,10 @@ def campaign_data(
         "headings": HEADINGS,
         "notes": NOTES,
         "pairs": names,
-        "facts": [[row.name, *(row.values.get(name, "–") for name in names)] for row in facts],
+        "facts": [
+            *([row.name, *(row.values.get(name, "–") for name in names)] for row in rows),
+            *([[f"and {more} more", *("…" for _ in names)]] if more else []),
+        ],
         "factor_columns": FACTOR_COLUMNS,
         "factor": [_factor_cells(point) for point in pairs],
         "changes": [
