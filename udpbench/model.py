@@ -138,7 +138,7 @@ LENGTHS = {
     **dict.fromkeys(("cpus", "cpus_seen", "by_cpu_ns"), CPUS_MAX),
     **dict.fromkeys(("numa_nodes", "siblings", "cache_siblings"), CPUS_MAX),
     **dict.fromkeys(("queue_cpus", "queue_irqs", "tx_queue_irqs", "processes", "stats"), 2**16),
-    **dict.fromkeys(("addresses", "listed"), ADDRESSES_MAX),
+    **dict.fromkeys(("addresses", "other_addresses", "listed"), ADDRESSES_MAX),
     "strangers": STRANGERS_MAX,
     "expect": EXPECT_MAX,
 }

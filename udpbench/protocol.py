@@ -476,8 +476,8 @@ def _refuse_endless(key: str, part: Any) -> None:
         strange = next((name for name in part if not re.fullmatch(NUMBER, name)), None)
         if strange is not None:
             raise ValueError(f"the key {_shown(strange)} is not a number of at most 6 digits")
-    if key in LIMITS:
-        for item in part.values() if isinstance(part, dict) else part:
+    for item in part.values() if isinstance(part, dict) else part:
+        if key in LIMITS or (key in LENGTHS and isinstance(item, (list, tuple))):
             _refuse_endless(key, item)
 
 

@@ -17,6 +17,7 @@ from udpbench.model import (
     SEEN_MAX,
     THREADS_MAX,
     Facts,
+    Inspection,
     Process,
     Sample,
     Snapshot,
@@ -152,6 +153,15 @@ def test_replies_and_records_have_the_same_lengths(kind: type, key: str, most: A
     assert f"{kind.__name__}.{key}: {LENGTHS[key] + 1} entries, at most {LENGTHS[key]}" == reply
     assert in_record.startswith(f"run.jsonl:2: {key}")
     assert f"at most {LENGTHS[key]} items" in in_record
+
+
+@pytest.mark.parametrize(
+    "others", [{"e": ["10.0.0.1/24"] * 4097}, {f"e{n}": ["10.0.0.1/24"] for n in range(4097)}]
+)
+def test_a_host_has_so_many_other_addresses(others: dict[str, list[str]]) -> None:
+    """Also in each list of an object; ``doctor`` looks at each."""
+    with pytest.raises(ValueError, match=r"other_addresses: 4097 entries, at most 4096"):
+        decode(Inspection, {"other_addresses": others})
 
 
 @pytest.mark.parametrize("key", ["abc", "-1", "1.5", "", "٣", "9" * 5000, "1\n"])

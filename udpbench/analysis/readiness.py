@@ -520,7 +520,7 @@ def arp_flux(subject: Subject) -> Iterator[Excess]:
     arp = require_read(subject.inspection.arp)
     if arp.get("arp_ignore", 0) or arp.get("arp_filter", 0):
         return
-    own = [ip_interface(address).network for address in subject.addresses]
+    own = {ip_interface(address).network for address in subject.addresses}
     for other, addresses in require_read(subject.inspection.other_addresses).items():
         if any(ip_interface(address).network in own for address in addresses):
             yield {"value": f"{other} is in the same network"}
