@@ -5,9 +5,17 @@ Pure. Nothing is guessed: what the facts do not determine is None, and the user 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network, ip_interface, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_interface,
+    ip_network,
+)
+from itertools import islice
 from json import dumps
 
 from udpbench.cpu_lists import format_cpu_list
@@ -17,6 +25,7 @@ from udpbench.printable import printable
 from udpbench.protocol import Interface
 
 EXISTING = "existing"
+PRIVATE = IPv4Network("192.168.0.0/16")
 PRIVATE_NETWORKS = tuple(f"192.168.{third}.0/24" for third in range(254, 0, -1))
 """Networks to propose, in order (RFC 1918)."""
 SENDER_NUMBER, RECEIVER_NUMBERS = 30, (1, 20)
@@ -24,6 +33,10 @@ SENDER_NUMBER, RECEIVER_NUMBERS = 30, (1, 20)
 need."""
 MAX_PREFIX = 27
 """The longest prefix that has room for these addresses."""
+PAIRS_MAX = 256
+"""Of interfaces that are shown, and asked for; a host may have thousands of interfaces."""
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True)
@@ -65,28 +78,58 @@ class CablePair:
 def joined_pairs(
     left: HostSurvey, right: HostSurvey, heard: Iterable[tuple[str, str]] = ()
 ) -> tuple[CablePair, ...]:
-    """Return the pairs of usable interfaces with a proven link, else those with a common network.
+    """Return the first pairs of usable interfaces with a proven link, else with a common network.
 
     ``heard`` has the pairs whose link is proven.
     """
-    proven = set(heard)
-    pairs = [
-        CablePair(near.name, far.name, common_network(near, far), (near.name, far.name) in proven)
-        for near in left.usable
-        for far in right.usable
-    ]
-    return tuple(pair for pair in pairs if pair.proven) or tuple(
-        pair for pair in pairs if pair.network is not None
+    nears, fars = ({each.name: each for each in host.usable} for host in (left, right))
+    places = [{name: place for place, name in enumerate(side)} for side in (nears, fars)]
+    proven = sorted(
+        {pair for pair in heard if pair[0] in nears and pair[1] in fars},
+        key=lambda pair: (places[0][pair[0]], places[1][pair[1]]),
+    )
+    names = proven or _in_common(nears.values(), fars)
+    return tuple(
+        CablePair(near, far, common_network(nears[near], fars[far]), bool(proven))
+        for near, far in islice(names, PAIRS_MAX)
     )
 
 
 def common_network(left: Interface, right: Interface) -> str | None:
     """Return a network in which both have an address, each its own; None if there is none."""
-    for near in map(ip_interface, left.addresses):
-        for far in map(ip_interface, right.addresses):
-            if near.network == far.network and near.ip != far.ip:
-                return str(near.network)
+    theirs = _by_network(right)
+    for network, ips in _by_network(left).items():
+        if network in theirs and len(ips | theirs[network]) > 1:
+            return str(network)
     return None
+
+
+def _in_common(
+    left: Iterable[Interface], right: Mapping[str, Interface]
+) -> Iterator[tuple[str, str]]:
+    """Yield the names of each pair with a network in which both have an address, each its own."""
+    # Of each network the interfaces by their addresses in it: those that have the same single
+    # address, as every Docker bridge has it, are passed at once, however many they are.
+    fars: dict[Network, dict[frozenset[Address], list[str]]] = {}
+    for far in right.values():
+        for network, ips in _by_network(far).items():
+            fars.setdefault(network, {}).setdefault(frozenset(ips), []).append(far.name)
+    for near in left:
+        joined = {
+            name
+            for network, ips in _by_network(near).items()
+            for others, names in fars.get(network, {}).items()
+            if len(ips | others) > 1
+            for name in names
+        }
+        yield from ((near.name, name) for name in (right if joined else ()) if name in joined)
+
+
+def _by_network(interface: Interface) -> dict[Network, set[Address]]:
+    known: dict[Network, set[Address]] = {}
+    for address in map(ip_interface, interface.addresses):
+        known.setdefault(address.network, set()).add(address.ip)
+    return known
 
 
 def free_network(hosts: Iterable[HostSurvey]) -> str:
@@ -94,17 +137,22 @@ def free_network(hosts: Iterable[HostSurvey]) -> str:
 
     If all overlap, the first; a run detects addresses that others use, and ends before it sends.
     """
-    used = [
-        ip_interface(address).network
+    taken = {
+        network
         for host in hosts
         for interface in host.interfaces
-        for address in interface.addresses
-    ]
-    taken = [network for network in used if isinstance(network, IPv4Network)]
-    for text in PRIVATE_NETWORKS:
-        if not any(IPv4Network(text).overlaps(network) for network in taken):
-            return text
-    return PRIVATE_NETWORKS[0]
+        for network in _by_network(interface)
+        if isinstance(network, IPv4Network) and network.overlaps(PRIVATE)
+    }
+    used = {
+        number >> 8 & 255
+        for network in taken
+        for number in range(
+            max(int(network[0]), int(PRIVATE[0])), min(int(network[-1]), int(PRIVATE[-1])) + 1, 256
+        )
+    }
+    free = (text for text in PRIVATE_NETWORKS if int(text.split(".")[2]) not in used)
+    return next(free, PRIVATE_NETWORKS[0])
 
 
 def addresses_in(network: str, role: Role) -> str:

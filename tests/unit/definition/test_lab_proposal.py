@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
+
 import pytest
 from definition_fixture import facts
 from golden import Golden
 
+from udpbench.definition import lab_proposal
 from udpbench.definition.endpoints import addresses_of
 from udpbench.definition.lab_proposal import (
     HostSurvey,
@@ -68,6 +71,45 @@ def test_a_proven_link_counts_more_than_a_common_network() -> None:
         proven.proven,
     )
     assert () == joined_pairs(host(interface("eth1")), right)
+
+
+def test_addresses_are_read_once_however_many_interfaces_meet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each with each of thousands, and each address with each, took hours."""
+    read: list[str] = []
+    known = lab_proposal.ip_interface
+    monkeypatch.setattr(
+        lab_proposal, "ip_interface", lambda text: (read.append(text), known(text))[1]
+    )
+    docker = ("172.17.0.1/16", "172.18.0.1/16")
+    bridges = [interface(f"br{n}", *docker) for n in range(1000)]
+    assert () == joined_pairs(host(*bridges), host(*bridges))
+    assert len(read) <= 4000
+    read.clear()
+    sides = [
+        host(*(interface(f"e{n}", *(f"10.{k}.{n >> 8}.{n & 255}/16" for k in range(side, 9)))
+               for n in range(600)))
+        for side in (0, 1)
+    ]  # fmt: skip
+    pairs = joined_pairs(*sides)
+    assert (256, "10.1.0.0/16") == (len(pairs), pairs[-1].network)
+    assert len(read) <= 600 * 18 + 256 * 18
+    every = [(f"e{n}", f"e{k}") for n in range(30) for k in range(30)]
+    assert 256 == len(joined_pairs(*sides, every))
+
+
+def test_a_free_network_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 254 with each of thousands of networks took minutes."""
+    compared: list[object] = []
+    overlaps = IPv4Network.overlaps
+    monkeypatch.setattr(
+        IPv4Network, "overlaps", lambda of, other: (compared.append(of), overlaps(of, other))[1]
+    )
+    many = [f"192.168.{n}.{k}/30" for n in range(255, 2, -1) for k in range(1, 60, 4)]
+    assert "192.168.2.0/24" == free_network([host(interface("a", *many, "fd00::1/64"))])
+    assert len(compared) <= len(many)
+    assert "192.168.254.0/24" == free_network([host(interface("a", "192.0.0.1/8"))])
 
 
 def test_a_free_network_overlaps_no_address_of_either_host() -> None:
