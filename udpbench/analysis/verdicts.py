@@ -295,8 +295,9 @@ def _each_with_each(
     """Return the comparison of each count of a point with each of the other."""
     left, right = (
         [
-            _Counted(*sorted((side.factor * low, side.factor * high)), trial)
+            _Counted(min(a, b), max(a, b), trial)
             for low, high, trial in (each.known if expectation.op == "!=" else each.deciding)
+            for a, b in [(side.factor * low, side.factor * high)]
         ]
         for side, each in zip((expectation.left, expectation.right), counts, strict=True)
     )
@@ -354,7 +355,7 @@ def _overlapping(
     """Yield a pair of counts that may be equal, if there is one."""
     ranked = sorted(right, key=attrgetter("low"))
     lows = [each.low for each in ranked]
-    reach = list(accumulate(ranked, lambda a, b: max(a, b, key=attrgetter("high"))))
+    reach: list[_Counted] = list(accumulate(ranked, lambda a, b: max(a, b, key=attrgetter("high"))))
     for each in left:
         below = bisect_right(lows, each.high)
         if below and reach[below - 1].high >= each.low:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from analysis import build
+from udpbench.analysis.comparison import blocks
 from udpbench.analysis.comparison.comparisons import (
     Comparison,
     compare_all_unpaired,
@@ -160,6 +161,18 @@ def test_more_than_a_third_invalid_tells_nothing() -> None:
     comparison = compared(spoilt)
     assert ("cannot tell", 7, 4) == (comparison.verdict, comparison.blocks, comparison.lost)
     assert comparison.why
+
+
+def test_more_blocks_than_can_be_tested_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header may declare, and a folder hold, thousands of repetitions."""
+    many = compared(paired(SEVEN * 29))
+    assert ("cannot tell", 203) == (many.verdict, many.blocks)
+    assert many.why.startswith("203 blocks are too many: at most 200, ")
+    monkeypatch.setattr(blocks, "PAIRS_MAX", 49)
+    two = comparing(("a", "b"), ("b", "a"))
+    assert ["faster", "cannot tell"] == [
+        each.verdict for each in compare_points(two, paired(SEVEN))
+    ]
 
 
 @pytest.mark.parametrize("value", [0.0, None])

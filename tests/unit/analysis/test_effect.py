@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from sampled import sampled
 from scipy.stats import wilcoxon
 
+from udpbench.analysis.comparison import effect as effect_module
 from udpbench.analysis.comparison.effect import (
     LOOKS,
     SINGLE_LOOK,
@@ -154,6 +156,64 @@ def test_trials_that_two_sides_lack(a: int, b: int, more: int) -> None:
     """So many more of each side can reach 5 %."""
     (effect,) = decide_unpaired([([0.0] * a, [1.0] * b)], [None])
     assert ("cannot tell", None, more) == (effect.answer, effect.low, effect.blocks_more)
+
+
+def test_many_trials_have_an_effect_soon() -> None:
+    """600 of each side took 167 s, and its shifts would take the memory of 360,000."""
+    drawn = np.random.default_rng(1)
+    b = drawn.normal(0.01, 0.1, 4000)
+    sides = (drawn.normal(0.0, 0.1, 3000).tolist(), b.tolist())
+    began_s = process_time()
+    far, same = decide_unpaired([sides, (sides[0], sides[0])], [None, THREE_PERCENT])
+    assert process_time() - began_s < 10
+    assert ("more", "same") == (far.answer, same.answer)
+    shifts = np.subtract.outer(b, np.array(sides[0]))
+    assert pytest.approx(np.median(shifts)) == far.estimate
+    assert far.low is not None
+    assert far.high is not None
+    assert 0 < far.low < far.estimate < far.high < 0.02
+
+
+@pytest.mark.parametrize(("a", "b"), [(40, 60), (101, 101), (130, 140)])
+@pytest.mark.parametrize("digits", [1, 12])
+def test_many_trials_are_judged_as_few(
+    a: int, b: int, digits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By counting shifts and the normal distribution as by the list of all; ties count twice."""
+    drawn = np.random.default_rng(2)
+    sides = [np.round(drawn.normal(m, 1.0, n), digits).tolist() for m, n in ((0.0, a), (0.1, b))]
+    family, margins = [(sides[0], sides[1])], [Margin(-0.2, 0.2)]
+    monkeypatch.setattr(effect_module, "EXACT_STEPS", 10**9)
+    monkeypatch.setattr(effect_module, "LISTED_SHIFTS", 10**9)
+    (few,) = decide_unpaired(family, margins)
+    monkeypatch.setattr(effect_module, "LISTED_SHIFTS", 0)
+    assert (few,) == decide_unpaired(family, margins)
+    monkeypatch.setattr(effect_module, "EXACT_STEPS", 0)
+    (many,) = decide_unpaired(family, margins)
+    assert few.answer == many.answer
+    assert pytest.approx((few.low, few.high), abs=0.02) == (many.low, many.high)
+
+
+def test_the_normal_chances_are_near_the_exact_ones() -> None:
+    """Also of few trials against many."""
+    for few, many in ((10, 11_000), (50, 500), (101, 103)):
+        exact = effect_module._mann_whitney(few, many)
+        normal = effect_module._Normal(few, many)
+        assert max(abs(p - normal.at_most(u)) for u, p in enumerate(exact)) < 0.003
+        for level in (0.05, 0.01):
+            rank = normal.rank(level)
+            assert rank is not None
+            assert normal.at_most(rank) <= level / 2 < normal.at_most(rank + 1)
+    assert effect_module._Normal(1, 3).rank(0.001) is None
+
+
+def test_the_chances_of_200_blocks_are_counted_soon() -> None:
+    """With ties of its own each comparison took a second and more."""
+    effects = [float(n // 2) for n in range(-60, 140)]
+    began_s = process_time()
+    for n in range(5):
+        assert _differs([each + n for each in effects]) < 0.001
+    assert process_time() - began_s < 3
 
 
 @pytest.mark.parametrize(

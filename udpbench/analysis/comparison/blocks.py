@@ -7,13 +7,16 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from udpbench.analysis.comparison.effect import SINGLE_LOOK, Effect, Look, Margin, decide, levels_of
 from udpbench.analysis.points import metric as number_of
 from udpbench.metrics import TIMED, words_of
-from udpbench.model import FEWEST_BLOCKS, Experiment, PointPair, Result, Side
+from udpbench.model import FEWEST_BLOCKS, MOST_BLOCKS, Experiment, PointPair, Result, Side
+
+PAIRS_MAX = 2**23
+"""Of blocks, whose averages are what is tested: half as many, which take 8 B each, and 1 µs."""
 
 OF_READS = ("delivered_pps", "delivered_mib_s")
 """Metrics that are known no better than to what comes at once."""
@@ -97,10 +100,20 @@ def judge_claims(experiment: Experiment, results: Sequence[Result]) -> dict[Clai
     Those that have come to the same look are one family, since each adds a chance of an error.
     """
     mine = [result for result in results if result.trial.experiment == experiment.name]
+    by_point: dict[str | None, dict[int, Result]] = {}
+    for result in mine:
+        by_point.setdefault(result.trial.point, {})[result.trial.repetition] = result
     answers: dict[Claim, Judged] = {}
     due: dict[Look, dict[Claim, Blocks]] = {}
+    pairs = 0
     for claim in claims_of(experiment):
-        blocks = _blocks(claim, mine)
+        blocks = _blocks(claim, by_point)
+        number = len(blocks.effects)
+        pairs += number * number
+        if number > MOST_BLOCKS or pairs > PAIRS_MAX:
+            limit = f"at most {MOST_BLOCKS}, and {PAIRS_MAX} pairs of them for all comparisons"
+            answers[claim] = Judged(blocks, None, f"{number} blocks are too many: {limit}")
+            continue
         compared = experiment.compared & {claim.left.point, claim.right.point}
         untested = _untested(claim, blocks, experiment.looks if compared else ())
         if isinstance(untested, Judged):
@@ -173,10 +186,8 @@ def lacking(claim: Claim, values: Sequence[tuple[Result, Side, float | None]]) -
     return ""
 
 
-def _blocks(claim: Claim, results: Sequence[Result]) -> Blocks:
-    own = ({r.trial.repetition: r for r in results if r.trial.point == side.point}
-           for side in (claim.left, claim.right))  # fmt: skip
-    left, right = own
+def _blocks(claim: Claim, by_point: Mapping[str | None, Mapping[int, Result]]) -> Blocks:
+    left, right = (by_point.get(side.point, {}) for side in (claim.left, claim.right))
     effects: dict[int, float] = {}
     lost, zeros, skipped, tolerance = 0, True, False, 0.0
     for repetition in sorted(left.keys() & right.keys()):
