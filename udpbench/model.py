@@ -117,6 +117,8 @@ TRIALS_MAX = 100_000
 ANSWERS_MAX = 2**15
 """Of an experiment: expectations and comparisons times points; half a million took 150 s and
 428 MB."""
+PAIRS_MAX = 2**12
+"""Of points that an experiment compares; 32,000 took 75 s and 5 kB each."""
 EXPECT_MAX = 1000
 """Expectations of an experiment, each of which asks each of its trials: 2 ms of a thousand, a fifth
 of what judging a trial takes."""
@@ -141,6 +143,7 @@ LENGTHS = {
     **dict.fromkeys(("addresses", "other_addresses", "listed"), ADDRESSES_MAX),
     "strangers": STRANGERS_MAX,
     "expect": EXPECT_MAX,
+    "compare": PAIRS_MAX,
 }
 """Field of a record or a reply → most entries of it, and of each list in it."""
 NUMBERED = (

@@ -621,7 +621,7 @@ def _strange(header: RunHeader) -> Iterator[str]:
             yield f"compare: blocks {pair.blocks[:9]!s}: empty, or not in order"
     for each in header.experiments:
         metrics = {pair.metric for pair in each.compare}
-        answers = max((len(each.expect) + len(metrics)) * len(each.points), len(each.compare))
+        answers = (len(each.expect) + len(metrics)) * len(each.points)
         if answers > ANSWERS_MAX:
             yield f"{answers} expectations and comparisons at all points: at most {ANSWERS_MAX}"
     most = trial_count(header.experiments)[1]

@@ -24,6 +24,8 @@ from udpbench.json_lines import (
     read_lines,
 )
 from udpbench.model import (
+    EXPECT_MAX,
+    PAIRS_MAX,
     RAW_NS,
     RECORD_SCHEMA,
     Change,
@@ -323,7 +325,8 @@ EXPECTED = {"text": "delivered_pps > 1", "left": SIDE, "op": ">", "right": {"fac
         ("repetitions", 10_000),
         ("compare", BLOCKS),
         ("compare", [{**BLOCKS[0], "blocks": []}]),
-        ("compare", [{**BLOCKS[0], "blocks": [1]}] * 10),
+        ("compare", [{**BLOCKS[0], "blocks": [1]}] * (PAIRS_MAX + 1)),
+        ("expect", [EXPECTED] * (EXPECT_MAX + 1)),
         ("compare", [{**BLOCKS[0], "metric": f"m{n}", "blocks": [1]} for n in range(10)]),
         ("expect", [EXPECTED] * 10),
     ],

@@ -48,11 +48,13 @@ from udpbench.host_settings import Settings
 from udpbench.model import (
     ANSWERS_MAX,
     EXPECT_MAX,
+    PAIRS_MAX,
     TRIALS_MAX,
     Expectation,
     Experiment,
     Lab,
     LabHost,
+    PointPair,
     Receive,
     Role,
     Traffic,
@@ -351,7 +353,7 @@ def _experiment(
         expectations,
         pairs,
     )
-    raise_all(_undecidable(tree, experiment))
+    raise_all([*_too_many_pairs(tree, pairs), *_undecidable(tree, experiment)])
     raise_all(_too_long(tree, trials))
     raise_all(_too_many([experiment], tree.place(("repetitions",))))
     return experiment
@@ -392,6 +394,12 @@ def _too_many_answers(tree: Tree, points: int, specs: int) -> Iterator[Problem]:
         what = f"{answers} expectations and comparisons at {points} points are too many"
         limit = f"at most {ANSWERS_MAX} for all points"
         yield tree.problem(("expect" if texts else "compare",), what, limit, "sweep or expect less")
+
+
+def _too_many_pairs(tree: Tree, pairs: Sequence[PointPair]) -> Iterator[Problem]:
+    if len(pairs) > PAIRS_MAX:
+        what, limit = f"{len(pairs)} pairs of points are too many", f"at most {PAIRS_MAX}"
+        yield tree.problem(("compare",), what, limit, "compare or sweep less")
 
 
 def _undecidable(tree: Tree, experiment: Experiment) -> Iterator[Problem]:

@@ -168,7 +168,8 @@ def test_more_blocks_than_can_be_tested_tell_nothing(monkeypatch: pytest.MonkeyP
     many = compared(paired(SEVEN * 29))
     assert ("cannot tell", 203) == (many.verdict, many.blocks)
     assert many.why.startswith("203 blocks are too many: at most 200, ")
-    monkeypatch.setattr(blocks, "PAIRS_MAX", 49)
+    assert "cannot compare" == compared(paired(SEVEN * 58)).verdict
+    monkeypatch.setattr(blocks, "BLOCK_PAIRS_MAX", 49)
     two = comparing(("a", "b"), ("b", "a"))
     assert ["faster", "cannot tell"] == [
         each.verdict for each in compare_points(two, paired(SEVEN))

@@ -347,8 +347,11 @@ def test_more_answers_than_can_be_are_refused(golden: Any) -> None:
     swept = f"sweep: {{send.batch: {[*range(1, 501)]}}}"
     expected = ", ".join(f"delivered_pps > {n}" for n in range(66))
     pairs = ", ".join(["{a: batch=1, b: batch=2}"] * 66)
+    halves = f"sweep: {{send.batch: {[*range(1, 751)]}, receive.batch: [1, 2]}}"
+    open_pairs = ", ".join(["{a: receive.batch=1, b: receive.batch=2}"] * 6)
     golden.check(
         [
+            *refused(halves, f"compare: [{open_pairs}]"),
             *refused(swept, f"expect: [{expected}]"),
             *refused(swept, f"compare: [{pairs}]"),
             *refused(f"expect: [{', '.join(f'delivered_pps > {n}' for n in range(1001))}]"),

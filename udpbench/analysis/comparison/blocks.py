@@ -15,7 +15,7 @@ from udpbench.analysis.points import metric as number_of
 from udpbench.metrics import TIMED, words_of
 from udpbench.model import FEWEST_BLOCKS, MOST_BLOCKS, Experiment, PointPair, Result, Side
 
-PAIRS_MAX = 2**23
+BLOCK_PAIRS_MAX = 2**23
 """Of blocks, whose averages are what is tested: half as many, which take 8 B each, and 1 µs."""
 
 OF_READS = ("delivered_pps", "delivered_mib_s")
@@ -110,8 +110,10 @@ def judge_claims(experiment: Experiment, results: Sequence[Result]) -> dict[Clai
         blocks = _blocks(claim, by_point)
         number = len(blocks.effects)
         pairs += number * number
-        if number > MOST_BLOCKS or pairs > PAIRS_MAX:
-            limit = f"at most {MOST_BLOCKS}, and {PAIRS_MAX} pairs of them for all comparisons"
+        if number > MOST_BLOCKS or pairs > BLOCK_PAIRS_MAX:
+            limit = (
+                f"at most {MOST_BLOCKS}, and {BLOCK_PAIRS_MAX} pairs of them for all comparisons"
+            )
             answers[claim] = Judged(blocks, None, f"{number} blocks are too many: {limit}")
             continue
         compared = experiment.compared & {claim.left.point, claim.right.point}
@@ -189,6 +191,8 @@ def lacking(claim: Claim, values: Sequence[tuple[Result, Side, float | None]]) -
 def _blocks(claim: Claim, by_point: Mapping[str | None, Mapping[int, Result]]) -> Blocks:
     left, right = (by_point.get(side.point, {}) for side in (claim.left, claim.right))
     effects: dict[int, float] = {}
+    if len(left.keys() & right.keys()) > 2 * MOST_BLOCKS:
+        return Blocks({}, lack=f"more than {2 * MOST_BLOCKS} blocks, lost ones among them")
     lost, zeros, skipped, tolerance = 0, True, False, 0.0
     for repetition in sorted(left.keys() & right.keys()):
         both = ((left[repetition], claim.left), (right[repetition], claim.right))
