@@ -45,7 +45,7 @@ rule_every_nth | rx_netfilter
 rules_by_thousands | firewall
 xfrm_in | rx_policy
 xfrm_out | tx_policy
-tc_drop | rx_tc
+tc_drop | rx_tc changed
 xdp_drop | rx_xdp
 tcx_drop | rx_tc changed unaccounted
 token_bucket | sender_queue

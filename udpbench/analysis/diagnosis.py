@@ -385,8 +385,11 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
     for it in bursts, for which a receiver that has time is late.
     """
     cpu, certainty = case.late, CERTAIN
-    if case.interrupted_sender is not None:
-        yield from _taken(case, case.interrupted_sender, CERTAIN)
+    interrupted = case.interrupted_polling or case.interrupted_sender
+    if interrupted is not None:
+        taken = list(_taken(case, interrupted, CERTAIN))
+        waited = f"{interrupted.name} had something else to do for {case.stalled_ns / 1e9:.3f} s"
+        yield from taken or [_bottleneck(case, "others_cpu", CERTAIN, waited, remedy="busy")]
         return
     if case.in_ring and cpu is not None and not cpu.full and case.is_interrupted(cpu):
         yield from _taken(case, cpu, certainty)
@@ -529,7 +532,7 @@ def _small_buffer(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterat
     now = f" of {format_bytes(min(sizes))}" if sizes else ""
     what = f"the receive buffer{now} is too small for the burst"
     of_program = case.readings.record.trial.receive.command is not None
-    if case.robbed_sender is not None:
+    if case.lasts and case.robbed_sender is not None:
         yield from _taken(case, case.robbed_sender, LIKELY)
         sure = LIKELY
     bounded = case.readings.record.trial.traffic.count_packets is not None

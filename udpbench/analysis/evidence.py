@@ -81,6 +81,8 @@ LEAST_INTERVALS = 3
 """Of 100 ms; fewer do not tell whether a load lasts."""
 LASTING = 0.8
 """Share of the intervals that lose packets, from which on a load is more than its reader's."""
+MOST_OF_IT = 0.7
+"""Of a time or a loss: shares are of the time between snapshots, longer than the load's."""
 OWN = 0.8
 """Share of a CPU that nobody but a program can have used."""
 EMPTIED = 0.25
@@ -303,23 +305,46 @@ class Evidence:
             if stall.until_ns - stall.from_ns >= LONG_STALL_NS
         ]
 
-    @cached_property
-    def stopped_sender(self) -> bool:
-        """Whether what was not offered was due while a sender stood still, and nobody robbed it."""
+    @property
+    def stalls_explain(self) -> bool:
+        """Whether what was not offered was due in long stalls of a sender that is on time else."""
         missed = sum(stall.packets for stall in self.long_stalls)
-        stopped = self.stage == "unsent" and missed >= (1 - LITTLE) * self.packets > 0
+        unsent = self.stage == "unsent" and missed >= (1 - LITTLE) * self.packets > 0
+        return unsent and not self.sends_late
+
+    @property
+    def stalled_ns(self) -> int:
+        """Time of the long stalls together."""
+        return sum(stall.until_ns - stall.from_ns for stall in self.long_stalls)
+
+    @property
+    def sender_waited(self) -> bool:
+        """Whether a stalled sender waited for its CPU most of that time."""
+        waits = [s.counts.get("runnable_ns", 0) for s in self.readings.workers("sender")]
+        return max(waits, default=0) >= MOST_OF_IT * self.stalled_ns > 0
+
+    @property
+    def stopped_sender(self) -> bool:
+        """Whether a sender stood still though nobody had its CPU."""
         cpu = self.sending
         robbed = cpu is not None and max(cpu.others, cpu.steal) >= SPARE
-        return stopped and not robbed and not self.sends_late
+        return self.stalls_explain and not robbed and not self.sender_waited
 
     @property
     def interrupted_sender(self) -> LoadedCpu | None:
         """The sender's CPU if others took it while what was not offered was due."""
-        missed = sum(stall.packets for stall in self.long_stalls)
-        cpu = self.robbed_sender or self.sending
-        robbed = cpu is not None and max(cpu.others, cpu.steal) >= SPARE
-        explains = missed >= (1 - LITTLE) * self.packets > 0 and not self.sends_late
-        return cpu if self.stage == "unsent" and robbed and explains else None
+        return None if self.stopped_sender or not self.stalls_explain else self.sending
+
+    @property
+    def interrupted_polling(self) -> LoadedCpu | None:
+        """The CPU at the other end of a pair, if others took it and that held the sender up."""
+        cpu = self.polling if self.readings.all_veth and self.stage == "unsent" else None
+        if cpu is None or self.sends_late is not False or max(cpu.others, cpu.steal) < SPARE:
+            return None
+        came = self.ledger.received_packets + self.packets
+        explains = came * max(cpu.others, cpu.steal) >= MOST_OF_IT * self.packets
+        sending = self.sending
+        return cpu if explains and (sending is None or sending.others < SPARE) else None
 
     @cached_property
     def sends_late(self) -> bool | None:
@@ -386,8 +411,8 @@ class Evidence:
         """
         came = self.ledger.received_packets + self.packets
         taken = max(cpu.others, cpu.steal)
-        # 0.7: the shares are of the time between snapshots, which is longer than the load's.
-        return self.lasts_on is False and taken >= SPARE and came * taken >= 0.7 * self.packets
+        explains = came * taken >= MOST_OF_IT * self.packets
+        return self.lasts_on is False and taken >= SPARE and explains
 
     @property
     def firewall_rules(self) -> int:
