@@ -547,8 +547,15 @@ def _small_buffer(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterat
 
 
 def _capacity(case: Evidence, _reader: ReaderTime, sure: Certainty) -> Iterator[Bottleneck]:
-    """Return what work takes more than a CPU; no more certain than that it does."""
-    for bottleneck in chain.from_iterable(cause(case) for cause in WORK):
+    """Return what work takes more than a CPU; no more certain than that it does.
+
+    First the reader's own, if that alone takes more: then nothing else would suffice.
+    """
+    limits = list(chain.from_iterable(cause(case) for cause in WORK))
+    cpu = case.behind
+    if cpu is not None and case.alone(cpu) > 1:
+        limits.sort(key=lambda each: each.name != "reader_work")
+    for bottleneck in limits:
         both = {bottleneck.certainty, sure}
         yield replace(bottleneck, certainty=next(each for each in LEAST_FIRST if each in both))
 

@@ -615,6 +615,11 @@ class Evidence:
         if not any("user_ns" in stats.counts for stats in workers):
             # A user's program: what its processes used, in all.
             user = min(sum(ns / of_ns for ns, of_ns in spent if ns is not None and of_ns), 1.0)
+        elif role == "receiver":
+            # Which of the two the kernel charges, ticks decide: of short work most may be system.
+            read = sum(stats.counts.get("read_packets", 0) for stats in workers)
+            own = min(read * (readings.record.trial.receive.work_ns or 0) / load_ns, user + system)
+            user, system = max(user, own), user + system - max(user, own)
         busy = min(user + system, 1.0)
         plain = LoadedCpu(role, machine, cpu, busy, user, system, tuple(workers))
         delta = readings.deltas.get(machine)
