@@ -119,9 +119,9 @@ ANSWERS_MAX = 2**15
 428 MB."""
 PAIRS_MAX = 2**12
 """Of points that an experiment compares; 32,000 took 75 s and 5 kB each."""
-EXPECT_MAX = 1000
-"""Expectations of an experiment, each of which asks each of its trials: 2 ms of a thousand, a fifth
-of what judging a trial takes."""
+EXPECT_MAX = 256
+"""Expectations of an experiment, each of which asks each of its trials: so many take 10 ms of a
+trial, as long as judging it."""
 COUNTERS_MAX = 2**17
 """Of one host at one time; 64 queues with interrupts on each of 1024 CPUs are half of it."""
 THREADS_MAX = 64

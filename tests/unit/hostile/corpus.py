@@ -26,7 +26,7 @@ from hostile.answers import answered
 from hostile.forked import commands
 from udpbench.definition.load import load_lab
 from udpbench.errors import UdpbenchError
-from udpbench.model import COUNTERS_MAX, DAY_NS, Change, Setting
+from udpbench.model import COUNTERS_MAX, DAY_NS, EXPECT_MAX, Change, Setting
 from udpbench.report.data_frames import read_run as read_frames
 from udpbench.report.embedded_data import HEAD, LINK, packed
 from udpbench.store.dataset import read_runs, write_runs
@@ -247,12 +247,12 @@ def _of_points(data: bytes, values: Sequence[int]) -> Any:
 
 
 def _pairs_of_trials(data: bytes) -> bytes:
-    """Return a run of two points, of which each trial is compared with each a thousand times."""
+    """Return a run of two points, of which each trial is compared with each 256 times."""
     header = _of_points(data, (1, 2))
     sides = [{"metric": "received_packets", "point": f"a={n}", "factor": 1.0} for n in (1, 2)]
     header["experiments"][0]["expect"] = [
         {"text": "x", "left": sides[0], "op": ">=", "right": {**sides[1], "factor": n / 10**4}}
-        for n in range(1000)
+        for n in range(EXPECT_MAX)
     ]
     return b"\n".join([json.dumps(header).encode(), *_trials(data, 200, (1, 2))]) + b"\n"
 
@@ -278,7 +278,7 @@ def _many_answers(data: bytes) -> bytes:
             "op": ">",
             "right": {"factor": 1.0 + number, "metric": "delivered_pps", "point": "a=1"},
         }
-        for number in range(1000)
+        for number in range(EXPECT_MAX)
     ]
     return json.dumps(header).encode() + b"\n"
 
