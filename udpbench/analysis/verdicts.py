@@ -113,7 +113,7 @@ class _Counts:
         if not self.known:
             return []
         ends = [attrgetter("low"), attrgetter("high")]
-        extremes = [of(self.known, key=end) for of in (min, max) for end in ends]
+        extremes = [choose(self.known, key=end) for choose in (min, max) for end in ends]
         return [*extremes, max(self.known, key=lambda each: each.high - each.low), self.known[0]]
 
 
@@ -242,11 +242,11 @@ def _compare(expectation: Expectation, name: str, measured: _Measured) -> _Compa
     if a is not None and b is not None and a is not b:
         counts = (measured.counts(a, left.metric or ""), measured.counts(b, right.metric or ""))
         return _each_with_each(expectation, counts, _Comparison(name, (), skipped))
-    of = used[0]
+    point = used[0]
     spans = (
-        [_scaled(side, span) for span in measured.counts(of, side.metric).spans]
+        [_scaled(side, span) for span in measured.counts(point, side.metric).spans]
         if side.metric is not None
-        else [(side.factor, side.factor)] * len(of.done)
+        else [(side.factor, side.factor)] * len(point.done)
         for side in (left, right)
     )
     return _Comparison(name, tuple(zip(*spans, strict=True)), skipped)
