@@ -125,7 +125,7 @@ trial, as long as judging it."""
 COUNTERS_MAX = 2**17
 """Of one host at one time; 64 queues with interrupts on each of 1024 CPUs are half of it."""
 THREADS_MAX = 64
-"""Of one worker, those that ran most."""
+"""Of one worker, or of one process that is watched, those that ran most."""
 SEEN_MAX = 32
 """Of states and system calls in which a thread was seen."""
 STRANGERS_MAX = 16
@@ -1191,6 +1191,8 @@ class HostLook:
     namespaces: tuple[OtherNamespace, ...] = ()
     names_reasons: bool = False
     """Counts have the kernel's reasons (Linux 6.11)."""
+    threads: dict[str, tuple[ThreadUse, ...]] = field(default_factory=dict)
+    """Process, as of ``UdpSocket`` → its threads since the look before, if a socket dropped."""
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Optional
 
 import pytest
 from golden import Golden
@@ -17,9 +19,9 @@ from udpbench.agent.host import socket_owners as module
 from udpbench.agent.host.files import read_beginning as beginning
 from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.host.system import Host
-from udpbench.agent.looks import Looks
+from udpbench.agent.looks import READERS_MAX, Looks
 from udpbench.errors import NothingToWatch
-from udpbench.model import HostLook, OtherNamespace
+from udpbench.model import SECOND_NS, HostLook, OtherNamespace, UdpSocket
 
 UDP_LINE = (
     "   1: 00000000:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 {} 2 0 {}"
@@ -63,6 +65,56 @@ def test_a_process_is_watched_by_its_own_sockets(receiver: socket.socket) -> Non
     assert look.watched is not None
     assert 1 <= len(look.watched)
     assert set(look.watched) <= {each.cookie for each in look.sockets}
+
+
+def lose(receiver: socket.socket) -> None:
+    """Have datagrams dropped at a socket that nobody reads."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for _ in range(100):
+            sender.sendto(bytes(200), receiver.getsockname())
+
+
+@pytest.mark.parametrize("pid", [None, os.getpid()])
+def test_what_the_readers_of_dropping_sockets_did_is_told(
+    receiver: socket.socket, pid: Optional[int]
+) -> None:
+    """Their threads are looked at between two requests, at times of its own; others' are not told."""
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    looks = Looks(Host(), "here")
+    assert None is looks.tick(0)
+    assert {} == looks.look(pid, None, exact=False).threads
+    assert (due := looks.tick(0)) is not None
+    assert due == looks.tick(due - 1)
+    for _ in range(3):
+        assert (due := looks.tick(time.monotonic_ns() + SECOND_NS)) is not None
+    label = f"{Path('/proc/self/comm').read_text().strip()} {os.getpid()}"
+    assert label not in looks.look(pid, None, exact=False).threads
+    lose(receiver)
+    end_ns = time.monotonic_ns() + 5 * SECOND_NS
+    while (uses := looks.look(pid, None, exact=False).threads) == {}:
+        assert time.monotonic_ns() < end_ns
+        looks.tick(time.monotonic_ns() + SECOND_NS)
+        lose(receiver)
+    assert {label} == uses.keys()
+    assert any(each.running_ns for each in uses[label])
+
+
+def test_threads_of_a_few_processes_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sockets that drop first, then those before them; those that have ended make room."""
+    looks = Looks(Host(tmp_path), "here")
+    monkeypatch.setattr(looks._owners, "holders", lambda inode: (inode,))
+    for pid in range(1, 3 * READERS_MAX):
+        (tmp_path / f"proc/{pid}").mkdir(parents=True)
+    many = [UdpSocket(n, n, 4, "", 1, None, 0, 0, 0, 1, 0) for n in range(1, 3 * READERS_MAX)]
+    looks._uses([], many, None)
+    assert [*range(1, READERS_MAX + 1)] == [*looks._readers]
+    (tmp_path / "proc/1").rmdir()
+    looks._uses([many[-1]], [], None)
+    assert [len(many), *range(2, READERS_MAX + 1)] == [*looks._readers]
+    looks._uses([many[9], many[10]], many, (11,))
+    assert [11, len(many), *range(2, READERS_MAX)] == [*looks._readers]
 
 
 def test_what_is_not_there_is_an_error(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:

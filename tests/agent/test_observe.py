@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from udpbench.protocol import PROTOCOL, VERBS, build_id
 PACKAGE = Path(udpbench.__file__).parent
 REACHED = {
     *("counters.parse", "counters.snapshot"),
-    *("anonymity", "looks", "loop", "notes", "observe", "recording"),
+    *("anonymity", "looks", "loop", "notes", "observe", "recording", "workers.usage"),
     *(
         f"host.{name}"
         for name in (
@@ -205,6 +206,45 @@ def test_an_observer_of_roots_keeps_two_capabilities_to_read(
     assert ("snmp.Udp.NoPorts" in look["snapshot"]["counters"]) is True, look
     assert (look["counts"] is not None) is exact
     assert "not the name of an interface" in started.ask("inspect", interface="../x")["message"]
+
+
+@as_root
+@pytest.mark.parametrize("started", [()], indirect=True)
+def test_an_observer_sees_what_the_reader_of_anothers_socket_does(started: Started) -> None:
+    """By itself between two requests, with the two capabilities that it has."""
+    code = """if True:
+    import os, socket, sys, time
+    os.setgroups([])
+    os.setresuid(65534, 65534, 65534)
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    receiver.bind(("127.0.0.1", 7000))
+    if os.fork() == 0:
+        receiver.close()
+        reader, sender = os.getppid(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        while os.getppid() == reader:
+            sender.sendto(bytes(200), ("127.0.0.1", 7000))
+            time.sleep(0.001)
+        os._exit(0)
+    print("bound", flush=True)
+    while True:
+        time.sleep(0.01)
+    """
+    inside = ("nsenter", f"--target={started.process.pid}", "--net")
+    subprocess.run((*inside, "ip", "link", "set", "lo", "up"), check=True)
+    command = (*inside, sys.executable, "-c", code)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        first_line = reader.stdout.readline()
+        end = time.monotonic() + 20
+        threads: dict[str, Any] = {}
+        while not threads and time.monotonic() < end:
+            look = started.ask("look", pid=None, unit=None, exact=False)
+            threads = {name: uses for name, uses in look["threads"].items() if uses[0]["calls"]}
+        reader.kill()
+    assert "bound\n" == first_line
+    ((name, (use,)),) = threads.items()
+    assert (name.split()[1], {"clock_nanosleep"}) == (str(reader.pid), {*use["calls"]})
 
 
 TRIES = """

@@ -105,6 +105,23 @@ def test_a_thread_is_known_by_what_changed_between_two_looks(machine: Machine) -
     assert {"reader0": (use,)} == looks.uses()
 
 
+def test_a_phase_begins_where_the_one_before_it_ended(machine: Machine) -> None:
+    """Without what was seen in it; a thread that nobody looks at again has no part in it."""
+    looks = machine.program()
+    for tid in (8, 9):
+        machine.thread(tid, "100 20 1", "R")
+    for machine.now_ns in (0, 1000):
+        looks.look()
+    looks.restart()
+    assert {} == looks.uses()
+    machine.now_ns = 3000
+    machine.thread(8, "400 20 2", "S", "230 0x0")
+    (machine.root / f"proc/{PID}/task/9/stat").unlink()
+    looks.look()
+    use = ThreadUse("reader", 300, 0, 2000, {"S": 1}, {"clock_nanosleep": 1})
+    assert {"reader0": (use,)} == looks.uses()
+
+
 def test_what_is_not_counted_or_seen_is_missing(machine: Machine) -> None:
     """No times without sched_info, or after one look; no call without the rights to see it."""
     looks = machine.program()

@@ -254,3 +254,79 @@ def test_what_is_not_there_is_one_line_and_exit_2(
         watching(*chosen), capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert (2, "", 1) == (ended.returncode, ended.stdout, len(ended.stderr.splitlines()))
+
+
+READER = r"""
+import fcntl, os, signal, socket, struct, sys, time
+
+does, own = sys.argv[1], os.getpid()
+signal.alarm(120)  # should nobody end it
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 1))
+receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+receiver.bind(("127.0.0.1", 7000))
+
+def spin(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+print("bound", flush=True)
+if os.fork() == 0:
+    receiver.close()
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    while os.getppid() == own:
+        for _ in range(100):
+            sender.sendto(bytes(200), ("127.0.0.1", 7000))
+        time.sleep(0.2 if does == "waits" else 0.05)
+
+os.nice(-5)  # who else uses this machine is not what is tested
+while True:
+    if does != "hangs":
+        receiver.recv(300)
+    if does == "sleeps":
+        time.sleep(0.02)
+    elif does == "hangs":
+        time.sleep(0.1)
+    else:
+        spin(0.02 if does == "spins" else 0.0001)
+"""
+
+
+@pytest.fixture
+def reader(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Start a program that loses packets by what it does, with its sender; yield its number."""
+    command = ("unshare", "--net", sys.executable, "-c", READER, request.param)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first_line = process.stdout.readline()
+        yield str(process.pid)
+        process.kill()
+        assert "bound\n" == first_line
+
+
+@pytest.mark.parametrize(
+    ("reader", "does", "wants"),
+    [
+        ("sleeps", r"sleeps 9\d % of the time \(in clock_nanosleep\)", False),
+        ("spins", r"bound by its CPU \(\d+ %\)", False),
+        ("hangs", r"never reads", False),
+        ("waits", r"waits for datagrams \d+ % of the time.*", True),
+    ],
+    indirect=["reader"],
+)
+def test_a_reader_is_named_by_what_it_does(reader: str, does: str, wants: bool) -> None:
+    """A larger buffer is advised to the one alone that has time for what it would hold."""
+
+    def named(look: Look) -> bool:
+        return any(re.fullmatch(does, words) for words in words_of(look))
+
+    look, code = watch_until(("--pid", reader), lambda: None, named)
+    (size_bytes,) = [each["reader"]["wanted_bytes"] for each in look["sockets"] if each["dropped"]]
+    assert (1, wants) == (code, size_bytes is not None)
+
+
+def words_of(look: Look) -> list[str]:
+    """Return what readers do."""
+    return [each["reader"]["does"] or "" for each in look["sockets"] if each["reader"]]

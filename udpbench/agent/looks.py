@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+import random
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Optional, Union
 
@@ -31,14 +32,20 @@ from udpbench.agent.host.socket_owners import (
     why_unseen,
 )
 from udpbench.agent.host.udp_diag import SocketList
+from udpbench.agent.workers.usage import ThreadLooks
 from udpbench.errors import NothingToWatch
-from udpbench.model import HostLook, Snapshot, SocketCount, UdpSocket
+from udpbench.model import HostLook, Snapshot, SocketCount, ThreadUse, UdpSocket
 
 LOOPBACK = "lo"
 MOST_INTERFACES = 8
 """Above this number only interfaces of devices: a container host has a veth per container."""
 RARELY = 10
 """Looks between two queries for something that few hosts have."""
+READERS_MAX = 8
+"""Processes whose threads are looked at."""
+LOOK_MS = (10, 30)
+"""Between two looks at threads, at random: of a reader that sleeps in step with them, they would
+see a part alone."""
 
 
 class Looks:
@@ -63,6 +70,10 @@ class Looks:
         self._filtering: set[str] = set()
         """Counters of interfaces that have an ingress qdisc."""
         self._irqs: set[int] = set()
+        self._readers: dict[int, str] = {}
+        """Processes whose threads are looked at, by name."""
+        self._threads = ThreadLooks(host, {}, {}, (0, None))
+        self._tick_ns = 0
         self._number = 0
         self._begun = False
 
@@ -84,20 +95,68 @@ class Looks:
             counters.update(self._device(interface))
         ended = self._sockets.keys() - listed.keys()
         changed = self._changed_sockets(listed, unit or "")
+        dropping = [
+            each
+            for cookie, each in changed.items()
+            if cookie in self._sockets and each.drops != self._sockets[cookie].drops
+        ]
         self._sockets.update(changed)
         for cookie in ended:
             del self._sockets[cookie]
         self._listed = listed
+        watched = self._watched(pid, unit, self._sockets.values())
         return HostLook(
             snapshot=Snapshot(self._name, clock_ns, counters),
             interfaces=tuple(interfaces),
             sockets=tuple(changed.values()),
             ended=tuple(sorted(ended)),
-            watched=self._watched(pid, unit, self._sockets.values()),
+            watched=watched,
             counts=self._changed(counts) if counts is not None else None,
             namespaces=self._owners.namespaces if pid is None else (),
             names_reasons=self._counting is not None and self._counting.names_reasons,
+            threads=self._uses(dropping, changed.values(), watched),
         )
+
+    def tick(self, now_ns: int) -> Optional[int]:
+        """Look at the threads of readers if that is due; return when the next look is."""
+        if not self._readers:
+            return None
+        if now_ns >= self._tick_ns:
+            self._threads.look()
+            self._tick_ns = max(self._threads.due_ns, now_ns + random.randint(*LOOK_MS) * 10**6)  # noqa: S311
+        return self._tick_ns
+
+    def _uses(
+        self,
+        dropping: Collection[UdpSocket],
+        changed: Iterable[UdpSocket],
+        watched: Optional[Collection[int]],
+    ) -> dict[str, tuple[ThreadUse, ...]]:
+        """Return what the holders of sockets that drop did since the look before.
+
+        From now on their threads are looked at, then those looked at before, then those of others.
+        """
+        ours = {*watched} if watched is not None else None
+        late, others = (
+            [
+                pid
+                for each in some
+                if ours is None or each.cookie in ours
+                for pid in self._owners.holders(each.inode)
+            ]
+            for some in (dropping, changed)
+        )
+        uses = self._threads.uses()
+        self._threads.restart()
+        before = [pid for pid in self._readers if self._host.exists(f"/proc/{pid}")]
+        pids = [*dict.fromkeys((*late, *before, *others))][:READERS_MAX]
+        readers = {pid: self._owners.label(pid) for pid in pids}
+        if readers != self._readers:
+            during = self._threads.due_ns, None
+            self._readers = readers
+            self._threads = ThreadLooks(self._host, {}, readers, during)
+        late_names = {self._owners.label(pid) for pid in late}
+        return {name: threads for name, threads in uses.items() if name in late_names}
 
     def _changed_sockets(self, listed: dict[int, UdpSocket], unit: str) -> dict[int, UdpSocket]:
         """Return the sockets that are new, have changed, or whose owner has just become known."""

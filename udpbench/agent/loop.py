@@ -71,6 +71,10 @@ class Service:
             raise AgentError(f"{verb}: {error}") from error
         return method(**args)
 
+    def tick(self, now_ns: int) -> Optional[int]:  # noqa: ARG002 - most do nothing by themselves
+        """Do what no request asks for; return when there is more to do, None: not now."""
+        return None
+
     def leave(self) -> None:
         """From now on let the end of stdin end the run."""
         self.leaving = True
@@ -123,6 +127,8 @@ class Loop:
         self._deadline_ns = 0
         self._tick_ns = 0
         self._watch_ns = 0
+        self._own_ns: Optional[int] = None
+        """When the service has something to do by itself."""
 
     def run(self) -> str:
         """Serve until something ends the loop; return the reason."""
@@ -150,6 +156,8 @@ class Loop:
     def _wait(self, now_ns: int) -> list[int]:
         """Wait until a descriptor is ready or a timer is due; return the ready descriptors."""
         due_ns = min(self._deadline_ns, self._watch_ns)
+        if self._own_ns is not None:
+            due_ns = min(due_ns, self._own_ns)
         watched = [self._signals, *self._door_fd()]
         if not self._away:
             watched.append(self._lines.fd)
@@ -163,6 +171,7 @@ class Loop:
     def _do_what_is_due(self, now_ns: int) -> None:
         """Sample every SAMPLE_NS on a fixed grid, and check the guardian."""
         verbs = self._session.verbs
+        self._own_ns = self._session.tick(now_ns)
         if now_ns >= self._tick_ns:
             self._tick_ns = (now_ns // SAMPLE_NS + 1) * SAMPLE_NS
             if verbs is not None:

@@ -191,6 +191,10 @@ class Observer(Service):
         result: HostLook = looks.look(pid, unit, exact)
         return result
 
+    def tick(self, now_ns: int) -> Optional[int]:
+        """Look at the threads of readers; return when the next look is due."""
+        return self._looks.tick(now_ns) if self._looks is not None else None
+
     def facts(self, interface: str) -> Facts:
         """Return the host's facts, but for those that take a datagram or load a module."""
         own = self._interface(interface)

@@ -467,14 +467,13 @@ class Evidence:
     def _reader_time(self, cpu: LoadedCpu | None, own: Sequence[WorkerStats]) -> ReaderTime:
         """Return how readers of one CPU spent their time."""
         load_ns = max(self.load_ns, 1)
-        threads = [thread for stats in own for thread in _reading(stats.threads)]
+        threads = [thread for stats in own for thread in reading_threads(stats.threads)]
         read = sum(stats.counts.get("received_packets", 0) for stats in own)
         dropped = self._drops(own)
         plain = self.readings.record.trial.receive.command is None
-        looks = sum(sum(thread.looks.values()) for thread in threads)
-        frozen = sum(thread.looks.get(state, 0) for thread in threads for state in STOPPED)
         stood_ns = sum(stats.counts.get("standstill_ns", 0) for stats in own)
-        stopped = max(stood_ns / load_ns / len(own), frozen / looks if looks else 0.0)
+        spent_by = time_of(threads, stood_ns / load_ns / len(own))
+        stopped = spent_by.stopped
         call, asleep, waiting, count = "", None, None, 1
         if plain:
             running = self._busy_share(cpu, own)
@@ -483,20 +482,8 @@ class Evidence:
             beside = runnable if runnable is not None else self._beside(cpu)
             waiting, asleep = max(1 - running - beside - stopped, 0.0), 0.0
         elif threads:
-            count = len(threads)
-            elapsed_ns = max(sum(thread.elapsed_ns for thread in threads), 1)
-            running = min(sum(thread.running_ns for thread in threads) / elapsed_ns, 1.0)
-            runnable = min(sum(thread.runnable_ns for thread in threads) / elapsed_ns, 1.0)
-            rest = max(1 - running - runnable - stopped, 0.0)
-            calls: dict[str, int] = {}
-            for thread in threads:
-                for name, seen in thread.calls.items():
-                    calls[name] = calls.get(name, 0) + seen
-            slept = sum(calls.values())
-            if slept:
-                for_datagrams = sum(n for name, n in calls.items() if name in RECEIVING_CALLS)
-                waiting, asleep = (rest * n / slept for n in (for_datagrams, slept - for_datagrams))
-                call = max(calls, key=lambda name: calls[name])
+            count, running, runnable = len(threads), spent_by.running, spent_by.runnable
+            asleep, waiting, call = spent_by.asleep, spent_by.waiting, spent_by.call
         else:
             spent = [(s.process_cpu_ns, s.process_load_ns) for s in own]
             known = [(a, b) for a, b in spent if a is not None and b]
@@ -673,7 +660,7 @@ class ReaderTime:
     threads: int = 1
     """Over which the shares are a mean."""
     call: str = ""
-    """The system call in which it sleeps most."""
+    """The system call in which it sleeps most, other than for datagrams if it does."""
     emptied: bool = False
     """Its sockets' queue was nearly empty at some moment after packets were lost."""
 
@@ -852,8 +839,39 @@ def _binned(readings: Readings, role: Role, field: str, bins: range) -> list[flo
     return totals if known else None
 
 
-def _reading(threads: Sequence[ThreadUse]) -> list[ThreadUse]:
+def reading_threads(threads: Sequence[ThreadUse]) -> list[ThreadUse]:
     """Return the threads of a program that wait for datagrams; if none does, those that ran."""
     waits = [thread for thread in threads if thread.calls.keys() & RECEIVING_CALLS]
     ran = [thread for thread in threads if thread.running_ns >= LEAST_SHARE * thread.elapsed_ns]
     return waits or ran or list(threads[:1])
+
+
+def time_of(threads: Sequence[ThreadUse], stood: float = 0.0, *, waits: bool = True) -> ReaderTime:
+    """Return how a program's threads spent their time, as a mean over them.
+
+    ``stood``: the share in which it is known to have stood still. ``waits``: it may have waited for
+    a datagram; not if some were in its queue all the time. What it slept for is None if nobody saw
+    it in a system call.
+    """
+    elapsed_ns = max(sum(thread.elapsed_ns for thread in threads), 1)
+    running = min(sum(thread.running_ns for thread in threads) / elapsed_ns, 1.0)
+    runnable = min(sum(thread.runnable_ns for thread in threads) / elapsed_ns, 1.0)
+    looks = sum(sum(thread.looks.values()) for thread in threads)
+    frozen = sum(thread.looks.get(state, 0) for thread in threads for state in STOPPED)
+    stopped = max(stood, frozen / looks if looks else 0.0)
+    rest = max(1 - running - runnable - stopped, 0.0)
+    calls: dict[str, int] = {}
+    for thread in threads:
+        for name, seen in thread.calls.items():
+            calls[name] = calls.get(name, 0) + seen
+    others = {name: n for name, n in calls.items() if not waits or name not in RECEIVING_CALLS}
+    slept, asleep, waiting = sum(calls.values()), None, None
+    if slept:
+        asleep = rest * sum(others.values()) / slept
+        waiting = rest * (slept - sum(others.values())) / slept
+    call = max(others or calls, key=lambda name: calls[name], default="")
+    return ReaderTime(
+        *((), None, running, stopped, asleep, waiting, runnable, 0, None),
+        threads=len(threads),
+        call=call,
+    )

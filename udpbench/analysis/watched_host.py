@@ -10,8 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 
 from udpbench.analysis.delta import Deltas, deltas
+from udpbench.analysis.evidence import (
+    EMPTIED,
+    FULL,
+    MUCH,
+    SPARE,
+    ReaderTime,
+    reading_threads,
+    time_of,
+)
 from udpbench.analysis.ledger.stages import POLICY_IN, STAGES, UNDIVIDED, undivided_packets
 from udpbench.analysis.motion import (
     SINGLE,
@@ -23,9 +33,11 @@ from udpbench.analysis.motion import (
 )
 from udpbench.analysis.queue_counters import QueueUse, queue_uses
 from udpbench.analysis.readings import FAMILIES, Readings, Roles, known_sum
+from udpbench.analysis.remedies import REMEDIES
 from udpbench.model import (
     LEDGER_STAGES,
     SECOND_NS,
+    THREADS_MAX,
     Facts,
     HostLook,
     Ledger,
@@ -37,12 +49,14 @@ from udpbench.model import (
     Send,
     Snapshot,
     SocketCount,
+    ThreadUse,
     Traffic,
     Trial,
     TrialRecord,
     UdpSocket,
     total_arrived,
 )
+from udpbench.units import format_bytes, show_count
 
 DEVICE_STAGES = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc")
 """Counted by interface."""
@@ -57,6 +71,16 @@ NOT_LOST = ("udp_no_port",)
 HELPS = {stage.name: stage.helps.replace("receive.buffer", "SO_RCVBUF") for stage in STAGES}
 """For another's application, which has no keys of an experiment."""
 REASONS = {reason: stage.name for stage in STAGES for reason in stage.reasons}
+LOOKS_KEPT, PROCESSES_KEPT = 10, 64
+"""Of what readers did: the latest looks at which a socket had dropped packets, and processes."""
+LEAST_LOOKS = 3
+"""From which on it is said that a program never ran."""
+MOST_BUFFER_BYTES = 256 * 2**20
+"""A burst for which this does not suffice is a load."""
+SKB_BYTES, FRAME_BYTES = 256, 2048
+"""What a datagram takes of a buffer beside its data, and the least room for these that a card's
+driver gives (include/linux/skbuff.h, SKB_TRUESIZE)."""
+NOT_KNOWN = "not known (needs root or the same user)"
 
 
 @dataclass(frozen=True)
@@ -81,6 +105,8 @@ class HostState:
     ended_dropped: int = 0
     """What these had dropped, as far as it was seen."""
     namespaces: tuple[OtherNamespace, ...] = ()
+    threads: Mapping[str, tuple[tuple[ThreadUse, ...], ...]] = field(default_factory=dict)
+    """Process → its threads between two looks, of the latest in which its sockets had drops."""
 
 
 def after(state: HostState | None, look: HostLook) -> HostState:
@@ -122,7 +148,18 @@ def after(state: HostState | None, look: HostLook) -> HostState:
         ended=(state.ended if state is not None else 0) + len(ended),
         ended_dropped=(state.ended_dropped if state is not None else 0) + sum(ended.values()),
         namespaces=look.namespaces,
+        threads=_threads(state, look),
     )
+
+
+def _threads(
+    state: HostState | None, look: HostLook
+) -> Mapping[str, tuple[tuple[ThreadUse, ...], ...]]:
+    before = dict(state.threads) if state is not None else {}
+    for process, threads in look.threads.items():
+        earlier = before.pop(process, ())
+        before[process] = (*earlier[1 - LOOKS_KEPT :], threads[:THREADS_MAX])
+    return dict([*before.items()][-PROCESSES_KEPT:])
 
 
 def _lately_ended(state: HostState | None, look: HostLook) -> frozenset[int]:
@@ -150,6 +187,112 @@ class StageLoss:
 
 
 @dataclass(frozen=True)
+class SocketReader:
+    """What the reader of a socket did, as of the latest look at which packets had been dropped."""
+
+    looks: int
+    """At which packets had been dropped."""
+    emptied: int
+    """At how many of these the queue was nearly empty: it had overflowed in a burst."""
+    burst: int
+    """The most packets that were dropped between two looks."""
+    datagram_bytes: int
+    """About what a datagram takes of the buffer."""
+    visible: bool
+    """The socket's processes are known."""
+    never: bool = False
+    """It has read nothing since the first look."""
+    time: ReaderTime | None = None
+    """None: its threads were not seen."""
+
+    @property
+    def bursts(self) -> bool:
+        """Whether the queue is emptied between drops."""
+        return 2 * self.emptied >= self.looks
+
+    @property
+    def has_time(self) -> bool:
+        """Whether a buffer would help: drops come in bursts, and the reader waits between them."""
+        time = self.time
+        waits = time is not None and time.waiting is not None and time.waiting >= SPARE
+        return self.bursts and waits and not self.never
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """What it does → the share of the time, the largest first, without what matters little."""
+        time = self.time
+        if time is None or time.running >= FULL:
+            return {}
+        rest = 1 - time.running - time.stopped - (time.runnable or 0.0)
+        shares = {
+            "stopped": time.stopped,
+            "sleeps": time.asleep if time.asleep is not None else rest,
+            "waits for a CPU": time.runnable or 0.0,
+            "waits for datagrams": time.waiting or 0.0,
+        }
+        most_first = sorted(shares, key=lambda name: -shares[name])
+        much = [name for name in most_first if shares[name] >= MUCH]
+        if not much and time.running < 1 - MUCH:
+            much = most_first[:1]
+        return {name: shares[name] for name in much}
+
+    @property
+    def does(self) -> str:
+        """What it does, ``sleeps 80 % of the time (in futex)``; empty if its threads are unseen."""
+        time = self.time
+        if self.never:
+            return "never reads"
+        if time is None:
+            return "" if self.visible else NOT_KNOWN
+        if not self.shares:
+            emptied = "empties its queue, and never sleeps" if self.bursts else "bound by its CPU"
+            return f"{emptied} ({100 * time.running:.0f} %)"
+        call = f" (in {time.call})" if time.call not in ("", "other") else ""
+        where = {"sleeps": call if time.asleep is not None else " (root sees in which call)"}
+        return ", ".join(
+            f"{name} {100 * share:.0f} % of the time{where.get(name, '')}"
+            for name, share in self.shares.items()
+        )
+
+    def wanted_bytes(self, buffer_bytes: int | None) -> int | None:
+        """Return the SO_RCVBUF to ask for, with room for twice the largest burst.
+
+        None where a buffer is of no use, or none is large enough.
+        """
+        if buffer_bytes is None or not self.has_time:
+            return None
+        room = buffer_bytes // 2 + self.burst * self.datagram_bytes  # the kernel doubles it
+        size_bytes = 1 << (room - 1).bit_length()
+        return size_bytes if size_bytes <= MOST_BUFFER_BYTES else None
+
+    def helps(self, buffer_bytes: int | None) -> str:
+        """Return what helps; empty if nobody knows."""
+        size_bytes = self.wanted_bytes(buffer_bytes)
+        if size_bytes is not None and self.time is not None:
+            waits = f"it waits for datagrams {100 * (self.time.waiting or 0.0):.0f} % of the time"
+            burst = f"up to {show_count(self.burst)} packets of a burst did not fit"
+            size = f"SO_RCVBUF of {format_bytes(size_bytes)} (and net.core.rmem_max)"
+            return f"{size}: {burst}, and {waits}"
+        if self.never:
+            return READERS_HELPS["stopped"]
+        if self.time is None or (not self.shares and self.bursts):
+            return ""
+        most = next(iter(self.shares), "bound")
+        if most == "sleeps" and self.bursts:
+            return REMEDIES["reader_pauses"].text
+        return READERS_HELPS.get(most, "")
+
+
+READERS_HELPS = {
+    "stopped": REMEDIES["standstill"].text.removesuffix(", then repeat"),
+    "sleeps": REMEDIES["reader_sleeps"].text,
+    "waits for a CPU": REMEDIES["busy"].text.partition(" of the load")[0],
+    "bound": REMEDIES["late_readers"].text,
+}
+"""What a reader does most → what helps; it has no keys of an experiment, either."""
+
+
+@dataclass(frozen=True)
 class SocketLoss:
     """One socket now, and what it has lost since it was first seen."""
 
@@ -163,6 +306,13 @@ class SocketLoss:
     """Where its packets ended: one where it is known, several where it may be any of them."""
     known: bool = False
     """The kernel named the stages, or only one is possible."""
+    reader: SocketReader | None = None
+    """None: nothing was dropped for which it may have been late."""
+
+    @property
+    def reader_helps(self) -> str:
+        """Return what helps its reader; empty if that is not known."""
+        return self.reader.helps(self.socket.buffer_bytes) if self.reader is not None else ""
 
     @property
     def filled(self) -> float | None:
@@ -228,7 +378,7 @@ def live_host(
     """
     lately, ever = deltas(before.snapshot, now.snapshot), deltas(first.snapshot, now.snapshot)
     seconds = max(lately.elapsed_ns, 1) / SECOND_NS
-    sockets = _socket_losses(before, now, lately, seconds, earlier, port)
+    sockets = _socket_losses(before, now, lately, ever, earlier, port)
     stages = _stage_losses(lately, ever, now.interfaces, facts, seconds)
     if "udp_memory" not in [loss.stage for loss in stages]:
         stages += _in_memory(sockets)
@@ -423,10 +573,11 @@ def _socket_losses(
     before: HostState,
     now: HostState,
     delta: Deltas,
-    seconds: float,
+    ever: Deltas,
     earlier: LiveHost | None,
     port: int | None,
 ) -> tuple[SocketLoss, ...]:
+    seconds = max(delta.elapsed_ns, 1) / SECOND_NS
     if earlier is not None and _nothing_new(before, now, earlier):
         return earlier.sockets
     known_losses = (
@@ -439,6 +590,7 @@ def _socket_losses(
         if each is not before.sockets.get(cookie)
     }
     possible = possible_stages(delta, sum(lately.values()))
+    readers = _Readers(now, ever)
     losses = []
     for cookie, each in now.sockets.items():
         if (now.watched is not None and cookie not in now.watched) or port not in (None, each.port):
@@ -456,7 +608,8 @@ def _socket_losses(
             )
         if now.counts is not None:
             loss = _counted(loss, before, now, seconds)
-        losses.append(loss)
+        reader = readers.of(loss, before_this, lately.get(cookie, 0))
+        losses.append(replace(loss, reader=reader) if reader is not None else loss)
     idle = [loss for loss in losses if not loss.dropped and not loss.socket.queued_bytes]
     busy = [loss for loss in losses if loss.dropped or loss.socket.queued_bytes]
     return (*sorted(busy, key=_worst_first), *idle)
@@ -561,3 +714,83 @@ def _counted(loss: SocketLoss, before: HostState, now: HostState, seconds: float
         named["udp_checksum"] = loss.dropped - sum(named.values())
     most_first = sorted(named, key=lambda stage: -named[stage])
     return replace(loss, stages=tuple(most_first), known=True)
+
+
+# --- readers -------------------------------------------------------------------------------------
+
+
+class _Readers:
+    """What is known of readers at one look."""
+
+    def __init__(self, now: HostState, ever: Deltas) -> None:
+        self._now = now
+        self._ever = ever
+        self._times: dict[tuple[tuple[str, ...], bool], ReaderTime | None] = {}
+        """One process may hold a thousand sockets."""
+
+    def of(self, loss: SocketLoss, earlier: SocketLoss | None, lately: int) -> SocketReader | None:
+        """Return what a socket's reader did; as before if the socket dropped nothing lately."""
+        before = earlier.reader if earlier is not None else None
+        if not lately or "udp_rcvbuf" not in loss.stages:
+            return before
+        looks, emptied, burst = (
+            (before.looks, before.emptied, before.burst) if before is not None else (0, 0, 0)
+        )
+        emptied += loss.filled is not None and loss.filled < EMPTIED
+        processes = loss.socket.processes
+        return SocketReader(
+            looks=looks + 1,
+            emptied=emptied,
+            burst=max(lately, burst),
+            datagram_bytes=self._datagram_bytes,
+            visible=bool(processes),
+            never=self._never_reads(loss.socket),
+            time=self._time(processes, waits=emptied > 0),
+        )
+
+    def _never_reads(self, each: UdpSocket) -> bool:
+        """Return whether a socket was not read, for certain: by its own count, or as nobody could.
+
+        That is if no application of the namespace has read a datagram, or none of its threads ran.
+        """
+        count = (self._now.counts or {}).get(each.cookie)
+        if count is not None and count.read is not None:
+            return count.read == 0
+        names = [f"{names['{udp}']}InDatagrams" for names in FAMILIES.values()]
+        if known_sum(self._ever.values.get(name) for name in names) == 0:
+            return True
+        seen = [self._now.threads.get(process, ()) for process in each.processes]
+        # In a second or two a reader may just sleep.
+        looks = min(map(len, seen), default=0)
+        windows = [window for windows in seen for window in windows]
+        unseen = any(len(window) >= THREADS_MAX for window in windows)
+        ran = any(thread.running_ns for window in windows for thread in window)
+        return looks >= LEAST_LOOKS and not unseen and not ran
+
+    def _time(self, processes: tuple[str, ...], *, waits: bool) -> ReaderTime | None:
+        """Return how readers among processes' threads spent their time; None if none was seen.
+
+        Whoever waits for datagrams while some are in the queue reads another socket. Of several
+        readers one that is full says why packets were lost, whatever the others have left.
+        """
+        if (processes, waits) in self._times:
+            return self._times[processes, waits]
+        threads: list[ThreadUse] = []
+        for window in chain.from_iterable(self._now.threads.get(each, ()) for each in processes):
+            others = [each for each in window if (time_of([each]).waiting or 0.0) < SPARE]
+            threads += reading_threads(window if waits or not others else others)
+        full = [each for each in threads if each.running_ns >= FULL * each.elapsed_ns]
+        time = time_of(full or threads, waits=waits) if threads else None
+        self._times[processes, waits] = time
+        return time
+
+    @cached_property
+    def _datagram_bytes(self) -> int:
+        """About what a datagram takes of a buffer, by the mean size of what came."""
+        links = self._ever.block("link")
+        came, size_bytes = (
+            sum(value for name, value in links.items() if name.endswith(f".{which}"))
+            for which in ("rx_packets", "rx_bytes")
+        )
+        mean_bytes = -(-size_bytes // came) if came > 0 else 0
+        return SKB_BYTES + max(FRAME_BYTES, 1 << max(mean_bytes - 1, 0).bit_length())

@@ -82,6 +82,7 @@ def _lost(live: LiveHost) -> Iterator[tuple[str, str, int, str]]:
     for each in live.sockets:
         if each.dropped:
             step = helps.get(each.stages[0], "") if each.stages else ""
+            step = each.reader_helps or step
             yield f"{owner(each)} {address(each)}", f"dropped: {why(each)}", each.dropped, step
     ended = live.ended_dropped + live.unlisted
     if ended:
@@ -125,6 +126,11 @@ def view(live: LiveHost, rows: int) -> RenderableType:
         parts.append(Text("nothing lost"))
     for stage, helps in live.helps().items():
         parts.append(Text(f"{stage}: {helps}"))
+    parts += [
+        Text(f"{owner(loss)} {address(loss)}: {loss.reader_helps}")
+        for loss in live.sockets[:rows]
+        if loss.reader_helps
+    ]
     if live.ended:
         dropped = f", which dropped {show_count(live.ended_dropped)}" * bool(live.ended_dropped)
         parts.append(Text(f"closed sockets: {live.ended}{dropped}"))
@@ -215,12 +221,15 @@ def _endpoint(address: str, port: int) -> str:
 
 
 def why(loss: SocketLoss) -> str:
-    """Return the stages at which a socket's packets ended, marked if not certain."""
+    """Return where a socket's packets ended, marked if not certain, and what its reader does."""
     if not loss.dropped:
         return ""
+    does = loss.reader.does if loss.reader is not None else ""
+    reader = f"; its reader: {does}" if does else ""
     if loss.known:
-        return ", ".join(loss.stages)
-    return f"{' or '.join(loss.stages)}: --exact shows which" if loss.stages else "unknown"
+        return ", ".join(loss.stages) + reader
+    stages = f"{' or '.join(loss.stages)}: --exact shows which" if loss.stages else "unknown"
+    return stages + reader
 
 
 def _placed(stage: str, where: str) -> str:
@@ -300,4 +309,21 @@ def _socket_json(loss: SocketLoss) -> dict[str, Any]:
         "read_pps": loss.read_pps,
         "stages": loss.stages,
         "known": loss.known,
+        "reader": _reader_json(loss),
+    }
+
+
+def _reader_json(loss: SocketLoss) -> dict[str, Any] | None:
+    """Return what a socket's reader does, in words and as shares of the time."""
+    reader = loss.reader
+    if reader is None:
+        return None
+    time = reader.time
+    shares = ("running", "stopped", "runnable", "asleep", "waiting")
+    return {
+        "does": reader.does or None,
+        "helps": loss.reader_helps or None,
+        "wanted_bytes": reader.wanted_bytes(loss.socket.buffer_bytes),
+        **{name: getattr(time, name, None) for name in shares},
+        "call": (time.call or None) if time is not None else None,
     }

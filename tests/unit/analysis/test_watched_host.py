@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,26 @@ from analysis.build import facts
 from analysis.test_stages import lacking
 from udpbench.analysis.ledger.ledger import losses
 from udpbench.analysis.readings import readings_of
-from udpbench.analysis.watched_host import HostState, LiveHost, after, live_host, watched_ledger
-from udpbench.model import HostLook, OtherNamespace, Snapshot, SocketCount, UdpSocket
+from udpbench.analysis.watched_host import (
+    LEAST_LOOKS,
+    LOOKS_KEPT,
+    PROCESSES_KEPT,
+    HostState,
+    LiveHost,
+    SocketReader,
+    after,
+    live_host,
+    watched_ledger,
+)
+from udpbench.model import (
+    THREADS_MAX,
+    HostLook,
+    OtherNamespace,
+    Snapshot,
+    SocketCount,
+    ThreadUse,
+    UdpSocket,
+)
 
 V4 = UdpSocket(1, 11, 4, "0.0.0.0", 53, None, 0, 0, 0, 212992, 5, ("dns 9",))  # noqa: S104
 V6 = UdpSocket(2, 12, 6, "::", 443, None, 0, 0, 0, 212992, 0)
@@ -250,3 +269,165 @@ def test_other_namespaces_are_named() -> None:
     other = OtherNamespace(7, "dns 7", 3, 4)
     live = watched(look(0), replace(look(1), namespaces=(other,)))
     assert (other,) == live.namespaces
+
+
+def thread(running: int, runnable: int = 0, states: str = "", **calls: int) -> ThreadUse:
+    """Return a thread by percent of the time; it was seen asleep in each call so often."""
+    looks = {state: states.count(state) for state in states}
+    return ThreadUse("reader", running, runnable, 100, looks, calls)
+
+
+SLEEPER, WAITER = thread(20, clock_nanosleep=8), thread(2, epoll_wait=9)
+FULL_QUEUE = 212992
+
+
+def reader(
+    *threads: ThreadUse,
+    queued: int = FULL_QUEUE,
+    looks: int = LEAST_LOOKS,
+    lost: int = 100,
+    socket: UdpSocket = V4,
+    counted_read: int | None = None,
+    read: int = 1000,
+) -> tuple[SocketReader, str]:
+    """Return what is said of the reader of a socket that drops in each look, and what helps."""
+    given = [look(0, socket)]
+    if counted_read is not None:
+        given = [replace(given[0], counts={"1": SocketCount()})]
+    for second in range(1, looks + 1):
+        drops = (socket.drops or 0) + second * lost
+        moved = counted(second * lost, *RCVBUF) | {"snmp.Udp.InDatagrams": second * read}
+        now = look(second, replace(socket, drops=drops, queued_bytes=queued), moved=moved)
+        counts = {"1": SocketCount(second * lost, counted_read, {"SOCKET_RCVBUFF": second * lost})}
+        seen = {"dns 9": threads} if threads else {}
+        now = replace(now, threads=seen, counts=counts if counted_read is not None else None)
+        given.append(now)
+    (loss,) = watched(*given).sockets
+    assert loss.reader is not None
+    return loss.reader, loss.reader_helps
+
+
+@pytest.mark.parametrize(
+    ("threads", "queued", "does", "helps"),
+    [
+        ((SLEEPER,), FULL_QUEUE, "sleeps 80 % of the time (in clock_nanosleep)", "have it read "),
+        ((thread(20, other=8),), FULL_QUEUE, "sleeps 80 % of the time", "have it read while"),
+        ((thread(20),), FULL_QUEUE, "sleeps 80 % of the time (root sees in which call)", "have it"),
+        ((SLEEPER,), 0, "sleeps 80 % of the time (in clock_nanosleep)", "have it read more often"),
+        ((thread(97, 3),), FULL_QUEUE, "bound by its CPU (97 %)", "use faster readers"),
+        ((thread(85, 5, futex=1),), FULL_QUEUE, "bound by its CPU (85 %)", "use faster readers"),
+        ((thread(97),), 0, "empties its queue, and never sleeps (97 %)", ""),
+        ((thread(64, 19, futex=9),), FULL_QUEUE, "waits for a CPU 19 % of the time", "stop what"),
+        ((thread(60, 40),), FULL_QUEUE, "waits for a CPU 40 % of the time", "stop what uses CPUs"),
+        ((thread(20, 0, "TTTTS", futex=1),), FULL_QUEUE, "stopped 80 % of the time", "check what"),
+        ((WAITER,), FULL_QUEUE, "sleeps 98 % of the time (in epoll_wait)", "have it read while"),
+        (
+            (WAITER, SLEEPER),
+            FULL_QUEUE,
+            "sleeps 80 % of the time (in clock_nanosleep)",
+            "have it read while",
+        ),
+        (
+            (thread(97, recvmsg=1), thread(0, recvmsg=8)),
+            0,
+            "empties its queue, and never sleeps (97 %)",
+            "",
+        ),
+        (
+            (thread(30, 0, recvmsg=6, futex=3),),
+            0,
+            "waits for datagrams 47 % of the time, sleeps 23 % of the time (in futex)",
+            "SO_RCVBUF of 512KiB (and net.core.rmem_max): up to 100 packets of a burst",
+        ),
+    ],
+)
+def test_a_reader_is_named_by_what_it_does(
+    threads: tuple[ThreadUse, ...], queued: int, does: str, helps: str
+) -> None:
+    """A buffer is advised only to one that waits for datagrams, and empties its queue."""
+    late, helping = reader(*threads, queued=queued)
+    assert (does, True) == (late.does, helping.startswith(helps) and bool(helps) is bool(helping))
+    assert ("SO_RCVBUF" in helping) is (late.wanted_bytes(V4.buffer_bytes) is not None)
+
+
+def test_a_buffer_has_room_for_twice_the_largest_burst() -> None:
+    """Of what the kernel doubles; none is large enough for a load, or without a known size."""
+    waits = thread(30, recvmsg=7)
+    late, _ = reader(waits, queued=0)
+    needed = V4.buffer_bytes + 2 * 100 * late.datagram_bytes  # type: ignore[operator]
+    size_bytes = late.wanted_bytes(V4.buffer_bytes)
+    assert size_bytes is not None
+    assert size_bytes < needed <= 2 * size_bytes
+    assert None is late.wanted_bytes(None)
+    assert None is reader(waits, queued=0, lost=10**6)[0].wanted_bytes(V4.buffer_bytes)
+
+
+def test_a_queue_that_was_empty_when_the_load_ended_is_no_burst() -> None:
+    """A reader that was behind as long as it went on is then ahead, once."""
+    first, waits = look(0, V4), thread(30, recvmsg=7)
+    looks = [first]
+    for second, queued in ((1, FULL_QUEUE), (2, FULL_QUEUE), (3, 0)):
+        late = replace(V4, drops=5 + 9 * second, queued_bytes=queued)
+        moved = counted(9 * second, *RCVBUF) | {"snmp.Udp.InDatagrams": second}
+        looks.append(replace(look(second, late, moved=moved), threads={"dns 9": (waits,)}))
+    (loss,) = watched(*looks).sockets
+    assert loss.reader is not None
+    assert (False, None) == (loss.reader.bursts, loss.reader.wanted_bytes(FULL_QUEUE))
+
+
+@pytest.mark.parametrize(
+    ("threads", "more", "never"),
+    [
+        ((), {"read": 0}, True),
+        ((thread(0, futex=9),), {}, True),
+        ((thread(0, futex=9),), {"looks": LEAST_LOOKS - 1}, False),
+        ((thread(0, futex=9), thread(1, futex=9)), {}, False),
+        ((thread(0, futex=9),) * THREADS_MAX, {}, False),
+        ((thread(0, futex=9),), {"socket": replace(V4, processes=("dns 9", "dns 10"))}, False),
+        ((thread(50),), {"counted_read": 0}, True),
+        ((thread(0, futex=9),), {"counted_read": 1}, False),
+    ],
+)
+def test_a_socket_is_never_read_if_nobody_can_have_read_it(
+    threads: tuple[ThreadUse, ...], more: dict[str, Any], never: bool
+) -> None:
+    """By its own count, as nothing was read in the namespace, or as its program never ran."""
+    late, helps = reader(*threads, **more)
+    assert never is (late.does == "never reads")
+    assert never is (
+        helps == "check what stopped it (a signal, a debugger, a frozen cgroup, a lock)"
+    )
+
+
+def test_who_may_not_see_threads_says_so() -> None:
+    """Of sockets of other users; without a look at threads nothing is said yet."""
+    others, helps = reader(socket=replace(V4, processes=()))
+    assert ("not known (needs root or the same user)", "") == (others.does, helps)
+    assert ("", "") == (reader()[0].does, reader()[1])
+
+
+def test_a_reader_is_not_blamed_for_what_a_filter_drops() -> None:
+    """Nor is what was said of it forgotten when its socket drops nothing."""
+    seen = {"dns 9": (SLEEPER,)}
+    filtered = look(1, replace(V4, drops=9), moved=counted(4, "snmp.Udp.InErrors"))
+    (loss,) = watched(look(0, V4), replace(filtered, threads=seen)).sockets
+    assert (None, "") == (loss.reader, loss.reader_helps)
+    moved = counted(4, *RCVBUF) | {"snmp.Udp.InDatagrams": 5}
+    late = replace(look(1, replace(V4, drops=9), moved=moved), threads=seen)
+    for counts in (None, {"1": SocketCount(9, 5)}):
+        later = [replace(each, counts=counts) for each in (look(0, V4), late, look(2))]
+        later[2] = replace(later[2], snapshot=replace(late.snapshot, clock_ns=2 * 10**9))
+        (loss,) = watched(*later).sockets
+        assert loss.reader is not None
+        assert loss.reader.does.startswith("sleeps 80 %")
+
+
+def test_what_threads_did_is_kept_for_some_looks_and_processes() -> None:
+    """However many a host says it has."""
+    state = None
+    for number in range(2 * PROCESSES_KEPT):
+        names = {f"dns {number}": (SLEEPER,) * 2 * THREADS_MAX, "always": (SLEEPER,)}
+        state = after(state, replace(look(number), threads=names))
+    assert state is not None
+    assert (PROCESSES_KEPT, LOOKS_KEPT) == (len(state.threads), len(state.threads["always"]))
+    assert {1, THREADS_MAX} == {len(w) for kept in state.threads.values() for w in kept}

@@ -12,9 +12,10 @@ from control.fake import facts
 from golden import Golden
 from rich.console import Console
 
+from udpbench.analysis.evidence import ReaderTime
 from udpbench.analysis.motion import CpuShare
 from udpbench.analysis.queue_counters import QueueUse
-from udpbench.analysis.watched_host import LiveHost, SocketLoss, StageLoss
+from udpbench.analysis.watched_host import LiveHost, SocketLoss, SocketReader, StageLoss
 from udpbench.control.watching import KeptLooks
 from udpbench.model import SECOND_NS, Lab, OtherNamespace, Snapshot, UdpSocket
 from udpbench.records import read_run
@@ -55,6 +56,17 @@ LIVE = LiveHost(
 )
 
 
+TIME = ReaderTime((), None, 0.1, 0.0, 0.6, 0.3, 0.0, 0, None, call="futex")
+READERS = replace(
+    LIVE,
+    sockets=(
+        replace(LIVE.sockets[0], reader=SocketReader(9, 8, 700, 2304, visible=True, time=TIME)),
+        replace(LIVE.sockets[1], reader=SocketReader(9, 0, 700, 2304, visible=False)),
+        replace(LIVE.sockets[2], dropped=1),
+    ),
+)
+
+
 def shown(live: LiveHost, rows: int = 9, width: int = 100) -> str:
     """Return the view as text."""
     console = Terminal(file=io.StringIO(), width=width)
@@ -66,6 +78,28 @@ def shown(live: LiveHost, rows: int = 9, width: int = 100) -> str:
 def test_the_view_says_which_socket_drops_and_why(golden: Golden) -> None:
     """With what helps, and what is beside it."""
     golden.check(shown(LIVE))
+
+
+def test_what_a_reader_does_is_beside_the_stage_and_what_helps_it_below(golden: Golden) -> None:
+    """In the view, in a line, among the findings, and in JSON with its shares."""
+    golden.check(shown(READERS, width=140))
+    golden.check(line(READERS))
+    golden.check(losses([READERS]))
+    late, unseen, idle = [each["reader"] for each in live_json(READERS)["sockets"]]
+    assert None is idle
+    assert {
+        "does": "sleeps 60 % of the time (in futex), waits for datagrams 30 % of the time",
+        "helps": late["helps"],
+        "wanted_bytes": 2**21,
+        "running": 0.1,
+        "stopped": 0.0,
+        "runnable": 0.0,
+        "asleep": 0.6,
+        "waiting": 0.3,
+        "call": "futex",
+    } == late
+    nothing = dict.fromkeys(late)
+    assert {**nothing, "does": "not known (needs root or the same user)"} == unseen
 
 
 def test_a_quiet_host_is_said_to_be_quiet(golden: Golden) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple, Optional
 
 from udpbench.agent.host.cpu_clocks import EVENTS, HARDWARE, close_counter, cpu_ns, open_counter
 from udpbench.agent.host.files import read
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.model import SECOND_NS, THREADS_MAX, ThreadUse
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -174,7 +174,7 @@ class ThreadLooks:
         self._host = host
         self._threads = {key: _Thread(worker) for key, worker in threads.items()}
         self._programs = programs
-        self._due_ns, self._until_ns = during
+        self.due_ns, self._until_ns = during
         self._list_ns = 0
         self._turn = 0
         words = CALLS.get(os.uname().machine, "").split()
@@ -185,14 +185,14 @@ class ThreadLooks:
     def look(self) -> None:
         """Look at the threads if the phase has begun and the pause is over."""
         now_ns, begun_ns = self._host.clock_ns(), time.thread_time_ns()
-        if now_ns < self._due_ns or (self._until_ns is not None and now_ns > self._until_ns):
+        if now_ns < self.due_ns or (self._until_ns is not None and now_ns > self._until_ns):
             return
         if now_ns >= self._list_ns:
             self._list()
             self._list_ns = now_ns + LIST_NS
         for pid, tid in self._chosen():
             self._look_at(pid, tid)
-        self._due_ns = now_ns + PAUSE * (time.thread_time_ns() - begun_ns)
+        self.due_ns = now_ns + PAUSE * (time.thread_time_ns() - begun_ns)
 
     def _list(self) -> None:
         if len(self._threads) >= LISTED_MAX:
@@ -231,6 +231,11 @@ class ThreadLooks:
             number = (read(self._host, f"{folder}/syscall") or "").partition(" ")[0]
             if number.isdigit():
                 thread.calls[self._calls[pid].get(int(number), OTHER_CALL)] += 1
+
+    def restart(self) -> None:
+        """Let what threads do from now on be another phase."""
+        for thread in self._threads.values():
+            thread.begin, thread.looks, thread.calls = thread.end, Counter(), Counter()
 
     def uses(self) -> dict[str, tuple[ThreadUse, ...]]:
         """Return worker → its threads that were looked at twice or more, those that ran most."""
