@@ -105,7 +105,7 @@ def test_the_diagnosis_speaks_first() -> None:
     of = experiment(points=[paced(point=name) for name in "abcd"], repetitions=1)
     names = [lossy(1000, LOST, 250, of=paced(point=name)) for name in "abcd"]
     (line, *more) = diagnosed(chapter(*names, of=of))
-    assert ("4 points: Lost at udp_rcvbuf;", []) == (line[:29], more)
+    assert ("4 points: Lost at udp_rcvbuf:", []) == (line[:29], more)
     few = diagnosed(chapter(names[0], record(of=paced(point="b")), of=of))
     assert ["a: Lost at udp_rcvbuf", "b: Nothing was lost: "] == [line[:21] for line in few]
 
