@@ -74,7 +74,7 @@ def lose(receiver: socket.socket) -> None:
             sender.sendto(bytes(200), receiver.getsockname())
 
 
-@pytest.mark.parametrize("pid", [None, os.getpid()])
+@pytest.mark.parametrize("pid", [None, os.getpid()], ids=["all", "own"])
 def test_what_the_readers_of_dropping_sockets_did_is_told(
     receiver: socket.socket, pid: Optional[int]
 ) -> None:
