@@ -280,8 +280,12 @@ def test_a_program_is_seen_in_what_it_does(tmp_path: Path, how: str) -> None:
     ]
     assert len(queues) > 10
     assert (how in ("sleeps", "stopped")) == (sorted(queues)[len(queues) // 2] > 10_000)
-    (last,) = [sample for sample in record.series if sample.worker == stats.worker][-1:]
+    own = [each.counts for each in record.series if each.worker == stats.worker]
+    (last,) = [counts for counts in own if "dropped_packets" in counts][-1:]
     lost = judge(record).ledger
     assert lost is not None
     by_stage = {entry.stage: entry.packets for entry in lost.entries}
-    assert by_stage["udp_rcvbuf"] == last.counts["dropped_packets"]
+    # The last tick may have had no time to read the queues.
+    in_all = by_stage["udp_rcvbuf"] or 0
+    assert last["dropped_packets"] == in_all or last is not own[-1]
+    assert last["dropped_packets"] <= in_all
