@@ -244,7 +244,9 @@ def test_an_observer_sees_what_the_reader_of_anothers_socket_does(started: Start
         reader.kill()
     assert "bound\n" == first_line
     ((name, (use,)),) = threads.items()
-    assert (name.split()[1], {"clock_nanosleep"}) == (str(reader.pid), {*use["calls"]})
+    assert name.split()[1] == str(reader.pid)
+    # Before Python 3.11 time.sleep() is a select() of no descriptor.
+    assert {*use["calls"]} in ({"clock_nanosleep"}, {"pselect6 of nothing"})
 
 
 TRIES = """

@@ -39,6 +39,9 @@ CALLS = {
 """Machine (uname(2)) → number and name of the system calls in which a reader may sleep, from
 asm/unistd_64.h and asm-generic/unistd.h."""
 OTHER_CALL = "other"
+DESCRIPTORS = {"select": 0, "pselect6": 0, "poll": 1, "ppoll": 1}
+"""Call → which argument says of how many descriptors. Of none it only sleeps: Python's time.sleep
+before 3.11."""
 ELF_64 = b"\2"
 """EI_CLASS, the fifth byte of an executable: other programs number their calls differently."""
 
@@ -156,6 +159,14 @@ class _Thread:
         return self.end.running_ns - before_ns
 
 
+def _of_nothing(call: str, arguments: list[str]) -> str:
+    """Return `` of nothing`` for a call that waits for descriptors and was given none."""
+    place = DESCRIPTORS.get(call)
+    if place is None or len(arguments) <= place:
+        return ""
+    return "" if int(arguments[place], 16) % 2**32 else " of nothing"
+
+
 class ThreadLooks:
     """Looks at the workers' threads during a phase: their times, states and system calls.
 
@@ -228,9 +239,10 @@ class ThreadLooks:
         thread.name, state = head.partition(" (")[2], rest[:1]
         thread.looks[state] += 1
         if state in ("S", "D"):
-            number = (read(self._host, f"{folder}/syscall") or "").partition(" ")[0]
+            number, *arguments = (read(self._host, f"{folder}/syscall") or "-").split()
             if number.isdigit():
-                thread.calls[self._calls[pid].get(int(number), OTHER_CALL)] += 1
+                name = self._calls[pid].get(int(number), OTHER_CALL)
+                thread.calls[name + _of_nothing(name, arguments)] += 1
 
     def restart(self) -> None:
         """Let what threads do from now on be another phase."""
