@@ -50,6 +50,7 @@ from udpbench.model import CompareSpec, Experiment, Lab, Progress, Result
 from udpbench.printable import printable
 from udpbench.proven_kernels import kept
 from udpbench.records import RUN_FILE, Run, RunWriter, new_header, read_run
+from udpbench.report.search_words import found_text
 from udpbench.report.summary import LAB_LABEL, Chapter, chapters_of, reason
 from udpbench.report.tables import parts
 from udpbench.report.terminal import Terminal
@@ -239,7 +240,9 @@ def answer(stored: Run, point: str, width: int, baseline: Baseline | None = None
         part = replace(chapter, points=some, verdicts=verdicts)
         shown = f"{_chapter_text(part, width)}\n{_where(stored)}"
     result = medians(own, str(stored.folder))
-    why, summary = (printable(text) for text in ("\n".join(reasons), _summary(stored, own, result)))
+    why, summary = (
+        printable(text) for text in ("\n".join(reasons), _summary(stored, chapter, own))
+    )
     return Answer(outcome, why, shown, result, summary)
 
 
@@ -369,10 +372,14 @@ def _chapter_text(chapter: Chapter, width: int) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def _summary(stored: Run, own: Point, result: PointResult) -> str:
+def _summary(stored: Run, chapter: Chapter, own: Point) -> str:
+    result = medians(own, str(stored.folder))
     rate = [f"{show_pps(result.delivered_pps)} delivered", f"{show_ratio(result.loss_ratio)} lost"]
-    if any(trial.trial.search is not None for trial in own.results):
+    searches = [each for each in chapter.searches if each.point.point == own.name]
+    if searches:
         rate = [f"{show_pps(result.throughput_pps)} throughput"]
+        if result.throughput_pps is None:
+            rate = [found_text(each) for each in searches]
     parts = [
         *rate,
         f"{result.valid_trials}/{len(own.results)} valid",

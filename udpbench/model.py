@@ -626,6 +626,22 @@ def trial_count(experiments: Iterable[Experiment]) -> tuple[int, int]:
     return sum(fewest for fewest, _ in counts), sum(most for _, most in counts)
 
 
+def planned_text(experiments: Iterable[Experiment], extra_blocks: int = 0) -> str:
+    """Return what is to run: ``14–30 trials``, ``7 trials and 1 search``; a search takes many.
+
+    At most ``extra_blocks`` are added to those of compared points.
+    """
+    texts, every = [], list(experiments)
+    for searched, noun, several in ((False, "trial", "trials"), (True, "search", "searches")):
+        mine = [each for each in every if each.searched is searched]
+        fewest, most = trial_count(mine)
+        compared = sum(trial.point in each.compared for each in mine for trial in each.points)
+        most += extra_blocks * compared
+        if most:
+            texts.append(f"{show_range(fewest, most)} {noun if most == 1 else several}")
+    return " and ".join(texts)
+
+
 SSH_SPEC = re.compile(
     r"(?:ssh://)?(?:(?P<user>(?!-)[A-Za-z0-9._-]+)@)?"
     r"(?:\[(?P<bracketed>[A-Za-z0-9._%:][A-Za-z0-9._%:-]*)\]|(?P<name>(?!-)[A-Za-z0-9._%-]+"
@@ -1260,7 +1276,7 @@ class Finding:
 
     severity: Literal["note", "warning", "struck", "invalid"]
     """``struck``: the trial's counts, loss and ledger hold; its rates, delays and CPU numbers do
-    not, and are left out."""
+    not, and are struck out."""
     what: str
     where: str = ""
     value: Optional[str] = None
@@ -1562,7 +1578,7 @@ class Result:
 
     @property
     def struck(self) -> tuple[Finding, ...]:
-        """Why rates, delays and CPU numbers are left out; the counts still hold."""
+        """Why rates, delays and CPU numbers are struck out; the counts still hold."""
         return tuple(finding for finding in self.findings if finding.severity == "struck")
 
     def __getattr__(self, name: str) -> Optional[float]:
@@ -1614,5 +1630,10 @@ class Progress:
 
     @property
     def place(self) -> str:
-        """Return ``[3/12]``, where comparisons decide ``[3/14–30]``; empty before any trial."""
+        """Return ``[3/12]``, where comparisons decide ``[3/14–30]``; empty before any trial.
+
+        Of a search, which takes as many as it takes, ``[3]``.
+        """
+        if self.trial is not None and self.trial.search_trial:
+            return f"[{self.index}]"
         return f"[{self.index}/{show_range(self.total, self.total_at_most)}]" if self.total else ""

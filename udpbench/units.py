@@ -209,6 +209,12 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def n_text(number: int, every: int, noun: str = " trial") -> str:
+    """Return of how many a median is: ``n = 7 trials``, ``n = 5 of 7 trials`` if 2 are left out."""
+    of_all = f" of {every}" if number < every else ""
+    return f"n = {number}{of_all}{noun}{'s' if noun and every != 1 else ''}"
+
+
 def show_range(fewest: int, most: int) -> str:
     """Return a certain number as ``12``, a range as ``14–30``."""
     return f"{fewest}–{most}" if fewest < most else str(fewest)

@@ -13,6 +13,7 @@ from golden import Golden
 from report.stored import COMPLETE, stored
 
 from udpbench.analysis.points import Point
+from udpbench.analysis.searches import next_search_trial
 from udpbench.control.run import Outcome, RunOptions
 from udpbench.errors import CannotTell, InputError, RecordError, StoreError
 from udpbench.folder import Folder
@@ -26,7 +27,7 @@ from udpbench.gate import (
     restricted,
     stored_results,
 )
-from udpbench.model import Finding, PointPair, Result, TrialRecord
+from udpbench.model import Finding, PointPair, Result, Search, TrialRecord
 from udpbench.records import Ending, Run, RunWriter
 
 ONE, TWO = trial("one"), trial("two")
@@ -421,6 +422,16 @@ def test_a_point_that_is_worse_than_its_base_fails(
 def test_a_point_whose_base_is_skipped_is_skipped(tmp_path: Path) -> None:
     """The comparison was not made."""
     assert "skipped" == by_blocks(tmp_path, 1.1, "two", skip=True).outcome
+
+
+def test_a_search_without_a_rate_is_summed_up_by_its_bounds(tmp_path: Path) -> None:
+    """Not by a dash."""
+    point = trial("one", search=Search())
+    first = next_search_trial(point, [])
+    assert first is not None
+    declared = experiment(points=[point])
+    reply = answer(stored(tmp_path, [record(of=first)], declared, ending=COMPLETE), "one", 80)
+    assert "unknown with at most 0.1% and 0% lost (offered: no load is decided)" in reply.summary
 
 
 def test_a_search_that_did_not_end_says_why_it_fails() -> None:

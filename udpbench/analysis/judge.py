@@ -22,6 +22,7 @@ from udpbench.analysis.ledger.intended_load import (
 from udpbench.analysis.ledger.ledger import is_explained, make_ledger
 from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
 from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.searches import in_search
 from udpbench.analysis.watched_host import watched_ledger
 from udpbench.metrics import TIMED
 from udpbench.model import PACKETS_FIELD, Finding, Ledger, Result, Stall, TrialRecord, WorkerResult
@@ -77,7 +78,7 @@ def judge(record: TrialRecord) -> Result:
         workers=_workers(measured),
         stalls=_stalls(measured),
         cpus=cpu_loads(measured),
-        diagnosis=diagnose(measured, ledger, valid),
+        diagnosis=in_search(record.trial, diagnose(measured, ledger, valid)),
         took_ns=took_ns(record),
         lag=rates.lag(measured),
         lump_share=rates.lump_share(measured),

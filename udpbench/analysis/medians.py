@@ -1,6 +1,6 @@
 """The median of a metric over a point's valid trials, and its interval.
 
-Owns the statistics over repetitions. An invalid trial is never averaged; there are no means.
+Owns the statistics over repetitions. An invalid trial is left out; there are no means.
 """
 
 from __future__ import annotations

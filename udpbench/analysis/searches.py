@@ -7,7 +7,7 @@ trial just above the upper bound. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,6 +26,7 @@ from udpbench.analysis.remedies import REMEDIES
 from udpbench.metrics import METRICS, SEARCHED, with_goal
 from udpbench.model import (
     Bottleneck,
+    Certainty,
     CpuLoad,
     Experiment,
     Finding,
@@ -34,7 +35,7 @@ from udpbench.model import (
     Search,
     Trial,
 )
-from udpbench.units import Rate, show_bps, show_pps, show_ratio, show_share
+from udpbench.units import Rate, rate_scale, show_bps, show_pps, show_ratio, show_share
 
 OF_LEDGER = tuple(name for name, metric in METRICS.items() if metric.unit == "packets")
 """Counts that a folded result takes over from the trial whose ledger it shows."""
@@ -53,6 +54,8 @@ OF_TIME = (
     *("reader_sleeps", "standstill", "cpu_quota"),
 )
 """Bottlenecks that make packets late; a small buffer or a rule only loses some."""
+UNPROVEN: Mapping[Certainty, Certainty] = {"certain": "likely"}
+"""How certain a bottleneck is at a lower load than the one at which it was seen."""
 FASTER_SENDER = REMEDIES["sender_cpu"].text
 FASTER_LINE = "use a faster line, or smaller datagrams for more of them"
 HIGHER_RATES = "raise search.rate.to"
@@ -249,7 +252,7 @@ def _pps(result: Result) -> int:
 
 
 def _above(state: SearchState, trials: Sequence[Result]) -> list[Result]:
-    """Return the lossy trials at the headline's upper bound; without one, at the lowest load."""
+    """Return the lossy trials from the headline's upper bound on; without one, all above none."""
     headline = state.goals[-1]
     lossy = [
         trial
@@ -260,11 +263,12 @@ def _above(state: SearchState, trials: Sequence[Result]) -> list[Result]:
         and _missed(trial) > headline.loss
     ]
     lossy = [trial for trial in lossy if not trial.struck] or lossy
-    if headline.upper_pps is not None:
-        at_bound = [trial for trial in lossy if _pps(trial) == round(headline.upper_pps or 0)]
-        return at_bound or [trial for trial in lossy if _pps(trial) > (headline.lower_pps or 0)]
-    if headline.lower_pps is not None:
-        return [trial for trial in lossy if _pps(trial) > headline.lower_pps]
+    upper = headline.upper_pps
+    at_bound = upper is not None and any(_pps(trial) == round(upper) for trial in lossy)
+    if upper is not None and at_bound:
+        return [trial for trial in lossy if _pps(trial) >= round(upper)]
+    if headline.lower_pps is not None or upper is not None:
+        return [trial for trial in lossy if _pps(trial) > (headline.lower_pps or 0)]
     return lossy
 
 
@@ -272,11 +276,12 @@ def _breaking(
     state: SearchState, trials: Sequence[Result]
 ) -> tuple[Breaking | None, Result | None]:
     """Return what breaks first, and the trial whose ledger shows it: that of the median loss."""
-    above = _above(state, trials) if state.ended not in GIVEN_UP else []
-    if not above:
+    every_above = _above(state, trials) if state.ended not in GIVEN_UP else []
+    if not every_above:
         return None, None
-    lowest = min(map(_pps, above))
-    above = sorted((trial for trial in above if _pps(trial) == lowest), key=_missed)
+    lowest = min(map(_pps, every_above))
+    above = sorted((trial for trial in every_above if _pps(trial) == lowest), key=_missed)
+    higher = sorted((trial for trial in every_above if _pps(trial) > lowest), key=_pps)
     lost: dict[str, int] = {}
     for trial in above:
         for place, packets in _lost_at(trial).items():
@@ -287,12 +292,13 @@ def _breaking(
     late, every = sum(map(late_packets, above)), sum(lost.values())
     if late > every:
         sent = sum(trial.numbers.get("sent_packets") or 0 for trial in above)
-        first = _why([shown, *above], None)
+        first = _why([shown, *above], None) or _likely_why(higher, None)
         return Breaking(lowest, None, late / sent, fullest, len(above), first, every), shown
     if not lost:
         return None, shown
     place = worst_place(lost)
-    share, first = packets_at(lost, place) / every, _why([shown, *above], place)
+    share = packets_at(lost, place) / every
+    first = _why([shown, *above], place) or _likely_why(higher, place)
     return Breaking(lowest, place, share, fullest, len(above), first, every), shown
 
 
@@ -313,8 +319,31 @@ def _why(trials: Sequence[Result], stage: str | None) -> Bottleneck | None:
     return next(speaking, None)
 
 
+def _likely_why(trials: Sequence[Result], stage: str | None) -> Bottleneck | None:
+    """Return what trials at higher loads say of the receiver: what breaks there may break first.
+
+    A buffer keeps what a slow program leaves until the load is over, so that just above the bound
+    nothing is lost, and no trial says why it was late.
+    """
+    first = _why(trials, stage)
+    if first is None or first.name in OF_SENDER:
+        return None
+    return replace(first, certainty=UNPROVEN.get(first.certainty, first.certainty))
+
+
 def _limits_of(trial: Result) -> list[Bottleneck]:
     return [bottleneck for bottleneck in trial.diagnosis if bottleneck.name != NOTHING]
+
+
+def in_search(trial: Trial, diagnosis: tuple[Bottleneck, ...]) -> tuple[Bottleneck, ...]:
+    """Return a trial's diagnosis; of a search's, without advice to search."""
+    if not trial.search_trial:
+        return diagnosis
+    what, step = "nothing limits this load of the search", "see what its search says"
+    return tuple(
+        replace(each, what=what, remedy=step) if each.name == NOTHING else each
+        for each in diagnosis
+    )
 
 
 def _diagnosis(whole: PointSearch, shown: Result | None) -> tuple[Bottleneck, ...]:
@@ -427,7 +456,7 @@ def _ending(whole: PointSearch) -> list[Finding]:
     if state.ended == "invalid":
         what = "the search gave up: trials at one load were invalid again and again"
         step = "see the findings of its trials; a busy machine cannot be searched"
-        return [Finding("invalid", what, where, next_step=step)]
+        return [Finding("invalid", what, where, known_bounds(headline), next_step=step)]
     if state.ended == "sender":
         least = show_pps(float(whole.search.rate.least_pps(whole.point.traffic.size_bytes)))
         value, limit = show_pps(state.most_pps), f"search.rate.from is {least}"
@@ -437,10 +466,11 @@ def _ending(whole: PointSearch) -> list[Finding]:
     if state.ended == "within" and _is_unfinished(state):
         what = "the search took longer than search.within; these are the bounds known by then"
         step = "raise search.within, or search.precision"
-        return [Finding("warning", what, where, next_step=step)]
+        return [Finding("warning", what, where, known_bounds(headline), next_step=step)]
     if state.ended is None:
         what = "the search was interrupted; these are the bounds known by then"
-        return [Finding("invalid", what, where, next_step="udpbench run --resume continues it")]
+        step = "udpbench run --resume continues it"
+        return [Finding("invalid", what, where, known_bounds(headline), next_step=step)]
     if headline.kind == "none":
         least = show_pps(float(whole.search.rate.least_pps(whole.point.traffic.size_bytes)))
         what = f"no rate meets the goal of {show_share(headline.loss)}: the lowest load lost more"
@@ -453,6 +483,17 @@ def _ending(whole: PointSearch) -> list[Finding]:
             step = FASTER_SENDER if whole.full_line_bps is None else FASTER_LINE
         return [Finding("note", what, where, show_pps(state.most_pps), next_step=step)]
     return []
+
+
+def known_bounds(goal: GoalBounds) -> str:
+    """Return between which loads a rate lies, as far as known: ``412.3 – 416.4 kpps``."""
+    lower, upper = goal.lower_pps, goal.upper_pps
+    if lower is None or upper is None:
+        known = lower if lower is not None else upper
+        side = "from" if lower is not None else "below"
+        return f"{side} {show_pps(known)}" if known is not None else "no load is decided"
+    scale, unit, digits = rate_scale(upper)
+    return f"{lower / scale:.{digits}f} – {upper / scale:.{digits}f} {unit}"
 
 
 def sender_end(whole: PointSearch) -> str:

@@ -45,9 +45,18 @@ from udpbench.errors import (
     unforeseen,
     worst,
 )
-from udpbench.model import SECOND_NS, Experiment, Facts, Lab, Progress, SelfTest, TrialRecord
+from udpbench.model import (
+    SECOND_NS,
+    Experiment,
+    Facts,
+    Lab,
+    Progress,
+    SelfTest,
+    TrialRecord,
+    planned_text,
+)
 from udpbench.records import Ending, RunWriter, now_utc
-from udpbench.units import format_duration, show_range
+from udpbench.units import format_duration
 
 
 @dataclass(frozen=True)
@@ -182,8 +191,8 @@ class _Run:
         lab_rules.refuse_together(self.experiments, self.lab)
         name, lease_ns = run_name(), self.options.lease_ns
         before = f", {len(self.lasting)} already done" if self.stored else ""
-        total = show_range(self.total.fewest, self.total.most)
-        self._tell("run", f"run {name}: {total} trials{before}, lab {self.lab.name}")
+        planned = planned_text(self.experiments)
+        self._tell("run", f"run {name}: {planned}{before}, lab {self.lab.name}")
         terms, labs = self.options.terms, [self.lab]
         with (
             take_lab(labs, name, lease_ns, self.around, terms, self.progress)

@@ -113,16 +113,16 @@ def watch(
             clock = around.clock
             onlookers = [_Onlooker(each, watched, kept, clock) for each in agents.onlookers()]
             states = []
-            for _ in _seconds(duration_ns, around):
+            begun_ns = min(each.begun_ns for each in onlookers)
+            for _ in _seconds(begun_ns, duration_ns, around):
                 states = [onlooker.look() for onlooker in onlookers]
                 for state in states:
                     tell(state)
     return states
 
 
-def _seconds(duration_ns: int | None, around: Surroundings) -> Iterator[int]:
+def _seconds(begun_ns: int, duration_ns: int | None, around: Surroundings) -> Iterator[int]:
     """Yield at each second on a fixed grid, and at the end."""
-    begun_ns = around.clock.now_ns()
     end_ns = begun_ns + duration_ns if duration_ns is not None else None
     due_ns = begun_ns + SECOND_NS
     while True:
@@ -148,6 +148,8 @@ class _Onlooker:
         self._watched = watched
         self._kept = kept
         self._facts: dict[str, Facts] = {}
+        self.begun_ns = clock.now_ns()
+        """When the first look was taken; the facts of many interfaces take seconds more."""
         self._first = self._latest = self._look(None)
         self._said: LiveHost | None = None
         if watched.port is not None:
@@ -165,7 +167,9 @@ class _Onlooker:
     def _look(self, before: HostState | None) -> HostState:
         watched = self._watched
         look = self._client.look(watched.pid, watched.unit, watched.exact)
-        end_ns = self._clock.now_ns() + FACTS_NS
+        looked_ns = self._clock.now_ns()
+        self.begun_ns = looked_ns if before is None else self.begun_ns
+        end_ns = looked_ns + FACTS_NS
         there = set(look.interfaces)
         self._facts = {name: facts for name, facts in self._facts.items() if name in there}
         for interface in look.interfaces:

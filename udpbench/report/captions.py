@@ -6,12 +6,12 @@ Only text that does not depend on the run; the rest is in ``pages``.
 from __future__ import annotations
 
 from udpbench.report.summary import Chapter, resolved
-from udpbench.report.tables import LADDER_COLUMNS
+from udpbench.report.tables import LADDER_COLUMNS, LEFT_OUT_BLOCKS
 
 HEADINGS = {
     "limits": "What limits",
     "commands": "What to type",
-    "struck": "Struck out",
+    "struck": "Left out of medians",
     "environment": "Measured on",
     "sweeps": "Along one quantity",
     "results": "Results",
@@ -82,8 +82,8 @@ _CAPTIONS = {
     "matrices": "Each cell has the median over valid trials, and below it the 95 % interval, "
     "minimum to maximum below six trials. The findings say why a cell was skipped.",
     "results": "Medians over valid trials; in brackets the 95 % interval of the median, minimum to "
-    "maximum below six trials. What is struck out, a trial or its rates alone, is in no median; "
-    "the findings give the reason.",
+    "maximum below six trials. An invalid trial is left out of all of them, one that is struck "
+    "out of those of rates, delays and CPU numbers; the findings give the reason.",
     "searches": "Throughput is the delivered rate at the lower bound. Between: the highest "
     "load that met the goal, and the lowest that did not. In the figure every trial is a dot, "
     "coloured by the stage that lost most.",
@@ -106,6 +106,8 @@ def captions(chapter: Chapter, published: bool, over_time: str) -> dict[str, str
     shown = {**_CAPTIONS, "timelines": over_time}
     if chapter.searches:
         shown["results"] = shown["searches"]
+    if any(comparison.lost for comparison in chapter.comparisons):
+        shown["comparisons"] += f" {LEFT_OUT_BLOCKS}"
     for change in resolved(chapter.comparisons):
         shown["comparisons"] += (
             f" By the scatter of these blocks {change}: changes that are called in 4 of 5 attempts."

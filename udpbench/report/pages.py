@@ -24,7 +24,6 @@ from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search_words import breaking_lines, search_rows
 from udpbench.report.sessions import restored, run_rows, to_type, versions
 from udpbench.report.summary import (
-    FEW_TRIALS,
     LAB_LABEL,
     MEANT,
     Chapter,
@@ -35,10 +34,10 @@ from udpbench.report.summary import (
     findings_of,
     hosts_of,
     in_groups,
+    left_out,
     n_of,
     name_of,
     one_line,
-    reason,
     show_number,
     timed,
     trials_label,
@@ -96,7 +95,7 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
         "question": chapter.experiment.question,
         "lab": LAB_LABEL if chapter.built_in_lab else "",
         "answer": answer(chapter),
-        "struck": list(_struck(chapter)),
+        "struck": left_out(chapter),
         "environment": list(_environment(hosts_of(chapter.records))),
         "columns": list(SEARCH_COLUMNS if chapter.searches else POINT_COLUMNS),
         "rows": list(_rows(chapter)),
@@ -144,19 +143,6 @@ def _tuning(chapter: Chapter) -> dict[str, Any] | None:
         "commands": tuned.commands,
         "notes": list(tuned.notes),
     }
-
-
-def _struck(chapter: Chapter) -> Iterator[str]:
-    """Yield each reason why trials or their rates are struck out, with the trials."""
-    alike: dict[str, list[str]] = {}
-    for point in chapter.points:
-        for result in point.results:
-            if (not result.valid or result.struck) and result.status != "skipped":
-                why = reason(replace(point, results=(result,)))
-                alike.setdefault(why, []).append(f"{name_of(point)} #{result.trial.repetition}")
-    for why, names in alike.items():
-        trials = ", ".join(names) if len(names) <= FEW_TRIALS else f"{len(names)} trials"
-        yield f"{trials}: {why}"
 
 
 def _environment(hosts: dict[str, Facts]) -> Iterator[str]:
@@ -217,7 +203,7 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
 def trials_data(chapter: Chapter) -> list[dict[str, Any]]:
     """Return every trial as a line, with its own ledger and its findings.
 
-    Stages that lost nothing are left out. A finding of several trials has its number in the list of
+    Stages that lost nothing are omitted. A finding of several trials has its number in the list of
     findings, and only its own value as a text.
     """
     numbers = _shared_findings(chapter)

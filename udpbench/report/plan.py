@@ -18,7 +18,7 @@ from udpbench.analysis.comparison.blocks import claims_of
 from udpbench.analysis.comparison.comparisons import EXTRA_BLOCKS
 from udpbench.analysis.comparison.effect import blocks_needed, levels_of
 from udpbench.metrics import words_of
-from udpbench.model import Experiment, Planned, trial_ns
+from udpbench.model import Experiment, Planned, planned_text, trial_ns
 from udpbench.setting_kinds import requested_part, show_value, show_values
 from udpbench.units import format_duration, show_range
 
@@ -50,18 +50,18 @@ def print_trials(
         table.add_column(title, overflow="fold")
     for title in ("repetitions", "at most"):
         table.add_column(title, justify="right")
-    total_ns = fewest_trials = most_trials = 0
+    total_ns = 0
     for experiment in experiments:
         for trial in experiment.points:
             fewest, most = experiment.trials_of(trial.point)
             most += EXTRA_BLOCKS if trial.point in experiment.compared else 0
             time_ns = trial_ns(trial, built_in) * most
-            total_ns, fewest_trials = total_ns + time_ns, fewest_trials + fewest
-            most_trials += most
+            total_ns += time_ns
             cells = (experiment.name, trial.point or "–", show_range(fewest, most))
             table.add_row(*map(Text, (*cells, _seconds(time_ns))))
     console.print(table)
-    console.print(f"{show_range(fewest_trials, most_trials)} trials, at most {_seconds(total_ns)}")
+    planned = planned_text(experiments, EXTRA_BLOCKS)
+    console.print(f"{planned}, at most {_seconds(total_ns)}")
     for experiment in experiments:
         for line in filter(None, (*compared_pairs(experiment), too_few_blocks(experiment))):
             console.print(Text(line))

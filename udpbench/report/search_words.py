@@ -7,13 +7,14 @@ Owns the wording that terminal, document, JSON and live view share; every number
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from udpbench.analysis.remedies import helps_at
-from udpbench.analysis.searches import Breaking, PointSearch, sender_end
+from udpbench.analysis.searches import Breaking, PointSearch, known_bounds, sender_end
 from udpbench.model import GoalBounds, Progress
-from udpbench.units import format_duration, rate_scale, show_pps, show_ratio, show_share
+from udpbench.units import format_duration, show_pps, show_ratio, show_share
 
 CELLS = 30
 """Cells of the bar of a search: one is 3 % of the range."""
@@ -21,23 +22,29 @@ COLUMNS = ("point", "goal", "throughput", "between", "trials", "took")
 
 
 def search_rows(searches: Sequence[PointSearch]) -> list[list[str]]:
-    """Return a row per goal of each search, largest goal first, by COLUMNS."""
+    """Return a row per goal of each search, largest goal first, by COLUMNS; alike goals share."""
     rows = []
     for search in searches:
         several = sum(other.point.point == search.point.point for other in searches) > 1
         number = f" #{search.point.repetition}" if several else ""
-        for place, goal in enumerate(reversed(search.state.goals)):
+        for place, (shares, goal) in enumerate(_distinct(search.state.goals)):
             used = [str(len(search.trials)), _seconds(search.state.spent_ns)]
             rows.append(
                 [
                     f"{search.point.point or 'all'}{number}" if place == 0 else "",
-                    f"{show_share(goal.loss)} lost",
+                    f"{shares} lost",
                     throughput_text(goal),
                     bounds_text(goal),
                     *(used if place == 0 else ["", ""]),
                 ]
             )
     return rows
+
+
+def _distinct(goals: Sequence[GoalBounds]) -> Iterator[tuple[str, GoalBounds]]:
+    """Yield each different answer with its goals, largest first: a lower bound often is of all."""
+    for answer, alike in groupby(reversed(goals), lambda goal: replace(goal, loss=0)):
+        yield " and ".join(show_share(goal.loss) for goal in alike), answer
 
 
 def throughput_text(goal: GoalBounds) -> str:
@@ -54,38 +61,30 @@ def limits_text(search: PointSearch) -> str:
         return throughput_text(search.headline)
     if search.headline.kind == "none":
         return "no rate meets the goal"
-    known = f": {bounds_text(search.headline)}" * (search.headline.upper_pps is not None)
-    return f"not found in time{known}"
+    return f"not found in time: {known_bounds(search.headline)}"
 
 
 def bounds_text(goal: GoalBounds) -> str:
     """Return the loads that did and did not meet a goal: ``412.3 – 416.4 kpps``."""
-    lower, upper = goal.lower_pps, goal.upper_pps
-    if lower is None or upper is None:
-        known = lower if lower is not None else upper
-        side = "from" if lower is not None else "below"
-        return f"{side} {show_pps(known)}" if known is not None else "–"
-    scale, unit, digits = rate_scale(upper)
-    return f"{lower / scale:.{digits}f} – {upper / scale:.{digits}f} {unit}"
+    return "–" if (goal.lower_pps, goal.upper_pps) == (None, None) else known_bounds(goal)
 
 
 def found_text(search: PointSearch) -> str:
     """Return a search's answer: ``411.9 kpps with at most 0.1% lost (… offered), 0% lost: …``."""
-    headline, *others = reversed(search.state.goals)
-    text = f"{throughput_text(headline)} with at most {show_share(headline.loss)} lost"
-    known = headline.lower_pps is not None or headline.upper_pps is not None
-    if headline.kind in ("regular", "unfinished") and known:
-        text += f" (offered: {bounds_text(headline)})"
+    (shares, headline), *others = _distinct(search.state.goals)
+    text = f"{throughput_text(headline)} with at most {shares} lost"
+    if headline.kind in ("regular", "unfinished"):
+        text += f" (offered: {known_bounds(headline)})"
     if headline.kind == "at least" and search.state.sender_bound:
         text += f": {sender_end(search)}"
-    rest = [f"{throughput_text(goal)} with {show_share(goal.loss)}" for goal in others]
+    rest = [f"{throughput_text(goal)} with {shares}" for shares, goal in others]
     return "; ".join([text, *rest])
 
 
 def search_line(progress: Progress) -> str:
     """Return the progress of a search: ``one#1 |------=---| 0.1% lost: 396.0 – 412.3 kpps; …``."""
     name, _, rest = progress.text.partition(": ")
-    goals = [f"{show_share(g.loss)} lost: {bounds_text(g)}" for g in reversed(progress.bounds)]
+    goals = [f"{shares} lost: {bounds_text(goal)}" for shares, goal in _distinct(progress.bounds)]
     bracket = bracket_text(progress.bounds[-1], progress.range_pps) if progress.bounds else ""
     return f"{name} {bracket}{'; '.join(filter(None, [*goals, rest]))}"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
 
+from udpbench.analysis.checks.cpu_checks import STRUCK_OUT
 from udpbench.analysis.comparison.comparisons import Comparison, compare_points
 from udpbench.analysis.comparison.resolution import RESOLVED, resolution
 from udpbench.analysis.judge import judge
@@ -58,6 +59,7 @@ ASIDE = ("clocks: ", "samples missing: ", "the controller was slow: ")
 """How warnings begin that concern series and starts alone, not counts, rates or the ledger."""
 BOUNDED = "lower bound: "
 """How the note begins that a rate is only a bound."""
+OF_CPU = ": CPU "
 Names = tuple[str, ...]
 LAB_LABEL = "built-in lab: namespaces of one machine, no hardware"
 
@@ -268,7 +270,7 @@ def trials_label(names: Sequence[str]) -> str:
 
 
 def n_of(median: Estimate, point: Point) -> str:
-    """Return a median's number of trials, if other valid trials lack the metric."""
+    """Return of how many trials a median is, if valid ones are left out: ``left_out`` says why."""
     return f" (n = {median.n})" if median.n < len(point.valid) else ""
 
 
@@ -474,6 +476,42 @@ def worst_stage(result: Result) -> str:
     return worst if lost.get(worst, 0) >= (result.ledger.unaccounted or 0) else ""
 
 
+def left_out(chapter: Chapter) -> list[str]:
+    """Return which trials are left out of medians, those with the same reason together, and why."""
+    alike: dict[str, list[str]] = {}
+    for point in chapter.points:
+        for result in point.results:
+            why = _left_out(result, estimate(point, "delivered_pps") is not None)
+            if why:
+                alike.setdefault(why, []).append(f"{name_of(point)} #{result.trial.repetition}")
+    return [
+        f"{', '.join(names) if len(names) <= FEW_TRIALS else f'{len(names)} trials'}: {why}"
+        for why, names in alike.items()
+    ]
+
+
+def _left_out(result: Result, of_median: bool) -> str:
+    """Return why a trial is left out of a median; empty if it is in all, or was never tried."""
+    if result.status == "skipped":
+        return ""
+    if reasons(result):
+        return f"{word_of(result)}: {_cause(reasons(result)[0])}"
+    lacks = of_median and result.delivered_pps is None
+    return "its delivered rate is unknown: everything was read at once" if lacks else ""
+
+
+def _cause(finding: Finding) -> str:
+    """Return a finding's text without what it strikes out, which is said beside it."""
+    return finding.what.removesuffix(STRUCK_OUT["struck"])
+
+
+def word_of(result: Result) -> str:
+    """Return what a trial is that is left out, such as ``struck out`` or ``invalid``."""
+    if result.valid:
+        return "struck out"
+    return "invalid" if result.status == "done" else result.status
+
+
 def diagnosed(chapter: Chapter) -> list[str]:
     """Return a sentence for each cause of a loss at any point, alike points together.
 
@@ -538,10 +576,9 @@ def one_line(result: Result) -> str:
     text = ", ".join([text, *_where(result)])
     if not findings:
         return text
-    why = f"{findings[0].where}: {findings[0].what}" if findings[0].where else findings[0].what
-    if result.status != "done":
-        return why
-    return f"{'no rates' if result.valid else 'invalid'}: {why} ({text})"
+    where = f"{findings[0].where}: " if findings[0].where else ""
+    why = where + _cause(findings[0])
+    return why if result.status != "done" else f"{word_of(result)}: {why} ({text})"
 
 
 def event_line(progress: Progress) -> str:
@@ -560,7 +597,7 @@ def event_line(progress: Progress) -> str:
 def _load(progress: Progress) -> str:
     """Return the load of a search's trial."""
     rate = progress.trial.traffic.rate if progress.trial is not None else None
-    return f"{show_pps(rate.packets_per_s)} intended, " if rate is not None else "no rate, "
+    return f"{show_pps(rate.packets_per_s)} intended, " if rate is not None else "unlimited, "
 
 
 def findings_of(chapter: Chapter) -> tuple[tuple[Finding, tuple[str, ...]], ...]:
@@ -580,6 +617,25 @@ def findings_of(chapter: Chapter) -> tuple[tuple[Finding, tuple[str, ...]], ...]
         for finding, values in ordered
         for value, names in _joined(values)
     )
+
+
+def merged(
+    findings: Sequence[tuple[Finding, Names]],
+) -> Iterator[tuple[Finding, Names]]:
+    """Yield findings, those joined that differ only in the CPU that they are about."""
+    alike: dict[tuple[Finding, Names], list[Finding]] = {}
+    for finding, names in findings:
+        machine, of_cpu, _ = finding.where.partition(OF_CPU)
+        plain = replace(finding, where=machine, value=None) if of_cpu else finding
+        alike.setdefault((plain, names), []).append(finding)
+    for (plain, names), same in alike.items():
+        if len(same) == 1:
+            yield same[0], names
+            continue
+        cpus = ", ".join(each.where.partition(OF_CPU)[2] for each in same)
+        texts = [each.value or "" for each in same]
+        value = _range(texts) or _range_of_shares(texts) or "; ".join(texts)
+        yield replace(plain, where=f"{plain.where}: CPUs {cpus}", value=value), names
 
 
 def is_aside(finding: Finding) -> bool:

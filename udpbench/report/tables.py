@@ -1,6 +1,6 @@
 """The final tables on the terminal: points, the ledger, findings and expectations.
 
-Every number comes from a ``Result`` or an ``Estimate``; an invalid trial is struck out with its
+Every number comes from a ``Result`` or an ``Estimate``; an invalid trial is crossed out with its
 reason, never omitted. Colour only repeats what the text says.
 """
 
@@ -31,6 +31,8 @@ from udpbench.report.summary import (
     findings_of,
     in_groups,
     is_aside,
+    left_out,
+    merged,
     n_of,
     name_of,
     not_measured,
@@ -40,6 +42,7 @@ from udpbench.report.summary import (
     show_number,
     trials_label,
     tuning_answer,
+    word_of,
 )
 from udpbench.units import plural, show_count, show_pps, show_ratio
 
@@ -61,7 +64,8 @@ LEAST_NAME = 10
 """Minimum terminal columns of points' names, gaps included."""
 NOT_OBSERVABLE = "not observable"
 SHOW_ALL = "udpbench show --all"
-LEFT_OUT = f"Stages that lost nothing are omitted: {SHOW_ALL}"
+OMITTED = f"Stages that lost nothing are omitted: {SHOW_ALL}"
+LEFT_OUT_BLOCKS = "A block is left out if its trials are invalid, failed or, for rates, struck out."
 STAGE_WIDTH, POINT_WIDTH, SOURCE_WIDTH = 17, 14, 24
 """Columns of a ledger on a terminal, gaps included; a point's holds 999 999 999 packets."""
 
@@ -89,6 +93,7 @@ def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Re
         yield search_table(chapter.searches)
     else:
         yield from points_tables(chapter, width)
+        yield from (Text(f"left out: {line}", style="dim") for line in left_out(chapter))
     yield from map(Text, breaking_lines(chapter.searches))
     yield from ledger_tables(chapter, width, everything)
     yield from findings_parts(chapter, everything)
@@ -129,7 +134,7 @@ def search_table(searches: Sequence[PointSearch]) -> Table:
 
 
 def points_tables(chapter: Chapter, width: int = NARROW) -> Iterator[Table]:
-    """Yield a row per point, and one for each trial that is not valid, or has no rates.
+    """Yield a row per point, and one for each trial that is not valid, or struck out.
 
     A wide terminal also shows times. On a narrow one first the points' names wrap, then columns
     move to a further table; numbers are never truncated.
@@ -200,13 +205,13 @@ def point_cells(point: Point) -> list[str]:
 
 
 def invalid_cells(result: Result) -> list[str]:
-    """Return the row of a trial that is not valid, or whose rates are struck out.
+    """Return the row of a trial that is not valid, or struck out.
 
     Shows what it measured, for information only.
     """
     return [
         f"  #{result.trial.repetition}",
-        "no rates" if result.valid else "invalid" if result.status == "done" else result.status,
+        word_of(result),
         show_pps(result.offered_pps),
         show_pps(result.delivered_pps),
         show_ratio(result.loss_ratio),
@@ -229,7 +234,7 @@ def ledger_tables(chapter: Chapter, width: int, everything: bool = False) -> Ite
     fit = max(1, (width - STAGE_WIDTH - SOURCE_WIDTH) // POINT_WIDTH)
     shown = accounted(chapter)
     every = ledger_rows([result for _, result in shown])
-    left_out = set() if everything else {row.name for row in every if row.stage and not row.moved}
+    hidden = set() if everything else {row.name for row in every if row.stage and not row.moved}
     for group in in_groups(shown, fit):
         # A title is cut to its table, which may be narrower.
         heading = Text(title, no_wrap=True, overflow="ignore")
@@ -237,7 +242,7 @@ def ledger_tables(chapter: Chapter, width: int, everything: bool = False) -> Ite
         table.add_column("", no_wrap=True)
         # Names wrap first, so that words of sources stay whole.
         rows = [
-            row for row in ledger_rows([result for _, result in group]) if row.name not in left_out
+            row for row in ledger_rows([result for _, result in group]) if row.name not in hidden
         ]
         least = max([POINT_WIDTH - 2, *(len(cell) for row in rows for cell in row.cells)])
         most = max(least, (width - STAGE_WIDTH - SOURCE_WIDTH - 2) // len(group) - 2)
@@ -253,8 +258,8 @@ def ledger_tables(chapter: Chapter, width: int, everything: bool = False) -> Ite
             table.add_row(indent + row.name, *row.cells, Text(source), style=style)
         yield table
         title = "ledger, continued"
-    if shown and left_out:
-        yield Text(LEFT_OUT, style="dim")
+    if shown and hidden:
+        yield Text(OMITTED, style="dim")
 
 
 @dataclass(frozen=True)
@@ -354,7 +359,7 @@ def findings_parts(chapter: Chapter, everything: bool = False) -> Iterator[Table
     Unless ``everything``, notes and what leaves counts and rates as they are is only counted, if
     that is more than one.
     """
-    findings = findings_of(chapter)
+    findings = list(merged(findings_of(chapter)))
     aside = [] if everything else [each for each in findings if is_aside(each[0])]
     aside = aside if len(aside) > 1 else []
     yield findings_table([each for each in findings if each not in aside])
@@ -389,6 +394,8 @@ def comparison_parts(comparisons: Sequence[Comparison]) -> Iterator[Table | Text
         compared, metric, verdict, blocks = map(Text, comparison_cells(comparison))
         table.add_row(compared, metric, verdict, blocks, style=style)
     yield table
+    if any(comparison.lost for comparison in comparisons):
+        yield Text(LEFT_OUT_BLOCKS, style="dim")
     yield from map(Text, resolved(comparisons))
 
 
@@ -398,7 +405,7 @@ def comparison_cells(comparison: Comparison) -> list[str]:
         compared_name(comparison),
         comparison.metric,
         comparison.text,
-        str(comparison.blocks),
+        f"{comparison.blocks}{f' ({comparison.lost} left out)' * bool(comparison.lost)}",
     ]
 
 

@@ -13,14 +13,17 @@ import pytest
 from analysis import build
 from udpbench.analysis.comparison import blocks
 from udpbench.analysis.comparison.comparisons import (
+    TOO_NOISY,
     Comparison,
     compare_all_unpaired,
     compare_points,
     compare_unpaired,
+    more_text,
     wants_block,
 )
 from udpbench.metrics import METRICS, margin_of, words_of
 from udpbench.model import (
+    DAY_NS,
     LEDGER_STAGES,
     LOOKS,
     Experiment,
@@ -124,6 +127,14 @@ def test_verdicts_in_words(golden: Any) -> None:
         compare_unpaired([side("a", WIDE)], [side("b", WIDE[::-1])], "delivered_pps", 0.03).text,
     ]  # fmt: skip
     golden.check(texts)
+
+
+def test_more_blocks_than_anybody_runs_are_no_advice() -> None:
+    """Beyond a hundred, or a day, it says what else would help."""
+    assert "about 100 more blocks (24h)" == more_text(100, DAY_NS)
+    assert "about 1 more trial" == more_text(1, None, "trial")
+    assert [TOO_NOISY] * 3 == [more_text(101, 1), more_text(2, DAY_NS + 1), more_text(101, None)]
+    assert "" == more_text(None, None)
 
 
 def shares(losses: Sequence[float]) -> list[Result]:

@@ -10,7 +10,13 @@ from golden import Golden
 from udpbench.analysis.comparison.comparisons import compare_points
 from udpbench.analysis.points import bounds, points
 from udpbench.analysis.rate_search import ROBBED_TRIES
-from udpbench.analysis.searches import PointSearch, folded, next_search_trial, searches_of
+from udpbench.analysis.searches import (
+    PointSearch,
+    folded,
+    in_search,
+    next_search_trial,
+    searches_of,
+)
 from udpbench.analysis.verdicts import evaluate, exit_code
 from udpbench.definition.load import load_experiment_data
 from udpbench.model import (
@@ -32,6 +38,7 @@ from udpbench.report.search_words import (
     found_text,
     limits_text,
     search_line,
+    search_rows,
 )
 
 CAPACITY_PPS, OFFERS_PPS = 300_000, 800_000
@@ -166,7 +173,9 @@ def test_each_end_of_a_search_is_told(golden: Golden) -> None:
     kinds = ["regular", "none", "at least", "at least", *["unfinished"] * 5]
     assert kinds == [search.headline.kind for search in ends]
     says = [limits_text(ends[1]), limits_text(ends[-1])]
-    assert ["no rate meets the goal", "not found in time"] == says
+    assert ["no rate meets the goal", "not found in time: no load is decided"] == says
+    ended = [finding for finding in ends[4].result.findings if finding.where == "search"]
+    assert ["no load is decided"] == [finding.value for finding in ended]
     assert [False] * 4 + [True] * 5 == [search.result.unfinished for search in ends]
     goals = (GoalBounds(0.001, "unfinished", None, None, 500e3),)
     above = replace(ends[4], state=replace(ends[4].state, goals=goals))
@@ -296,6 +305,54 @@ def test_a_search_that_knows_its_bound_is_not_described_as_without_loss(golden: 
         assert name == search.result.diagnosis[0].name
         assert "nothing" not in {each.name for each in search.result.diagnosis}
         golden.check(breaking_lines([search]))
+
+
+SLEEPS = of_all("reader_sleeps", "udp_rcvbuf", "300 of 600 kpps: the program sleeps", "read")
+
+
+def test_what_a_buffer_hides_at_the_bound_is_said_by_higher_loads(golden: Golden) -> None:
+    """Likely, since it was seen there; never what they say of the sender, or of a buffer."""
+    for above, name in ((SLEEPS, "reader_sleeps"), (SENDING, None), (BUFFER, None)):
+
+        def change(result: Result, above: Bottleneck = above) -> Result:
+            sent = result.numbers["sent_packets"] or 0
+            if sent * SECOND_NS / result.trial.duration_ns < 1.2 * CAPACITY_PPS:
+                return late(NOTHING)(result)
+            return replace(result, diagnosis=(above,))
+
+        search = only(results_of(experiment(), change=change))
+        assert search.breaking is not None
+        first = search.breaking.bottleneck
+        assert (None, name) == (search.breaking.stage, first and first.name)
+        if first is not None:
+            assert "likely" == first.certainty
+            assert first == search.result.diagnosis[0]
+        golden.check(breaking_lines([search]))
+
+
+def test_a_trial_of_a_search_does_not_advise_to_search() -> None:
+    """What nothing limits is one load of many."""
+    trial = next_search_trial(experiment().points[0], [])
+    assert trial is not None
+    (nothing, full) = in_search(trial, (NOTHING, FULL))
+    assert (
+        "Nothing was lost: nothing limits this load of the search. See what its search says."
+        == (nothing.sentence)
+    )
+    assert FULL == full
+    assert (NOTHING,) == in_search(replace(trial, search_trial=0), (NOTHING,))
+
+
+def test_goals_with_the_same_answer_share_it() -> None:
+    """A lower bound holds for all of them, and is said once; different answers stay apart."""
+    same = only(results_of(experiment({"rate": {"to": "100kpps"}, "time": "2s"})))
+    assert "at least 100.0 kpps with at most 0.1% and 0% lost" == found_text(same)
+    assert [["all", "0.1% and 0% lost", "at least 100.0 kpps"]] == [
+        row[:3] for row in search_rows([same])
+    ]
+    goals = (replace(same.headline, loss=0.0, throughput_pps=1e3), same.headline)
+    apart = replace(same, state=replace(same.state, goals=goals))
+    assert ["0.1% lost", "0% lost"] == [row[1] for row in search_rows([apart])]
 
 
 def test_a_diagnosis_of_another_stage_is_not_the_reason() -> None:

@@ -52,9 +52,11 @@ class Seen(FakeAgent):
 class Watchable(World):
     """One machine, reached without SSH."""
 
+    agent = Seen
+
     def open(self, host: str, _connect: Connect | None = None) -> FakeAgent:
         """Return a channel to its agent."""
-        self.agents[host] = Seen(host, self)
+        self.agents[host] = self.agent(host, self)
         return self.agents[host]
 
     def surroundings(self) -> Surroundings:
@@ -79,6 +81,21 @@ def test_a_look_a_second_and_one_at_the_end() -> None:
     verbs = {word.split()[0] for word in world.words}
     assert {"hello", "ping", "look", "asked", "facts", "end"} >= verbs
     assert "asked {'pid': None, 'unit': None, 'exact': False}" in world.words
+
+
+def test_the_time_of_a_watch_begins_with_its_first_look() -> None:
+    """The facts of many interfaces take seconds; those belong to what is watched."""
+
+    class Slow(Seen):
+        def _facts(self, interface: str) -> Any:
+            self.world.clock.sleep_ns(3 * SECOND_NS // 2)
+            return super()._facts(interface)
+
+    world, states = Watchable(), []
+    world.agent = Slow
+    watch_machine(world, Watched(), 5 * SECOND_NS // 2, states.append)
+    seconds = [each.elapsed_ns / SECOND_NS for each in states]
+    assert [1.5, 2.0, 2.5] == seconds
 
 
 @pytest.mark.parametrize("kept_most", [2, 1000])

@@ -110,7 +110,7 @@ def test_every_part_is_there(whole: Path) -> None:
     """In the order in which a reader asks."""
     text = " ".join(texts(whole))
     heads = (
-        "Struck out",
+        "Left out of medians",
         "Measured on",
         "Results",
         "Expectations",

@@ -121,7 +121,7 @@ def test_a_cell_has_its_median_and_interval_or_says_why_not() -> None:
     assert shown is not None
     assert MatrixCell("0", Estimate(1004.0, 1000.0, 1009.0, 3, "pps")) == shown.cells[0][0]
     words = [cell.word for row in shown.cells[:2] for cell in row if cell is not None]
-    assert ["", "skipped", "invalid", "failed", "no rates", "not run"] == words
+    assert ["", "skipped", "invalid", "failed", "struck out", "not run"] == words
     texts = drawn(shown)
     assert ["1.0", "1.0 – 1.0"] == texts[0, 0]
     assert [["skipped"], ["invalid"], ["failed"]] == [texts[1, 0], texts[2, 0], texts[0, 1]]

@@ -10,7 +10,16 @@ import pytest
 from analysis.build import expectation, experiment, trial
 
 from report.stored import ODD
-from udpbench.model import SECOND_NS, Planned, PointPair, Search, Setting, trial_ns
+from udpbench.model import (
+    SECOND_NS,
+    Planned,
+    PointPair,
+    Progress,
+    Search,
+    Setting,
+    planned_text,
+    trial_ns,
+)
 from udpbench.report.plan import (
     compared_pairs,
     joined_targets,
@@ -111,7 +120,20 @@ def test_trials_on_real_hosts_take_longer() -> None:
     """What cards count is waited for: 2 s after each of three phases."""
     out = StringIO()
     print_trials(Terminal(file=out, width=80), [experiment(points=[trial("a")])], built_in=False)
-    assert out.getvalue().endswith("1 trials, at most 9s\n")
+    assert out.getvalue().endswith("\n1 trial, at most 9s\n")
+
+
+def test_searches_are_counted_as_searches() -> None:
+    """Each takes as many trials as it takes; compared points have extra blocks besides."""
+    searched = experiment(points=[trial("a", search=Search()), trial("b", search=Search())])
+    assert "2 searches" == planned_text([searched])
+    pair = PointPair("a", "b", "delivered_pps", 0.03)
+    compared = experiment(points=[trial("a"), trial("b")], compare=(pair,))
+    assert "14–30 trials and 2 searches" == planned_text([searched, compared])
+    assert "14–40 trials" == planned_text([compared], extra_blocks=5)
+    assert "1 trial" == planned_text([experiment(points=[trial("a")])])
+    of_search = replace(trial("a", search=Search()), search_trial=39)
+    assert "[39]" == Progress("trial", "", trial=of_search, index=39, total=43).place
 
 
 def test_the_last_trial_of_a_search_may_end_after_its_time() -> None:

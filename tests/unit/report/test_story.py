@@ -320,6 +320,8 @@ def test_struck_out_rates_are_reported_with_their_reason() -> None:
     chapter_ = chapter(BUSY)
     assert "The one trial is valid; the rates of 1 are struck out." in answer(chapter_)
     (result,) = chapter_.results
-    assert one_line(result).startswith("no rates: machine: CPU 0: other programs used CPUs")
+    assert one_line(result).startswith(
+        "struck out: machine: CPU 0: other programs used CPUs of the load ("
+    )
     assert result == representative(chapter_.points[0])
     assert None is timed(chapter_.points[0])

@@ -31,12 +31,25 @@ from analysis.test_shared_hosts import Mixture
 from rich.table import Table
 
 from report.stored import ODD, printed, swept
+from report.test_story import AT_ONCE
 from udpbench.analysis.checks import clock_checks
+from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.control.phase import path_plan
 from udpbench.control.trial_state import late
 from udpbench.model import LEDGER_STAGES, Experiment, Finding, Histogram, LedgerEntry, TrialRecord
-from udpbench.report.summary import Chapter, chapters_of, diagnosed, findings_of, is_aside
+from udpbench.report.summary import (
+    Chapter,
+    chapters_of,
+    diagnosed,
+    findings_of,
+    is_aside,
+    left_out,
+    merged,
+)
 from udpbench.report.tables import (
+    LEFT_OUT_BLOCKS,
+    comparison_cells,
+    comparison_parts,
     findings_parts,
     findings_table,
     ledger_tables,
@@ -169,10 +182,56 @@ def test_rates_that_are_struck_out_are_in_no_median_and_loss_is() -> None:
     chapter_ = chapter(shared(LOAD_MS), busy, of=experiment(repetitions=2))
     text = rows(printed(*points_tables(chapter_, 120), width=120))
     assert ["all", "2/2", "1.0", "kpps", "1.0", "kpps", "(n", "=", "1)"] == text[2][:9]
-    assert ["#2", "no", "rates", "–", "–", "0.00", "%", "–"] == text[3]
+    assert ["#2", "struck", "out", "–", "–", "0.00", "%", "–"] == text[3]
     assert printed(findings_table(findings_of(chapter_))).startswith(
         "struck  machine: CPU 0: other programs used"
     )
+
+
+def test_what_is_left_out_of_medians_is_said_below_them() -> None:
+    """Which trials, what they are, and why; nothing where all are in, or none was tried."""
+    of = experiment(repetitions=5)
+    at_once = record(2, of=trial(repetition=5), workers=AT_ONCE)
+    records = [record(900, of=paced(repetition=2)), failed(of=trial(repetition=3)), at_once]
+    busy = replace(shared(LOAD_MS + 400, hog(400)), trial=trial(repetition=4))
+    chapter_ = chapter(record(of=paced()), busy, *records, of=of)
+    assert [
+        "all #2: invalid: sender-bound: offered less than intended",
+        "all #3: failed: failed: it died",
+        "all #4: struck out: other programs used CPUs of the load",
+        "all #5: its delivered rate is unknown: everything was read at once",
+    ] == left_out(chapter_)
+    assert "left out: all #4: struck out: other programs used" in shown(chapter_)
+    for plain in (record(), failed("skipped", "needs 8 CPUs"), record(2, workers=AT_ONCE)):
+        assert [] == left_out(chapter(plain))
+
+
+def test_findings_of_several_cpus_are_joined() -> None:
+    """With the range of their values; of other trials, hosts or texts each stays."""
+    busy = Finding("struck", "shared", "left: CPU 0", "4.00 %, most by hog (pid 7)", "5 %", "stop")
+    other = replace(busy, where="left: CPU 2", value="9.00 %, most by pig (pid 8)")
+    (both,) = merged([(busy, ("a#1",)), (other, ("a#1",))])
+    assert "left: CPUs 0, 2: shared (4.00 – 9.00 %, most by pig (pid 8)); 5 %; stop" == str(both[0])
+    apart = [
+        (busy, ("a#1",)),
+        (other, ("a#2",)),
+        (replace(busy, where="right: CPU 0"), ("a#1",)),
+        (replace(busy, where="left: CPU 3", limit="1 %"), ("a#1",)),
+        (replace(busy, where="left: NIC"), ("a#1",)),
+    ]
+    assert apart == list(merged(apart))
+    unlike = [(replace(busy, value="x"), ("a#1",)), (replace(other, value="y"), ("a#1",))]
+    assert ["x; y"] == [finding.value for finding, _ in merged(unlike)]
+
+
+def test_blocks_that_are_left_out_are_counted() -> None:
+    """With the reason below the table, where any is."""
+    plain = Comparison("a", "b", "delivered_pps", 0.03, "cannot tell", blocks=6)
+    assert "6" == comparison_cells(plain)[-1]
+    lacking = replace(plain, lost=2)
+    assert "6 (2 left out)" == comparison_cells(lacking)[-1]
+    for each, said in ((plain, False), (lacking, True)):
+        assert said is (LEFT_OUT_BLOCKS in printed(*comparison_parts([each]), width=200))
 
 
 def test_a_wide_terminal_shows_times() -> None:

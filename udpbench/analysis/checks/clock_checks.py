@@ -98,7 +98,7 @@ def echoes_lost(measured: Readings) -> Iterator[Finding]:
     if echoed != returned or unechoed:
         yield Finding(
             "warning",
-            "echoes were lost or late: round trips exclude them, and they may be the longest",
+            "echoes were lost or late: they are left out of round trips, and may be the longest",
             "sender",
             f"{returned} of {echoed + unechoed} came back",
             "all of them",

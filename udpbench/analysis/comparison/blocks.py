@@ -22,6 +22,7 @@ OF_READS = ("delivered_pps", "delivered_mib_s")
 """Metrics that are known no better than to what comes at once."""
 KEPT_UP = 0.01
 """How much longer than the load, as a share of it, a receiver may take that kept up with it."""
+LEFT_OUT = "are left out: a trial is invalid, failed or struck out"
 
 
 class Claim(NamedTuple):
@@ -59,7 +60,7 @@ class Blocks(NamedTuple):
     effects: dict[int, float]
     """Repetition → what it is worth; of those that count."""
     lost: int = 0
-    """How many count nowhere: a trial is invalid, failed, or its rates are struck out."""
+    """How many are left out: a trial is invalid, failed or struck out."""
     lack: str = ""
     """Why no effect can be had: a number is missing, or 0 where a ratio is compared."""
     skipped: bool = False
@@ -221,7 +222,7 @@ def _untested(claim: Claim, blocks: Blocks, looks: Sequence[int]) -> Judged | Lo
         return Judged(blocks, None, blocks.lack)
     if blocks.lost * 3 > number + blocks.lost:
         share = f"{blocks.lost} of {number + blocks.lost} blocks"
-        return Judged(blocks, None, f"{share} have an invalid trial, or one without such numbers")
+        return Judged(blocks, None, f"{share} {LEFT_OUT}")
     if number == 0:
         return Judged(blocks, None, "no block was measured")
     if blocks.zeros and claim.margin is not None and number >= FEWEST_BLOCKS:

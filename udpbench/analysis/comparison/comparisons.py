@@ -25,6 +25,7 @@ from udpbench.analysis.comparison.blocks import (
 from udpbench.analysis.comparison.effect import FEWEST_RUNS, Effect, decide_unpaired, widened
 from udpbench.metrics import words_of
 from udpbench.model import (
+    DAY_NS,
     FEWEST_BLOCKS,
     SECOND_NS,
     Experiment,
@@ -36,7 +37,10 @@ from udpbench.model import (
 from udpbench.units import format_duration
 
 EXTRA_BLOCKS = 5
-"""Run at most so many blocks in place of those that count nowhere."""
+"""Run at most so many blocks in place of those that are left out."""
+FAR_BLOCKS = 100
+TOO_NOISY = "too noisy to tell in reasonable time; longer trials or a quieter machine would help"
+"""In place of a number of blocks that nobody will run."""
 SIDES = ("the base", "what is compared with it")
 Runs = Sequence[Sequence[Result]]
 """The trials of one side, run by run."""
@@ -70,7 +74,7 @@ class Comparison:
     more_ns: int | None = None
     """How long these take, by the plan of a built-in lab."""
     lost: int = 0
-    """Blocks, without blocks trials of both sides, that count nowhere: invalid, failed, struck out.
+    """Blocks, without blocks trials of both sides, left out: invalid, failed, struck out.
     """
     why: str = ""
     """Why nothing can be told or compared, if not because of the interval."""
@@ -270,9 +274,14 @@ def _pair(both: tuple[Runs, Runs], metric: str, margin: float) -> PointPair:
 
 
 def more_text(blocks: int | None, time_ns: int | None, what: str = "block") -> str:
-    """Return for example ``about 9 more blocks (2min)``; empty if the number is unknown."""
+    """Return for example ``about 9 more blocks (2min)``; empty if the number is unknown.
+
+    Beyond FAR_BLOCKS, or a day, what helps instead.
+    """
     if blocks is None:
         return ""
+    if blocks > FAR_BLOCKS or (time_ns or 0) > DAY_NS:
+        return TOO_NOISY
     time = "" if time_ns is None else f" ({_time(time_ns)})"
     return f"about {blocks} more {what}{'' if blocks == 1 else 's'}{time}"
 
@@ -383,7 +392,7 @@ def _sides(pair: PointPair, sides: tuple[Runs, Runs]) -> _Sides:
     plain = _Sides(a, b, sum(few for few, _ in lost), medians=medians, tolerance=max(tolerances))
     for name, (few, number) in zip(SIDES, lost, strict=True):
         if few * 3 > number:
-            why = f"{few} of {number} trials of {name} are invalid, or have no such numbers"
+            why = f"{few} of {number} trials of {name} are left out: invalid, failed or struck out"
             return plain._replace(verdict=CANNOT_TELL, why=why)
     return plain
 

@@ -55,7 +55,7 @@ from udpbench.report.figures.style import (
 )
 from udpbench.report.figures.sweep import draw_sweeps, sweep
 from udpbench.report.summary import Chapter, in_groups
-from udpbench.units import plural, rate_scale, show_pps
+from udpbench.units import n_text, rate_scale, show_pps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -195,7 +195,7 @@ def draw_dots(rows: Sequence[Dots], largest: float) -> Figure:
     _draw_published(axes, rows, scale)
     for values, marker, colour, label in (
         ([row.valid_pps for row in rows], "o", BLUE, "valid trial"),
-        ([row.invalid_pps for row in rows], "x", RED, "invalid trial, in no median"),
+        ([row.invalid_pps for row in rows], "x", RED, "invalid trial, left out of medians"),
     ):
         places = [(pps, y) for y, mine in enumerate(values) for pps in mine]
         if places:
@@ -209,15 +209,20 @@ def draw_dots(rows: Sequence[Dots], largest: float) -> Figure:
     axes.set_yticks(range(len(rows)), [_with_n(row) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, 1.04 * largest / scale)
-    n = sum(len(row.valid_pps) + len(row.invalid_pps) for row in rows)
-    axes.set_xlabel(f"delivered ({unit}), n = {plural(n, 'trial')}")
+    valid, invalid = (sum(map(len, each)) for each in zip(*map(_both, rows), strict=True))
+    axes.set_xlabel(f"delivered ({unit}), {n_text(valid, valid + invalid)}")
     axes.grid(axis="x", color=GRID)
     figure.legend(loc="outside upper center", ncols=4, frameon=False)
     return figure
 
 
 def _with_n(row: Dots) -> str:
-    return f"{short_name(row.point)}  (n = {len(row.valid_pps) + len(row.invalid_pps)})"
+    valid, invalid = map(len, _both(row))
+    return f"{short_name(row.point)}  ({n_text(valid, valid + invalid, '')})"
+
+
+def _both(row: Dots) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return row.valid_pps, row.invalid_pps
 
 
 def _draw_medians(axes: Axes, rows: Sequence[Dots], scale: float) -> None:

@@ -24,7 +24,7 @@ from udpbench.report.figures.style import (
     styled,
 )
 from udpbench.report.ladder import Ladder, Rung, label, shown
-from udpbench.units import plural, rate_scale
+from udpbench.units import n_text, rate_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,9 +99,10 @@ def _draw(rungs: Sequence[Rung], name: str, ends: tuple[float, float]) -> Figure
     axes.set_yticks(range(len(rungs)), map(_label, rungs), fontsize=7.5)
     axes.set_ylim(len(rungs) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
-    trials = sum(len(rung.trials) for rung in rungs)
+    counted = [valid for rung in rungs for _, valid in rung.trials]
+    n = n_text(sum(counted), len(counted))
     how = ", logarithmic" if log else ""
-    axes.set_xlabel(f"delivered ({unit}{how}), n = {plural(trials, 'trial')}")
+    axes.set_xlabel(f"delivered ({unit}{how}), {n}")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", color=GRID)
     figure.legend(loc="outside upper center", ncols=4, frameon=False)
@@ -123,7 +124,7 @@ def _draw_experiments(axes: Axes, rungs: Sequence[Rung]) -> None:
 def _draw_trials(axes: Axes, rungs: Sequence[Rung], name: str, scale: float) -> None:
     for validity, marker, colour, text in (
         (True, "o", BLUE, "valid trial"),
-        (False, "x", RED, "invalid trial, in no median"),
+        (False, "x", RED, "invalid trial, left out of medians"),
     ):
         dots = [
             (value, row)

@@ -143,7 +143,7 @@ def _cells(chapter: Chapter) -> dict[str, MatrixCell]:
 
 def _without_rates(point: Point) -> str:
     """Return why a tried point has no median, worded as in tables."""
-    return "no rates" if point.valid else "invalid" if point.done else "failed"
+    return "struck out" if point.valid else "invalid" if point.done else "failed"
 
 
 # --- the figure ----------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def draw_matrix(shown: Matrix) -> Figure:
     axes.invert_yaxis()
     n = sum(each.n for each in shown.known)
     axes.set_ylabel(shown.row_block)
-    axes.set_xlabel(f"{shown.column_block}; delivered ({unit}), n = {plural(n, 'valid trial')}")
+    axes.set_xlabel(f"{shown.column_block}; delivered ({unit}), n = {plural(n, 'trial')}")
     return figure
 
 

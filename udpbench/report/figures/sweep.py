@@ -234,7 +234,7 @@ def _draw(swept: Sweep) -> Figure:
     axis.label(panels[-1, 0])
     places = [place for line in swept.lines for place in line.places]
     n = sum(max(len(place.trials[name]) for name in swept.metrics) for place in places)
-    panels[-1, 0].set_xlabel(f"{swept.key}, n = {plural(n, 'valid trial')}")
+    panels[-1, 0].set_xlabel(f"{swept.key}, n = {plural(n, 'trial')}")
     figure.align_ylabels(panels[:, 0])
     known: dict[str, Any] = {}
     for axes in panels[:, 0]:
