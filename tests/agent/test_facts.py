@@ -10,6 +10,7 @@ import pytest
 from proc_files import OF_ROOT, stat
 
 from udpbench.agent.host import facts
+from udpbench.agent.host.environment import socket_memory
 from udpbench.agent.host.interrupts import queue_interrupts, rx_interrupts
 from udpbench.agent.host.system import Host, NapiInstance
 
@@ -254,6 +255,29 @@ def test_topology_limits_and_environment_are_read(tmp_path: Path) -> None:
         "irqbalance": "running",
         "kernel_build": host.kernel()[1],
     } == facts.environment(host, None, "flags\t\t: fpu hypervisor")
+
+
+@pytest.mark.parametrize("release", ["5.10.0", "6.0.19", "6.1.0", "6.18.44"])
+def test_the_lowest_limit_of_memory_for_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    """Of any cgroup around this process; version 2 refuses no datagram from Linux 6.1 on."""
+    sockets, memory = "memory.kmem.tcp.limit_in_bytes", "memory.max"
+    files = {
+        "proc/self/cgroup": "4:cpu,cpuacct:/a\n3:memory:/a/b\n0::/c/d\n",
+        f"sys/fs/cgroup/memory/a/b/{sockets}": "9223372036854771712",
+        f"sys/fs/cgroup/memory/a/{sockets}": "1048576",
+        f"sys/fs/cgroup/memory/{sockets}": "9223372036854771712",
+        f"sys/fs/cgroup/c/d/{memory}": "max",
+        f"sys/fs/cgroup/c/{memory}": "65536",
+    }
+    host = Host(tree(tmp_path, files))
+    monkeypatch.setattr(host, "kernel", lambda: (release, ""))
+    early = release < "6.1"
+    expected = "65536 bytes of cgroup /c" if early else "1048576 bytes of cgroup /a"
+    assert expected == socket_memory(host)
+    outside = Host(tree(tmp_path / "other", {"proc/self/cgroup": "3:memory:/../x\nodd\n"}))
+    assert None is socket_memory(outside)
 
 
 def test_a_bare_host_has_no_invented_facts(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from typing import Any
 from accepted import ACCEPTED
 from causes import CAUSES, Cause
 from planting import Plan, answer, build
-from scoring import is_disturbed, is_void, judge, lines_of, shortfalls
+from scoring import is_disturbed, is_void, judge, lines_of, others_share, shortfalls
 
 ROOT = Path(__file__).resolve().parents[2]
 MET, MISSED, UNFINISHED = 0, 1, 5
@@ -111,12 +111,10 @@ def planted(seed: str, cause: Cause, number: int, program: Path, folder: Path) -
     return {**record, "took_s": round(time.monotonic() - start_s, 1)}
 
 
-def settled(
-    seed: str, cause: Cause, number: int, program: Path, busy: bool
-) -> dict[str, Any] | None:
+def settled(seed: str, cause: Cause, number: int, program: Path, busy: bool) -> dict[str, Any]:
     """Return a case's record, of a second attempt if its plant did not take.
 
-    None if other programs used the CPUs each time, unless ``busy`` says that this does not matter.
+    Or if other programs used the CPUs, unless ``busy`` says that this does not matter.
     """
     record: dict[str, Any] = {}
     for _ in range(ATTEMPTS):
@@ -126,7 +124,7 @@ def settled(
             record = planted(seed, cause, number, program, folder)
         if not is_void(record) and (busy or not is_disturbed(record)):
             break
-    return None if is_disturbed(record) and not busy else record
+    return record
 
 
 def stored(file: Path) -> list[dict[str, Any]]:
@@ -153,8 +151,9 @@ def run_missing(
             if time.monotonic() > until_s:
                 return
             record = settled(seed, cause, number, program, busy)
-            if record is None:
-                print(f"disturbed {cause.label}: other programs used the CPUs", flush=True)
+            if is_disturbed(record) and not busy:
+                print(f"disturbed {cause.label}: others used {others_share(record):.1%} of all CPUs",
+                      flush=True)  # fmt: skip
                 continue
             with file.open("a") as lines:
                 lines.write(json.dumps(record) + "\n")

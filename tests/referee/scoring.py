@@ -49,10 +49,14 @@ class Judged:
 
 
 def first_causes(record: Record) -> list[str]:
-    """Return which planted causes may be named first: those with the largest share of the loss."""
+    """Return which planted causes may be named first: those with the largest share of the loss.
+
+    A share is what is no longer lost without that cause, at least: what either of two causes would
+    drop is in neither's share, and counts as both's.
+    """
     shares: Mapping[str, float] = record["shares"]
-    largest = max(shares.values())
-    return [part for part, share in shares.items() if share > largest - CLOSE]
+    largest, either = max(shares.values()), max(1 - sum(shares.values()), 0.0)
+    return [part for part, share in shares.items() if share + either > largest - CLOSE]
 
 
 def is_void(record: Record) -> bool:
@@ -69,10 +73,15 @@ def is_void(record: Record) -> bool:
     return bool(answer["loss"] < LEAST_LOSS and answer["valid"])
 
 
+def others_share(record: Record) -> float:
+    """Return the largest share of all CPUs that other programs used in any run of a case."""
+    runs = [record["answer"], record.get("repeated") or {}, *record.get("without", ())]
+    return max(run.get("others_share") or 0.0 for run in runs)
+
+
 def is_disturbed(record: Record) -> bool:
     """Return whether other programs used so much CPU that the truth is not known."""
-    runs = [record["answer"], record.get("repeated") or {}, *record.get("without", ())]
-    return any((run.get("others_share") or 0) > BUSY for run in runs)
+    return others_share(record) > BUSY
 
 
 def names_of(parts: Iterable[str], accepted: Table) -> frozenset[str]:

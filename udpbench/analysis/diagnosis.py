@@ -22,7 +22,16 @@ from udpbench.analysis.ledger.stages import NAPI_PACKETS, STAGES
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES, helps_at, sets_against
-from udpbench.model import SECOND_NS, UNKNOWN, Bottleneck, Certainty, Facts, Ledger, WorkerStats
+from udpbench.model import (
+    SECOND_NS,
+    SOCKET_MEMORY,
+    UNKNOWN,
+    Bottleneck,
+    Certainty,
+    Facts,
+    Ledger,
+    WorkerStats,
+)
 from udpbench.units import format_bytes, plural, show_count, show_pps
 
 CERTAIN: Certainty = "certain"
@@ -181,15 +190,20 @@ def _udp_pages(case: Evidence, hosts: Sequence[Facts]) -> int | None:
 
     None if neither is known; a network namespace of its own does not show what UDP may take.
     """
-    sockets = {
-        inode: stats.buffer_bytes or 0
-        for stats in case.readings.workers("receiver")
-        for inode in stats.socket_inodes
-    }
+    sockets = _held_bytes(case)
     bounds = _in_force(case, hosts, UDP_MEMORY)
     now = max((int(text.split()[-1]) for text in bounds), default=0)
     pages = max(2 * sum(sockets.values()) // PAGE_BYTES, now)
     return 1 << (pages - 1).bit_length() if pages else None
+
+
+def _held_bytes(case: Evidence) -> dict[int, int]:
+    """Return the size of each buffer of the receivers, by inode."""
+    return {
+        inode: stats.buffer_bytes or 0
+        for stats in case.readings.workers("receiver")
+        for inode in stats.socket_inodes
+    }
 
 
 def _in_force(case: Evidence, hosts: Sequence[Facts], sysctl: str) -> list[str]:
@@ -324,12 +338,35 @@ def refused(case: Evidence) -> Iterator[Bottleneck]:
 
     A filter is refuted where no socket has any.
     """
+    limits = _memory_limits(case) if case.stage == "udp_memory" else []
+    if limits:
+        sure = CERTAIN if not _may_exceed_udp_mem(case) else LIKELY
+        what = f"UDP sockets may hold no more than {limits[0]}"
+        yield _bottleneck(case, "cgroup_memory", sure, what)
+        if sure == CERTAIN:
+            return
     filters = [stats.filtered for stats in case.readings.workers("receiver")]
     if case.stage == "udp_filter" and filters and not any(each is not False for each in filters):
         return
     if case.stage in REFUSING:
         what = _meaning(case.stage) + _meanwhile(case, CHANGES.get(case.stage, ()))
-        yield _bottleneck(case, case.stage, CERTAIN, what)
+        yield _bottleneck(case, case.stage, LIKELY if limits else CERTAIN, what)
+
+
+def _memory_limits(case: Evidence) -> list[str]:
+    """Return the limits of cgroups that the receivers' full buffers exceed, with the cgroup."""
+    facts = [case.readings.record.facts.get(host) for host in case.readings.roles.receivers]
+    limits = [each.environment.get(SOCKET_MEMORY, "") for each in facts if each is not None]
+    held_bytes = sum(_held_bytes(case).values())
+    known = (re.fullmatch(r"([0-9]{1,19}) bytes of .+", limit) for limit in limits)
+    return [match[0] for match in known if match and int(match[1]) < held_bytes]
+
+
+def _may_exceed_udp_mem(case: Evidence) -> bool:
+    """Return whether the receivers' full buffers exceed what UDP may take, as far as known."""
+    hosts = [case.readings.record.facts[h] for h in case.readings.roles.receivers]
+    pages = [int(text.split()[-1]) for text in _in_force(case, hosts, UDP_MEMORY)]
+    return not pages or sum(_held_bytes(case).values()) >= min(pages) * PAGE_BYTES
 
 
 ANYTHING = ("firewall", "queueing", "links", "routes", "addresses", "neighbours", "policies")
@@ -345,7 +382,7 @@ CHANGES = {
     "udp_no_port": ("addresses",),
     "tx_device": ("links", "neighbours", "queueing"),
     "link": ("links", "neighbours", "queueing"),
-    "unsent": ("routes", "neighbours", "addresses", "links"),
+    "unsent": ("routes", "neighbours", "addresses", "links", "queueing"),
 }
 """Stage → what others may change so that packets end there."""
 
@@ -358,13 +395,14 @@ def _meanwhile(case: Evidence, subjects: Iterable[str]) -> str:
 
 
 def changed(case: Evidence) -> Iterator[Bottleneck]:
-    """Find what others changed while nothing arrived, or the polling CPU had time."""
+    """Find what others changed while nothing arrived, or the polling CPU or the sender had time."""
     cpu = case.polling
     has_time = case.goes_dark or (cpu is not None and not cpu.full)
-    if case.stage in ("tx_device", "link") and has_time:
+    waits = case.stage == "unsent" and (case.sender_waits or case.stalls_explain)
+    if waits or (case.stage in ("tx_device", "link") and has_time):
         what = _meanwhile(case, CHANGES[case.stage]).removeprefix("; meanwhile ")
         if what:
-            sure = CERTAIN if case.goes_dark else LIKELY
+            sure = CERTAIN if case.goes_dark and not waits else LIKELY
             yield _bottleneck(case, "changed", sure, f"{what} during the measured phase")
 
 
@@ -386,6 +424,8 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
     """
     cpu, certainty = case.late, CERTAIN
     interrupted = case.interrupted_polling or case.interrupted_sender
+    if case.stopped_sender and interrupted is not None and interrupted.others < TAKEN:
+        return  # a hypervisor rarely takes a CPU for so long at once
     if interrupted is not None:
         taken = list(_taken(case, interrupted, CERTAIN))
         waited = f"{interrupted.name} had something else to do for {case.stalled_ns / 1e9:.3f} s"
@@ -437,7 +477,7 @@ def sender_queue(case: Evidence) -> Iterator[Bottleneck]:
     if case.stage == "tx_qdisc":
         what = "the sender's queueing discipline drops what exceeds its rate or its limit"
         yield _bottleneck(case, "sender_queue", CERTAIN, what)
-    elif case.sender_waits and not case.held_up:
+    elif case.sender_waits and not case.held_up and not case.stopped_sender:
         what = "the sender waits for its queue"
         yield _bottleneck(case, "sender_queue", LIKELY, what, case.sending)
 
@@ -713,7 +753,9 @@ def stopped_sender(case: Evidence) -> Iterator[Bottleneck]:
         seconds = sum(stall.until_ns - stall.from_ns for stall in stalls) / SECOND_NS
         what = f"the sender stood still for {seconds:.3f} s in all"
         numbers = {"stalls": len(stalls), "packets": sum(stall.packets for stall in stalls)}
-        yield _bottleneck(case, "stopped_sender", CERTAIN, what, numbers=numbers)
+        others = case.interrupted_polling or _meanwhile(case, CHANGES["unsent"])
+        sure = LIKELY if others else CERTAIN
+        yield _bottleneck(case, "stopped_sender", sure, what, numbers=numbers)
 
 
 def sender_cpu(case: Evidence) -> Iterator[Bottleneck]:

@@ -323,12 +323,39 @@ class Evidence:
         waits = [s.counts.get("runnable_ns", 0) for s in self.readings.workers("sender")]
         return max(waits, default=0) >= MOST_OF_IT * self.stalled_ns > 0
 
+    def taken(self, cpu: LoadedCpu) -> float:
+        """Return for which share of the load others, or the machine, had a CPU, at most.
+
+        What they used is known for the time between the snapshots.
+        """
+        elapsed_ns = self.readings.deltas[cpu.machine].elapsed_ns
+        return min(max(cpu.others, cpu.steal) * elapsed_ns / max(self.load_ns, 1), 1.0)
+
+    def was_taken(self, cpu: LoadedCpu | None) -> bool:
+        """Return whether others had a CPU for most of the time of the long stalls, or more."""
+        if cpu is None or max(cpu.others, cpu.steal) < SPARE:
+            return False
+        return self.taken(cpu) * self.load_ns >= MOST_OF_IT * self.stalled_ns
+
+    @property
+    def sender_slept_ns(self) -> int:
+        """Time in which a sender that never sleeps neither ran nor waited for its CPU."""
+        trial, cpu = self.readings.record.trial, self.sending
+        delta = self.readings.deltas.get(cpu.machine) if cpu is not None else None
+        if trial.send.pace != "spin" or cpu is None or delta is None:
+            return 0
+        names = ("elapsed_ns", "running_ns", "runnable_ns")
+        known = [s.counts for s in self.readings.workers("sender") if s.counts.keys() >= {*names}]
+        idle = [each["elapsed_ns"] - each["running_ns"] - each["runnable_ns"] for each in known]
+        return sum(idle) - len(idle) * round(cpu.steal * delta.elapsed_ns)
+
     @property
     def stopped_sender(self) -> bool:
-        """Whether a sender stood still though nobody had its CPU."""
-        cpu = self.sending
-        robbed = cpu is not None and max(cpu.others, cpu.steal) >= SPARE
-        return self.stalls_explain and not robbed and not self.sender_waited
+        """Whether a sender stood still though nobody had its CPU, or for longer than they had."""
+        if not self.stalls_explain or self.sender_waited:
+            return False
+        slept = self.sender_slept_ns >= MOST_OF_IT * self.stalled_ns
+        return slept or not self.was_taken(self.sending)
 
     @property
     def interrupted_sender(self) -> LoadedCpu | None:
@@ -342,7 +369,7 @@ class Evidence:
         if cpu is None or self.sends_late is not False or max(cpu.others, cpu.steal) < SPARE:
             return None
         came = self.ledger.received_packets + self.packets
-        explains = came * max(cpu.others, cpu.steal) >= MOST_OF_IT * self.packets
+        explains = came * self.taken(cpu) >= MOST_OF_IT * self.packets
         sending = self.sending
         return cpu if explains and (sending is None or sending.others < SPARE) else None
 
@@ -409,8 +436,7 @@ class Evidence:
 
         Then it need not be full over the whole time.
         """
-        came = self.ledger.received_packets + self.packets
-        taken = max(cpu.others, cpu.steal)
+        came, taken = self.ledger.received_packets + self.packets, self.taken(cpu)
         explains = came * taken >= MOST_OF_IT * self.packets
         return self.lasts_on is False and taken >= SPARE and explains
 

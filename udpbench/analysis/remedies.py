@@ -105,6 +105,7 @@ clock_synchronised | start chrony or ntpd
 clock_offset | have chrony or ntpd synchronise both
 """
 _BOTTLENECKS = """\
+cgroup_memory | raise that limit (of a container, its memory), or make receive buffers smaller
 failing_calls | start the receiver, or see the findings for the errors
 inline | have the receiver's CPUs do it: link.receive napi, on a host RPS or another queue
 sender_queue | raise rate or limit of the queue, or lower the load

@@ -74,7 +74,8 @@ def found_text(search: PointSearch) -> str:
     (shares, headline), *others = _distinct(search.state.goals)
     text = f"{throughput_text(headline)} with at most {shares} lost"
     if headline.kind in ("regular", "unfinished"):
-        text += f" (offered: {known_bounds(headline)})"
+        known = (headline.lower_pps, headline.upper_pps) != (None, None)
+        text += f" ({'offered: ' * known}{known_bounds(headline)})"
     if headline.kind == "at least" and search.state.sender_bound:
         text += f": {sender_end(search)}"
     rest = [f"{throughput_text(goal)} with {shares}" for shares, goal in others]

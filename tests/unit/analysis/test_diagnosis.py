@@ -57,7 +57,7 @@ BOTTLENECKS = {
     *("shared_socket", "unmerged", "one_queue", "shared_cpu", "reader_work", "reader_system"),
     *("receive_cpu", "late_readers", "nothing", "bounded_loss", "unaccounted", "standstill"),
     *("reader_sleeps", "reader_pauses", "small_buffer_of_program", "stopped_sender"),
-    *("cpu_quota", "changed", "stranger", "unseen_rules"),
+    *("cpu_quota", "cgroup_memory", "changed", "stranger", "unseen_rules"),
 }
 """Those that are neither a stage nor a readiness check; ``late_readers`` is of a search alone."""
 
@@ -262,6 +262,24 @@ def test_memory_is_raised_from_what_is_in_force() -> None:
     assert "backlog" not in judge(stored()["burst"]).diagnosis[0].words
     shown = {"limits": {"net.core.netdev_max_backlog": 1000}}
     assert "8192" == judge(changed("burst", facts=shown)).diagnosis[0].words["backlog"]
+
+
+def limited_memory(limit: str, pages: str = "") -> list[tuple[str, str]]:
+    """Return what drops for lack of memory where a cgroup has this limit, and UDP these pages."""
+    environment = {"socket_memory": limit, **({"net.ipv4.udp_mem": pages} if pages else {})}
+    plain = changed("udp-mem", facts={"environment": environment})
+    record = replace(plain, changes={}) if pages else plain
+    causes = judge(record).diagnosis
+    return [(each.name, each.certainty) for each in causes if each.stage == "udp_memory"]
+
+
+def test_a_limit_of_a_cgroup_is_blamed_before_one_that_buffers_cannot_reach() -> None:
+    """Certainly if UDP may take more than all of them; not if they could not reach it, either."""
+    assert [("udp_memory", "certain")] == limited_memory("")
+    assert [("udp_memory", "certain")] == limited_memory(f"{2**40} bytes of cgroup /x", "1 2 3")
+    both = [("cgroup_memory", "likely"), ("udp_memory", "likely")]
+    assert both == limited_memory("65536 bytes of cgroup /x", "1 2 3")
+    assert [("cgroup_memory", "certain")] == limited_memory("65536 bytes of cgroup /x", "1 2 9999999")
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "1 2 3", "²", "", "x"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from pathlib import PurePosixPath
 from typing import Optional
 
 from udpbench.agent.host.control_path import control_interface
 from udpbench.agent.host.files import cpuinfo_value, names, read
 from udpbench.agent.host.interrupts import is_irqbalance_running
 from udpbench.agent.host.reading import ReadingHost as Host
-from udpbench.model import GENERIC_XDP, KERNEL_BUILD, NOTHING_ATTACHED
+from udpbench.model import GENERIC_XDP, KERNEL_BUILD, NOTHING_ATTACHED, SOCKET_MEMORY
 
 CPU = "/sys/devices/system/cpu"
 CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -20,6 +21,13 @@ PROGRAMS = {"ethtool": r"version (\S+)", "iptables": r"v(\S+ \(\w+\)|\S+)", "nft
 SYSCTLS = ("net.ipv4.udp_mem", "net.core.default_qdisc")
 """Sysctls that are text; single numbers are among the limits."""
 UNAFFECTED = "Not affected"
+CGROUP_LIMITS = {"": "sys/fs/cgroup{}/memory.max",
+                 "memory": "sys/fs/cgroup/memory{}/memory.kmem.tcp.limit_in_bytes"}  # fmt: skip
+"""Controllers in /proc/PID/cgroup, none in version 2 → file of the limit that sockets have; that of
+version 1 is for UDP, too, in spite of its name (mm/memcontrol.c: mem_cgroup_charge_skmem)."""
+NEVER_REFUSED = (6, 1)
+"""From this release on a limit of version 2 refuses no datagram (commit 720ca52bcef2)."""
+UNLIMITED_BYTES = 2**62
 
 
 def environment(host: Host, interface: Optional[str], cpuinfo: str) -> dict[str, str]:
@@ -51,6 +59,7 @@ def _machine(host: Host, cpuinfo: str) -> dict[str, Optional[str]]:
         "system": _system(host),
         KERNEL_BUILD: host.kernel()[1],
         "control_interface": control_interface(host),
+        SOCKET_MEMORY: socket_memory(host),
         **{name: sysctl(host, name) for name in SYSCTLS},
     }
 
@@ -80,6 +89,25 @@ def mitigations(host: Host) -> Optional[str]:
         "; ".join(f"{n}: {state}" for n, state in states.items() if state and state != UNAFFECTED)
         or None
     )
+
+
+def socket_memory(host: Host) -> Optional[str]:
+    """Return the lowest limit of memory for this process's sockets: ``65536 bytes of cgroup /x``.
+
+    Of its cgroup and those around it; None where no limit makes the kernel refuse datagrams.
+    """
+    release = re.match(r"(\d+)\.(\d+)", host.kernel()[0])
+    version_2 = release is not None and tuple(map(int, release.groups())) < NEVER_REFUSED
+    limits = []
+    for line in (read(host, "/proc/self/cgroup") or "").splitlines():
+        _, kind, path = (*line.split(":", 2), "", "")[:3]
+        if kind not in CGROUP_LIMITS or not (kind or version_2) or ".." in path:
+            continue
+        for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
+            limit = read(host, CGROUP_LIMITS[kind].format("" if folder == folder.parent else folder))
+            if re.fullmatch("[0-9]{1,19}", limit or "") and int(limit or 0) < UNLIMITED_BYTES:
+                limits.append((int(limit or 0), str(folder)))
+    return "{} bytes of cgroup {}".format(*min(limits)) if limits else None
 
 
 def turbo_state(host: Host) -> Optional[str]:
