@@ -58,7 +58,7 @@ reverse_path | rx_ip
 address_gone | rx_ip
 link_down | changed
 backlog_short | small_backlog
-udp_memory_short | udp_memory
+udp_memory_short | udp_memory failed:arrived (udp_memory
 healthy_rate | nothing
 healthy_work | nothing
 healthy_program | nothing

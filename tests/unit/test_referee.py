@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[1] / "referee"))
 import planting
 import referee
 from causes import ANY, BUFFER, CAUSES, data
-from scoring import Judged, is_disturbed, is_void, judge, shortfalls
+from scoring import Judged, first_causes, is_disturbed, is_void, judge, shortfalls
 
 WORDS = {
     "reader_sleeps": frozenset({"reader_waits"}),
@@ -229,7 +229,7 @@ def test_what_the_folder_has_is_not_run_again(
 
     def settled(seed: str, cause: Any, number: int, program: Path, busy: bool) -> dict[str, Any]:
         runs.append(cause.label)
-        return {"label": cause.label, "number": number}
+        return {"label": cause.label, "number": number, "answer": {}}
 
     monkeypatch.setattr(referee, "settled", settled)
     monkeypatch.setattr(referee, "build", lambda folder: folder / "program")
@@ -287,3 +287,32 @@ def test_keys_of_several_parts_are_merged() -> None:
     assert {"call": "send", "batch": 1} == merged["send"]
     assert "1s" == merged["warmup"]
     assert ANY
+
+
+def test_a_disturbed_case_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is run again by the next command, unless nobody minds."""
+    monkeypatch.setattr(
+        referee,
+        "settled",
+        lambda seed, cause, number, program, busy: {
+            "label": cause.label,
+            "number": number,
+            "answer": {"others_share": 0.5},
+        },
+    )
+    monkeypatch.setattr(referee, "build", lambda folder: folder / "program")
+    cases, file = referee.drawn("seed", 2), tmp_path / "cases.jsonl"
+    end_s = time.monotonic() + 60
+    assert [] == list(referee.run_missing("seed", cases, file, end_s, False))
+    assert "others used 50.0% of all CPUs" in capsys.readouterr().out
+    assert 2 == len(list(referee.run_missing("seed", cases, file, end_s, True)))
+
+
+def test_what_either_of_two_causes_would_drop_may_make_either_the_first() -> None:
+    """Of two in a row, the second drops a part of what the first no longer does."""
+    assert ["a"] == first_causes({"shares": {"a": 0.7, "b": 0.3}})
+    assert ["a", "b"] == first_causes({"shares": {"a": 0.5, "b": 0.4}})
+    assert ["a", "b"] == first_causes({"shares": {"a": 0.45, "b": 0.27}})
+    assert ["a"] == first_causes({"shares": {"a": 0.7, "b": 0.2}})

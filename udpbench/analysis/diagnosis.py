@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 
 from udpbench.analysis.cpu_use import CpuGroup, main_user
-from udpbench.analysis.evidence import LITTLE, MUCH, Evidence, LoadedCpu, ReaderTime
+from udpbench.analysis.evidence import LITTLE, MOST_OF_IT, MUCH, Evidence, LoadedCpu, ReaderTime
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.intended_load import intended_packets, unsent_packets
 from udpbench.analysis.ledger.ledger import OR, intervals, losses, packets_at, worst_place
@@ -720,6 +720,8 @@ def full_cpu(case: Evidence) -> Iterator[Bottleneck]:
     for name in ordered:
         if name == ordered[0] or name in much:
             sure = CERTAIN if name == ordered[0] else LIKELY
+            if name == "receive_cpu" and cpu.receiving < MOST_OF_IT * cpu.busy:
+                sure = LIKELY  # the rest may be readers that are not pinned
             yield _bottleneck(case, name, sure, whats.get(name, ""), cpu)
 
 

@@ -279,7 +279,9 @@ def test_a_limit_of_a_cgroup_is_blamed_before_one_that_buffers_cannot_reach() ->
     assert [("udp_memory", "certain")] == limited_memory(f"{2**40} bytes of cgroup /x", "1 2 3")
     both = [("cgroup_memory", "likely"), ("udp_memory", "likely")]
     assert both == limited_memory("65536 bytes of cgroup /x", "1 2 3")
-    assert [("cgroup_memory", "certain")] == limited_memory("65536 bytes of cgroup /x", "1 2 9999999")
+    assert [("cgroup_memory", "certain")] == limited_memory(
+        "65536 bytes of cgroup /x", "1 2 9999999"
+    )
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "1 2 3", "²", "", "x"])

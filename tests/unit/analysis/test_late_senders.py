@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from analysis import build
 
+from analysis import build
 from udpbench.analysis.judge import judge
 from udpbench.model import SECOND_NS, Process, Send, Stall, TrialRecord
 

@@ -95,9 +95,9 @@ def test_page_one_answers_the_question(whole: Path) -> None:
     assert "good: 750 pps delivered, 25.00 % lost, most of it at udp_rcvbuf" in first
     assert "1 of 3 trials are valid" in first
     assert "1 of 1 expectations does not hold" in first
-    assert "delivered (kpps), n = 2 trials" in first
+    assert "delivered (kpps), n = 1 of 2 trials" in first
     assert "published, on other hardware" in first
-    assert "good #2: sender-bound" in first
+    assert "good #2: invalid: sender-bound" in first
     assert "left: Linux 6.18.0, 2 × a CPU, veth" in first.replace("left and right", "left")
 
 
@@ -173,7 +173,7 @@ def test_each_figure_is_there_by_itself(whole: Path) -> None:
     figures = sorted((whole / document.FIGURES).rglob("*.svg"))
     assert ["dots-1.svg", "timelines-1.svg", "ways-1.svg"] == [file.name for file in figures]
     dots = figures[0].read_text()
-    assert "delivered (kpps), n = 2 trials" in dots
+    assert "delivered (kpps), n = 1 of 2 trials" in dots
     for file in figures:
         image = Image.open(file.with_suffix(".png")).convert("L")
         edges = [

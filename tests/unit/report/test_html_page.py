@@ -200,7 +200,7 @@ def test_a_figure_has_the_pages_own_colours_and_text(odd: tuple[Path, Run, Page]
     figures = [each for tag, each in page.elements if tag == "svg"]
     assert len(figures) == 3
     assert all(each["role"] == "img" and each["aria-label"] for each in figures)
-    assert "n = 2 trials" in page.text
+    assert "n = 1 of 2 trials" in page.text
 
 
 def test_each_trial_is_folded_with_its_ledger_and_findings(odd: tuple[Path, Run, Page]) -> None:

@@ -142,7 +142,7 @@ def test_a_figure_draws_every_number_in_one_unit() -> None:
     assert (["0.7"], ["7.7"], ["–"]) == (texts[0, 0], texts[1, 3], texts[2, 3])
     assert [*shown.columns] == [label.get_text() for label in axes.get_xticklabels()]
     assert [*shown.rows] == [label.get_text() for label in axes.get_yticklabels()]
-    assert "receive; delivered (kpps), n = 11 valid trials" == axes.get_xlabel()
+    assert "receive; delivered (kpps), n = 11 trials" == axes.get_xlabel()
 
 
 def test_the_matrix_is_the_answer_and_stands_first(tmp_path: Path) -> None:

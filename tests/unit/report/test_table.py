@@ -230,8 +230,8 @@ def test_blocks_that_are_left_out_are_counted() -> None:
     assert "6" == comparison_cells(plain)[-1]
     lacking = replace(plain, lost=2)
     assert "6 (2 left out)" == comparison_cells(lacking)[-1]
-    for each, said in ((plain, False), (lacking, True)):
-        assert said is (LEFT_OUT_BLOCKS in printed(*comparison_parts([each]), width=200))
+    for each, explained in ((plain, False), (lacking, True)):
+        assert explained is (LEFT_OUT_BLOCKS in printed(*comparison_parts([each]), width=200))
 
 
 def test_a_wide_terminal_shows_times() -> None:

@@ -104,7 +104,8 @@ def socket_memory(host: Host) -> Optional[str]:
         if kind not in CGROUP_LIMITS or not (kind or version_2) or ".." in path:
             continue
         for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
-            limit = read(host, CGROUP_LIMITS[kind].format("" if folder == folder.parent else folder))
+            inside = "" if folder == folder.parent else folder
+            limit = read(host, CGROUP_LIMITS[kind].format(inside))
             if re.fullmatch("[0-9]{1,19}", limit or "") and int(limit or 0) < UNLIMITED_BYTES:
                 limits.append((int(limit or 0), str(folder)))
     return "{} bytes of cgroup {}".format(*min(limits)) if limits else None
