@@ -266,7 +266,7 @@ def test_the_lowest_limit_of_memory_for_sockets(
     files = {
         "proc/self/cgroup": "4:cpu,cpuacct:/a\n3:memory:/a/b\n0::/c/d\n",
         f"sys/fs/cgroup/memory/a/b/{sockets}": "9223372036854771712",
-        f"sys/fs/cgroup/memory/a/{sockets}": "1048576",
+        f"proc/{os.getppid()}/root/sys/fs/cgroup/memory/a/{sockets}": "1048576",
         f"sys/fs/cgroup/memory/{sockets}": "9223372036854771712",
         f"sys/fs/cgroup/c/d/{memory}": "max",
         f"sys/fs/cgroup/c/{memory}": "65536",

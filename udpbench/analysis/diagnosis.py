@@ -341,8 +341,7 @@ def refused(case: Evidence) -> Iterator[Bottleneck]:
     limits = _memory_limits(case) if case.stage == "udp_memory" else []
     if limits:
         sure = CERTAIN if not _may_exceed_udp_mem(case) else LIKELY
-        what = f"UDP sockets may hold no more than {limits[0]}"
-        yield _bottleneck(case, "cgroup_memory", sure, what)
+        yield _bottleneck(case, "cgroup_memory", sure, limits[0])
         if sure == CERTAIN:
             return
     filters = [stats.filtered for stats in case.readings.workers("receiver")]
@@ -354,12 +353,16 @@ def refused(case: Evidence) -> Iterator[Bottleneck]:
 
 
 def _memory_limits(case: Evidence) -> list[str]:
-    """Return the limits of cgroups that the receivers' full buffers exceed, with the cgroup."""
+    """Return in words the limits of cgroups that the receivers' full buffers exceed."""
     facts = [case.readings.record.facts.get(host) for host in case.readings.roles.receivers]
     limits = [each.environment.get(SOCKET_MEMORY, "") for each in facts if each is not None]
     held_bytes = sum(_held_bytes(case).values())
-    known = (re.fullmatch(r"([0-9]{1,19}) bytes of .+", limit) for limit in limits)
-    return [match[0] for match in known if match and int(match[1]) < held_bytes]
+    known = (re.fullmatch(r"([0-9]{1,19}) bytes of (.+)", limit) for limit in limits)
+    return [
+        f"sockets of {match[2]} may hold {format_bytes(int(match[1]))} together"
+        for match in known
+        if match and int(match[1]) < held_bytes
+    ]
 
 
 def _may_exceed_udp_mem(case: Evidence) -> bool:

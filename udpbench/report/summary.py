@@ -54,6 +54,7 @@ FEW_TRIALS = 3
 MEANT = {stage.name: stage for stage in STAGES}
 """Stage by name; records of another version may have others."""
 QUANTITY = re.compile(r"[+-]?\d+(\.\d+)?")
+SHARES = re.compile(r"(\d+(?:\.\d+)?)(?: – (\d+(?:\.\d+)?))? %")
 BEFORE_QUANTITY = ("", "by", "of", "to", "in", "dropped", "packets,")
 ASIDE = ("clocks: ", "samples missing: ", "the controller was slow: ")
 """How warnings begin that concern series and starts alone, not counts, rates or the ledger."""
@@ -656,15 +657,20 @@ def _joined(values: Mapping[str | None, Mapping[str, None]]) -> list[tuple[str |
 
 
 def _range_of_shares(texts: Sequence[str]) -> str | None:
-    """Return shares with their largest contributor as one range, with that of the largest share.
+    """Return shares, or ranges of some, as one range, with the contributor of the largest, if any.
 
     ``4 %, most by mypy`` and ``9 %, most by pytest`` become ``4 – 9 %, most by pytest``.
     """
     shares, most, whose = zip(*(text.partition(", most by ") for text in texts), strict=True)
-    if "" in most:
+    matches = [SHARES.fullmatch(share) for share in shares]
+    known = [match for match in matches if match is not None]
+    if len(set(most)) > 1 or len(known) < len(texts):
         return None
-    greatest = max(range(len(texts)), key=lambda index: float(shares[index].split(" ")[-2]))
-    return f"{_range(shares)}{most[0]}{whose[greatest]}"
+    highest = [float(match[2] or match[1]) for match in known]
+    low = min((match[1] for match in known), key=float)
+    high = max((match[2] or match[1] for match in known), key=float)
+    greatest = whose[highest.index(max(highest))]
+    return f"{low if low == high else f'{low} – {high}'} %{most[0]}{greatest}"
 
 
 def _range(texts: Sequence[str]) -> str | None:

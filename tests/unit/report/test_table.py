@@ -220,6 +220,17 @@ def test_findings_of_several_cpus_are_joined() -> None:
         (replace(busy, where="left: NIC"), ("a#1",)),
     ]
     assert apart == list(merged(apart))
+    ranges = [(replace(busy, value="4 – 7 %"), ("a#1",)), (replace(other, value="9 %"), ("a#1",))]
+    assert ["4 – 9 %"] == [finding.value for finding, _ in merged(ranges)]
+    assert ["4.00 – 9 %, most by pig"] == [
+        finding.value
+        for finding, _ in merged(
+            [
+                (replace(busy, value="4.00 – 7.50 %, most by hog"), ("a#1",)),
+                (replace(other, value="5.00 – 9 %, most by pig"), ("a#1",)),
+            ]
+        )
+    ]
     unlike = [(replace(busy, value="x"), ("a#1",)), (replace(other, value="y"), ("a#1",))]
     assert ["x; y"] == [finding.value for finding, _ in merged(unlike)]
 

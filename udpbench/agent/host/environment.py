@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -21,8 +22,8 @@ PROGRAMS = {"ethtool": r"version (\S+)", "iptables": r"v(\S+ \(\w+\)|\S+)", "nft
 SYSCTLS = ("net.ipv4.udp_mem", "net.core.default_qdisc")
 """Sysctls that are text; single numbers are among the limits."""
 UNAFFECTED = "Not affected"
-CGROUP_LIMITS = {"": "sys/fs/cgroup{}/memory.max",
-                 "memory": "sys/fs/cgroup/memory{}/memory.kmem.tcp.limit_in_bytes"}  # fmt: skip
+CGROUP_LIMITS = {"": "/sys/fs/cgroup{}/memory.max",
+                 "memory": "/sys/fs/cgroup/memory{}/memory.kmem.tcp.limit_in_bytes"}  # fmt: skip
 """Controllers in /proc/PID/cgroup, none in version 2 → file of the limit that sockets have; that of
 version 1 is for UDP, too, in spite of its name (mm/memcontrol.c: mem_cgroup_charge_skmem)."""
 NEVER_REFUSED = (6, 1)
@@ -104,8 +105,9 @@ def socket_memory(host: Host) -> Optional[str]:
         if kind not in CGROUP_LIMITS or not (kind or version_2) or ".." in path:
             continue
         for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
-            inside = "" if folder == folder.parent else folder
-            limit = read(host, CGROUP_LIMITS[kind].format(inside))
+            file = CGROUP_LIMITS[kind].format("" if folder == folder.parent else folder)
+            # A built-in lab's agent has a /sys of its own, without cgroups.
+            limit = read(host, file) or read(host, f"/proc/{os.getppid()}/root{file}")
             if re.fullmatch("[0-9]{1,19}", limit or "") and int(limit or 0) < UNLIMITED_BYTES:
                 limits.append((int(limit or 0), str(folder)))
     return "{} bytes of cgroup {}".format(*min(limits)) if limits else None
