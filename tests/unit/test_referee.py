@@ -293,15 +293,11 @@ def test_a_disturbed_case_is_not_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is run again by the next command, unless nobody minds."""
-    monkeypatch.setattr(
-        referee,
-        "settled",
-        lambda seed, cause, number, program, busy: {
-            "label": cause.label,
-            "number": number,
-            "answer": {"others_share": 0.5},
-        },
-    )
+
+    def settled(seed: str, cause: Any, number: int, program: Path, busy: bool) -> dict[str, Any]:
+        return {"label": cause.label, "number": number, "answer": {"others_share": 0.5}}
+
+    monkeypatch.setattr(referee, "settled", settled)
     monkeypatch.setattr(referee, "build", lambda folder: folder / "program")
     cases, file = referee.drawn("seed", 2), tmp_path / "cases.jsonl"
     end_s = time.monotonic() + 60
