@@ -1114,6 +1114,8 @@ class Process:
     """Of children that ended meanwhile, if it waited for them."""
     by_cpu_ns: dict[str, int] = field(default_factory=dict)
     """CPU number as text → its time there; of threads of the run, if the kernel counts it."""
+    runnable_ns: Optional[int] = None
+    """How long a thread of an interface waited for its CPU; None if not counted."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from udpbench.agent.host.processes import (
     parse_process,
 )
 from udpbench.agent.host.system import Host, NapiInstance
-from udpbench.model import Process
+from udpbench.model import Process, Whose
 
 TICK_NS = processes.TICK_NS
 BUSY = "print(flush=True)\nwhile True: pass"
@@ -399,7 +399,24 @@ def test_a_thread_that_waits_for_a_cpu_is_runnable(tmp_path: Path) -> None:
     assert any_runnable(machine, (7, 8, 9))
 
 
+def test_how_long_a_thread_of_an_interface_waited_for_its_cpu(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By schedstat; of other processes, or where nobody counts it, it is not known."""
+    monkeypatch.setattr(processes, "cpu_ns", lambda _: 0)
+    for pid in (30, 31, 32):
+        machine.add(pid)
+        machine.put(f"/proc/{pid}/schedstat", "7 1000 3" if pid < 32 else "0 0 0")
+    scanned = Processes(machine, all_of_machine=False)
+    known: dict[int, Whose] = {30: "interface", 31: "run", 32: "interface"}
+    scanned.begin(known)
+    for pid in (30, 31):
+        machine.put(f"/proc/{pid}/schedstat", "7 5000 9")
+    waited = {each.pid: each.runnable_ns for each in scanned.end(known)}
+    assert {30: 4000, 31: None, 32: None} == waited
+
+
 def test_of_another_process_a_record_has_name_and_times_alone() -> None:
     """Neither its user, nor its command line, environment or sockets."""
-    times = {"cpu_ns", "children_cpu_ns", "by_cpu_ns"}
+    times = {"cpu_ns", "children_cpu_ns", "by_cpu_ns", "runnable_ns"}
     assert {"pid", "name", "whose", "cpus", *times} == {item.name for item in fields(Process)}

@@ -132,6 +132,14 @@ def napi_alone_ns(readings: Readings, machine: str, cpu: int) -> int:
     return share.cpu_ns if share is not None else 0
 
 
+def napi_waits_ns(readings: Readings, machine: str, cpu: int) -> int:
+    """Return the time for which NAPI threads of a CPU waited for it; 0 if that is not counted."""
+    hosts = [h for h in readings.phase.after if readings.machine_of(h) == machine]
+    processes = (each for host in hosts for each in readings.phase.after[host].processes)
+    own = {p.pid: p for p in processes if p.whose == "interface" and p.cpus == (cpu,)}
+    return sum(process.runnable_ns or 0 for process in own.values())
+
+
 # --- whose time it was ---------------------------------------------------------------------------
 
 

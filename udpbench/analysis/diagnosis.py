@@ -427,15 +427,13 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
     """
     cpu, certainty = case.late, CERTAIN
     interrupted = case.interrupted_polling or case.interrupted_sender
-    if case.stopped_sender and interrupted is not None and interrupted.others < TAKEN:
-        return  # a hypervisor rarely takes a CPU for so long at once
     if interrupted is not None:
-        taken = list(_taken(case, interrupted, CERTAIN))
-        waited = f"{interrupted.name} had something else to do for {case.stalled_ns / 1e9:.3f} s"
-        yield from taken or [_bottleneck(case, "others_cpu", CERTAIN, waited, remedy="busy")]
+        # A hypervisor rarely takes a CPU for so long at once.
+        by_steal = max(interrupted.others, interrupted.kept_off) < TAKEN
+        yield from () if case.stopped_sender and by_steal else _had(case, interrupted)
         return
     if case.in_ring and cpu is not None and not cpu.full and case.is_interrupted(cpu):
-        yield from _taken(case, cpu, certainty)
+        yield from _had(case, cpu)
         return
     if case.stage == "udp_rcvbuf":
         return  # late_reader's
@@ -446,6 +444,16 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
     if cpu.role == "receiver" and case.receiving_need(cpu) > 1:
         certainty = LIKELY
     yield from _taken(case, cpu, certainty)
+
+
+def _had(case: Evidence, cpu: LoadedCpu) -> Iterator[Bottleneck]:
+    """Find who had a CPU for a while; if nobody is known to, for how long it was missed."""
+    waited = cpu.kept_off >= max(cpu.others, cpu.steal, LITTLE)
+    taken = [] if waited else list(_taken(case, cpu, CERTAIN))
+    seconds = (cpu.kept_off * case.load_ns if waited else case.stalled_ns) / SECOND_NS
+    meanwhile = "its NAPI thread waited" if waited else "packets were due"
+    what = f"others had {cpu.name} for {seconds:.3f} s or more while {meanwhile}"
+    yield from taken or [_bottleneck(case, "others_cpu", CERTAIN, what, remedy="busy")]
 
 
 def _taken(

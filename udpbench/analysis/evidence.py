@@ -17,6 +17,7 @@ from udpbench.analysis.cpu_use import (
     CpuGroup,
     cpu_use,
     napi_alone_ns,
+    napi_waits_ns,
     stolen_ns,
 )
 from udpbench.analysis.ledger.ledger import losses
@@ -107,6 +108,8 @@ class LoadedCpu:
     steal: float = 0.0
     napi: float = 0.0
     softirq: float = 0.0
+    napi_waits: float = 0.0
+    """For how long its NAPI threads waited for it."""
     queues: tuple[str, ...] = ()
     """RX queues that it serves."""
 
@@ -114,6 +117,11 @@ class LoadedCpu:
     def full(self) -> bool:
         """Whether no more would fit."""
         return self.busy >= FULL
+
+    @property
+    def kept_off(self) -> float:
+        """For how long at least somebody else had it while its NAPI threads waited."""
+        return max(self.napi_waits - self.user - self.system, 0.0)
 
     @property
     def receiving(self) -> float:
@@ -329,11 +337,12 @@ class Evidence:
         What they used is known for the time between the snapshots.
         """
         elapsed_ns = self.readings.deltas[cpu.machine].elapsed_ns
-        return min(max(cpu.others, cpu.steal) * elapsed_ns / max(self.load_ns, 1), 1.0)
+        used = min(max(cpu.others, cpu.steal) * elapsed_ns / max(self.load_ns, 1), 1.0)
+        return max(used, cpu.napi_waits if cpu.kept_off >= LITTLE else 0.0)
 
     def was_taken(self, cpu: LoadedCpu | None) -> bool:
         """Return whether others had a CPU for most of the time of the long stalls, or more."""
-        if cpu is None or max(cpu.others, cpu.steal) < SPARE:
+        if cpu is None or self.taken(cpu) < SPARE:
             return False
         return self.taken(cpu) * self.load_ns >= MOST_OF_IT * self.stalled_ns
 
@@ -366,7 +375,7 @@ class Evidence:
     def interrupted_polling(self) -> LoadedCpu | None:
         """The CPU at the other end of a pair, if others took it and that held the sender up."""
         cpu = self.polling if self.readings.all_veth and self.stage == "unsent" else None
-        if cpu is None or self.sends_late is not False or max(cpu.others, cpu.steal) < SPARE:
+        if cpu is None or self.sends_late is not False or self.taken(cpu) < SPARE:
             return None
         came = self.ledger.received_packets + self.packets
         explains = came * self.taken(cpu) >= MOST_OF_IT * self.packets
@@ -651,6 +660,7 @@ class Evidence:
             others=use.others_ns / use.time_ns if use is not None else 0.0,
             steal=(stolen or 0) / max(elapsed_ns, 1),
             napi=min(napi_ns / load_ns, 1.0),
+            napi_waits=min(napi_waits_ns(readings, machine, cpu) / load_ns, 1.0),
             softirq=min((delta.total(f"cpu.{cpu}.softirq_ns") or 0) / load_ns, 1.0),
             queues=self.served.get((machine, cpu), ()),
         )

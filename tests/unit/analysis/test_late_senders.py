@@ -118,3 +118,19 @@ def test_who_had_the_polling_cpu_for_a_while_is_named() -> None:
     """By its share of the load, which is half of the time between the snapshots here."""
     assert ("others_cpu", "likely") == causes(interrupted(250))[0]
     assert "others_cpu" not in dict(causes(interrupted(100)))
+
+
+@pytest.mark.parametrize(("waited_ms", "named"), [(250, True), (100, False)])
+def test_a_napi_thread_that_waited_while_no_reader_ran_tells_that_others_had_its_cpu(
+    waited_ms: int, named: bool
+) -> None:
+    """Whoever that was: programs that end within a phase are in nobody's list."""
+    record = interrupted(0)
+    (phase,) = record.phases
+    napi = replace(build.NAPI, cpu_ns=50 * MS, runnable_ns=waited_ms * MS)
+    right = replace(phase.after["right"], processes=(*phase.after["right"].processes, napi))
+    phase = replace(phase, after={**phase.after, "right": right})
+    (first, *_) = judge(replace(record, phases=(phase,))).diagnosis
+    assert named is (first.name == "others_cpu")
+    if named:
+        assert "others had the reader's CPU 0 for 0.150 s or more" in first.sentence

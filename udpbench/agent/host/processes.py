@@ -81,6 +81,7 @@ class Processes:
         self._all_of_machine = all_of_machine
         self._before: dict[int, ProcessTimes] = {}
         self._known_ns: dict[int, Optional[int]] = {}
+        self._waited_ns: dict[int, Optional[int]] = {}
         self._clocks = Clocks(host, (), ())
 
     def begin(self, known: Mapping[int, Whose]) -> None:
@@ -90,6 +91,8 @@ class Processes:
         ours = [pid for pid, whose in known.items() if whose == "run"]
         self._clocks = Clocks(self._host, ours, self._online())
         self._known_ns = {pid: cpu_ns(pid) for pid in known}
+        polling = [pid for pid, whose in known.items() if whose == "interface"]
+        self._waited_ns = {pid: self._runnable_ns(pid) for pid in polling}
 
     def end(self, known: Mapping[int, Whose]) -> tuple[Process, ...]:
         """Return the use by known processes, and by every other one that used a tick or more."""
@@ -101,6 +104,7 @@ class Processes:
                     pid, read(self._host, f"/proc/{pid}/comm") or "", ns, known[pid], online
                 ),
                 by_cpu_ns=by_cpu.get(pid, {}),
+                runnable_ns=_since(self._waited_ns.get(pid), self._runnable_ns(pid)),
             )
             for pid, ns in spent
             if ns is not None
@@ -117,6 +121,11 @@ class Processes:
             if pid not in known and spent_ns + children_ns >= TICK_NS:
                 used.append(self._process(pid, state.name, spent_ns, "other", online, children_ns))
         return tuple(used)
+
+    def _runnable_ns(self, pid: int) -> Optional[int]:
+        """Return how long a thread has waited for a CPU; None if it is not counted."""
+        fields = (read(self._host, f"/proc/{pid}/schedstat") or "").split()
+        return int(fields[1]) if len(fields) > 2 and fields[2] != "0" else None
 
     def _process(
         self,
