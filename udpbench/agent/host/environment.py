@@ -27,7 +27,7 @@ CGROUP_LIMITS = {"": "/sys/fs/cgroup{}/memory.max",
 """Controllers in /proc/PID/cgroup, none in version 2 → file of the limit that sockets have; that of
 version 1 is for UDP, too, in spite of its name (mm/memcontrol.c: mem_cgroup_charge_skmem)."""
 NEVER_REFUSED = (6, 1)
-"""From this release on a limit of version 2 refuses no datagram (commit 720ca52bcef2)."""
+"""From Linux 6.1 on a limit of version 2 refuses no datagram (commit 720ca52bcef2)."""
 UNLIMITED_BYTES = 2**62
 
 
