@@ -45,13 +45,14 @@ from udpbench.errors import (
 )
 from udpbench.file_lock import lock_file
 from udpbench.folder import Folder
+from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import SEARCHED
 from udpbench.model import CompareSpec, Experiment, Lab, Progress, Result
 from udpbench.printable import printable
 from udpbench.proven_kernels import kept
 from udpbench.records import RUN_FILE, Run, RunWriter, new_header, read_run
 from udpbench.report.search_words import found_text
-from udpbench.report.summary import LAB_LABEL, Chapter, chapters_of, reason
+from udpbench.report.summary import LAB_LABEL, reason
 from udpbench.report.tables import parts
 from udpbench.report.terminal import Terminal
 from udpbench.units import show_pps, show_ratio
@@ -85,7 +86,7 @@ class Baseline:
         """The trials of each point, run by run, by lab (built-in or not) and question."""
         trials: dict[tuple[bool, str, str], list[Sequence[Result]]] = {}
         for stored in self.runs:
-            for chapter in chapters_of(stored.header.experiments, stored.records):
+            for chapter in chapters_of(stored):
                 for point in chapter.points:
                     trials.setdefault(_place(chapter, point.name), []).append(point.results)
         return trials
@@ -214,7 +215,7 @@ def answer(stored: Run, point: str, width: int, baseline: Baseline | None = None
 
     If the baseline has the point too, it passes only if it is proven to be no worse.
     """
-    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored)
     experiment = chapter.experiment
     ran = {each.name: each for each in chapter.points}
     own, *others = (
@@ -270,7 +271,7 @@ def experiment_metric(own: Point) -> str:
 def stored_results(folder: Path) -> dict[str, PointResult]:
     """Return point → its result of a stored run of one experiment; raises RecordError."""
     stored = read_run(folder)
-    chapters = chapters_of(stored.header.experiments, stored.records)
+    chapters = chapters_of(stored)
     if len(chapters) != 1:
         raise RecordError(f"{folder}: holds {len(chapters)} experiments; name a run of one")
     return {point.name: medians(point, str(stored.folder)) for point in chapters[0].points}
@@ -278,7 +279,7 @@ def stored_results(folder: Path) -> dict[str, PointResult]:
 
 def full_text(stored: Run, width: int) -> str:
     """Return results, ledger, findings and expectations of a run, as text."""
-    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored)
     return f"{_chapter_text(chapter, width)}\n{_where(stored)}"
 
 

@@ -1608,8 +1608,9 @@ class Progress:
     """What ``control`` reports during a run; ``report`` draws it and decides nothing.
 
     The event ``sample`` has ``samples`` of workers or ``snapshots``: of each host first all
-    counters before the phase, then those that changed. ``trial`` has its ``record``, and ``phase``
-    the part of the record that exists so far. ``search`` follows each trial of a search.
+    counters before the phase, then those that changed. ``trial`` has its ``record`` and its
+    ``result``, and ``phase`` the part of the record that exists so far. ``search`` follows each
+    trial of a search.
     """
 
     event: Literal["wait", "run", "host", "step", "phase", "sample", "trial", "search", "restore"]
@@ -1622,6 +1623,7 @@ class Progress:
     samples: tuple[Sample, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
     record: Optional[TrialRecord] = None
+    result: Optional[Result] = None
     total_at_most: int = 0
     bounds: tuple[GoalBounds, ...] = ()
     """Of ``search``: what is known of each goal after the trial before."""

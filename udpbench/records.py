@@ -133,6 +133,11 @@ class Ending:
     seen_restored: tuple[str, ...] = ()
     """Hosts of lost agents that were seen restored after the lease."""
 
+    @property
+    def kind(self) -> str:
+        """Return the name of the error's class; empty without an error."""
+        return self.error["kind"] if self.error is not None else ""
+
 
 @dataclass(frozen=True)
 class RunSession:
@@ -143,7 +148,7 @@ class RunSession:
     ending: Ending | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A run folder as read; ``findings`` are about the files, not about the run."""
 

@@ -19,9 +19,9 @@ from diagnoses import EACH, PLANTS, adding_rules, busy, chosen, plant_parser
 
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.judged_run import Chapter, chapters_of, tuning_answer
 from udpbench.model import SECOND_NS
 from udpbench.records import RunWriter, new_header, read_run
-from udpbench.report.summary import Chapter, chapters_of, tuning_answer
 from udpbench.tuning.derived_points import asked, tuned
 
 REPAIRED = ("burst", "inline", "backlog", "udp-mem", "twenty-threads", "firewall")
@@ -50,7 +50,7 @@ def tune(name: str, seed: int, folder: Path, metric: str | None) -> Chapter:
     if outcome.interrupted:
         raise KeyboardInterrupt
     stored = read_run(folder)
-    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored)
     return chapter
 
 

@@ -34,9 +34,9 @@ from udpbench.definition.definition_changes import differing
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
 from udpbench.definition.same_point import against_itself
 from udpbench.errors import RecordError
+from udpbench.judged_run import Chapter, judged
 from udpbench.model import LOOKS, SECOND_NS, Experiment
 from udpbench.records import RUN_FILE, RunWriter, new_header, read_run
-from udpbench.report.summary import Chapter, chapters_of
 
 NO_DIFFERENCE = (SAME, CANNOT_TELL, CANNOT_COMPARE)
 FALSE_ALARMS = 5 / 40
@@ -89,7 +89,7 @@ class Session:
             begun = time.monotonic()
             measure(experiment, folder, self.program)
             self.taken_s.append(time.monotonic() - begun)
-        (chapter,) = chapters_of([experiment], read_run(folder).records)
+        (chapter,) = judged([experiment], read_run(folder).records)
         return chapter
 
     def compared(self, name: str, experiment: Experiment, left: int = 0) -> Comparison:

@@ -66,11 +66,15 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tuning.derived_points": ((*LEAVES, "analysis", "definition", "tuning"), ()),
     "tuning.recipe": ((*LEAVES, "definition.overrides", "tuning"), ()),
     "records": (LEAVES, ("pydantic", "pydantic_core")),
-    "report": (
+    "judged_run": (
         (
-            *(*LEAVES, "records", "analysis", "report", "definition.published"),
+            *(*LEAVES, "records", "analysis"),
             *("tuning.derived_points", "tuning.outcome", "tuning.tuner"),
         ),
+        (),
+    ),
+    "report": (
+        (*LEAVES, "records", "analysis", "judged_run", "report", "definition.published"),
         ("rich", "pandas", "matplotlib", "typst", "numpy", "jinja2", "markupsafe"),
     ),
     "report.campaign": (
@@ -139,7 +143,10 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "commands.init": ((*LEAVES, "definition", "control"), ()),
     "commands.recorded_hosts": ((*LEAVES, "control"), ()),
     "commands.resume": ((*LEAVES, "definition", "control", "records", "tuning.derived_points"), ()),
-    "commands.run_comparison": ((*LEAVES, "definition", "records", "analysis", "report"), ()),
+    "commands.run_comparison": (
+        (*LEAVES, "definition", "records", "analysis", "judged_run", "report"),
+        (),
+    ),
     "commands.selftest": ((*LEAVES, "definition", "control", "records", "analysis"), ()),
     "store": (
         (*LEAVES, "records", "analysis", "report", "store"),
@@ -147,7 +154,10 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "proven_kernels": ((*LEAVES, "agent.install"), ("pydantic",)),
     "gate": (
-        (*LEAVES, "definition", "control", "records", "analysis", "report", "proven_kernels"),
+        (
+            *(*LEAVES, "definition", "control", "records", "analysis", "judged_run", "report"),
+            "proven_kernels",
+        ),
         ("rich",),
     ),
     "pytest_plugin": (

@@ -420,7 +420,7 @@ def test_a_bug_is_one_line_and_a_file(
         raise KeyError("nobody expected this")
 
     stored(tmp_path / "run")
-    monkeypatch.setattr("udpbench.report.summary.chapters_of", fail)
+    monkeypatch.setattr("udpbench.judged_run.chapters_of", fail)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     assert 3 == run(monkeypatch, "show", str(tmp_path / "run"))

@@ -371,6 +371,7 @@ def run(
     lease_ns = _parse_lease(lease)
     from udpbench.commands.resume import ResumeOptions
     from udpbench.definition.same_point import against_itself
+    from udpbench.judged_run import code_of_run
     from udpbench.records import RunWriter, new_folder, new_header
 
     base = _read_side(against)
@@ -381,7 +382,7 @@ def run(
             resumed.writer.close()
             with _reader_may_leave():
                 _print_run(resumed.run, everything)
-            raise typer.Exit(_compared(resumed.run, base, _code_of(resumed.run)))
+            raise typer.Exit(_compared(resumed.run, base, code_of_run(resumed.run)))
         resumed.begin_session(_command())
         header, records = resumed.run.header, resumed.run.records
         chosen_lab, writer = resumed.lab, resumed.writer
@@ -478,6 +479,7 @@ def tune(
     from udpbench.commands.resume import ResumeOptions
     from udpbench.control.lab_lock import Terms
     from udpbench.control.run import RunOptions
+    from udpbench.judged_run import code_of_run
     from udpbench.proven_kernels import kept
     from udpbench.records import RunWriter, new_folder, new_header
     from udpbench.tuning.derived_points import asked, tuned
@@ -490,7 +492,7 @@ def tune(
             resumed.writer.close()
             with _reader_may_leave():
                 _print_run(resumed.run, everything=False)
-            raise typer.Exit(_code_of(resumed.run))
+            raise typer.Exit(code_of_run(resumed.run))
         resumed.begin_session(_command())
         header, records = resumed.run.header, resumed.run.records
         chosen_lab, writer = resumed.lab, resumed.writer
@@ -568,10 +570,11 @@ def _error_lines(outcome: Outcome) -> list[str]:
 
 def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything: bool) -> int:
     """Print the result of a run that has just ended, and return its exit code."""
+    from udpbench.judged_run import code_of_run
     from udpbench.report.proven_stages import untried
     from udpbench.report.summary import ended
 
-    code = _code_of(stored, outcome.exit_code)
+    code = code_of_run(stored, outcome.exit_code)
     with _reader_may_leave():
         _print_chapters(stored, everything)
         _print_worst(stored, lab)
@@ -641,8 +644,10 @@ def show(
     """Print the result of a stored run; exit with its code."""
     import json
 
+    from udpbench.judged_run import code_of_run
+
     stored = _read_stored(run)
-    code = _code_of(stored)
+    code = code_of_run(stored)
     with _reader_may_leave():
         if as_json:
             from udpbench.report.json_output import as_json as to_json
@@ -1192,29 +1197,12 @@ def _print_remaining(stored: Run) -> None:
 
 
 def _print_chapters(stored: Run, everything: bool) -> None:
-    from udpbench.report.summary import chapters_of
+    from udpbench.judged_run import chapters_of
     from udpbench.report.tables import print_chapter
 
     console = _console()
-    for chapter in chapters_of(stored.header.experiments, stored.records):
+    for chapter in chapters_of(stored):
         print_chapter(console, chapter, everything)
-
-
-def _code_of(stored: Run, outcome_code: int = 0) -> int:
-    """Return the exit code of a run, from how it ended and from its results."""
-    from udpbench.analysis.verdicts import exit_code
-    from udpbench.report.summary import chapters_of, ending_code
-    from udpbench.tuning.outcome import exit_code as code_of_tuning
-
-    chapters = chapters_of(stored.header.experiments, stored.records)
-    results = [result for chapter in chapters for result in chapter.results]
-    verdicts = [verdict for chapter in chapters for verdict in chapter.verdicts]
-    comparisons = [each for chapter in chapters for each in chapter.comparisons]
-    endings = [outcome_code, ending_code(stored)]
-    tunes = [chapter.tuning for chapter in chapters if chapter.tuning is not None]
-    if tunes:
-        return worst([*endings, *map(code_of_tuning, tunes)])
-    return exit_code(results, verdicts, endings, comparisons)
 
 
 @contextmanager

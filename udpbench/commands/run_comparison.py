@@ -23,10 +23,11 @@ from udpbench.definition.load import lab_of
 from udpbench.definition.problems import did_you_mean
 from udpbench.differences import differences, flat
 from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, worst
+from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import is_metric, margin_of
 from udpbench.model import FEWEST_BLOCKS, Experiment, Facts, PointPair, Result
 from udpbench.records import Run, RunHeader
-from udpbench.report.summary import Chapter, chapters_of, hosts_of
+from udpbench.report.summary import hosts_of
 
 NOT_INTERLEAVED = "not interleaved: the interval does not include changes between sessions"
 BETWEEN_RUNS = (
@@ -76,7 +77,7 @@ def compare_within(run: Run, choice: Choice) -> RunComparison:
     _refuse(_of_metric(choice))
     comparisons = [
         comparison
-        for chapter in chapters_of(run.header.experiments, run.records)
+        for chapter in chapters_of(run)
         for comparison in _named(
             chapter, compare_points(_asked(chapter.experiment, choice), chapter.results), run
         )
@@ -139,13 +140,7 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], choice: Choice) -> RunCompa
     )
     _refuse([*_of_metric(choice), *_on_both_sides(a, b), *chain.from_iterable(nonsense)])
     mine, theirs = (
-        [
-            {
-                chapter.experiment.question: chapter
-                for chapter in chapters_of(run.header.experiments, run.records)
-            }
-            for run in side
-        ]
+        [{chapter.experiment.question: chapter for chapter in chapters_of(run)} for run in side]
         for side in (a, b)
     )
     comparisons = [

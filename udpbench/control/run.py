@@ -51,6 +51,7 @@ from udpbench.model import (
     Facts,
     Lab,
     Progress,
+    Result,
     SelfTest,
     TrialRecord,
     planned_text,
@@ -239,22 +240,24 @@ class _Run:
             record = stored_as(self.lasting, trial)
             if record is None:
                 total = self.total.fewest, self.total.most
-                record = self._measure(Attempt(bench, trial, index, *total))
-            result = judge(record)
+                result = self._measure(Attempt(bench, trial, index, *total))
+            else:
+                result = judge(record)
             progress = self.searches.take(result)
             if progress is not None:
                 self.progress(progress)
 
-    def _measure(self, attempt: Attempt) -> TrialRecord:
-        """Run, record and report one trial; raises an error that must end the run."""
+    def _measure(self, attempt: Attempt) -> Result:
+        """Run, record, judge and report one trial; raises an error that must end the run."""
         end = run_trial(attempt)
         record = compared(end.record, self.stored)
         self.writer.write(record)
-        self._tell_trial(record, attempt.index)
+        result = judge(record)
+        self._tell_trial(record, result, attempt.index)
         if end.fatal is not None:
             raise end.fatal
         self.around.interrupt.check()
-        return record
+        return result
 
     def _restore(self, agents: Agents) -> None:
         """Restore every host, and note the agents that were lost."""
@@ -301,7 +304,7 @@ class _Run:
     def _tell_of(self, host: str, text: str) -> None:
         self._tell("host", f"{host}: {text}")
 
-    def _tell_trial(self, record: TrialRecord, index: int) -> None:
+    def _tell_trial(self, record: TrialRecord, result: Result, index: int) -> None:
         why = f": {record.error['message']}" if record.error is not None else ""
         self.progress(
             Progress(
@@ -312,6 +315,7 @@ class _Run:
                 total=self.total.fewest,
                 total_at_most=self.total.most,
                 record=record,
+                result=result,
             )
         )
 

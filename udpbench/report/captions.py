@@ -5,7 +5,8 @@ Only text that does not depend on the run; the rest is in ``pages``.
 
 from __future__ import annotations
 
-from udpbench.report.summary import Chapter, resolved
+from udpbench.judged_run import Chapter
+from udpbench.report.summary import resolved
 from udpbench.report.tables import LADDER_COLUMNS, LEFT_OUT_BLOCKS
 
 HEADINGS = {

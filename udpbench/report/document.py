@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
+from udpbench.judged_run import Chapter, chapters_of
 from udpbench.printable import all_printable
 from udpbench.records import Run
 from udpbench.report.captions import COLUMNS, HEADINGS, NOTES
@@ -26,7 +27,7 @@ from udpbench.report.figures.ladder_figure import draw_ladder
 from udpbench.report.html_page import html_page
 from udpbench.report.ladder import Ladder, ladder_data, ladders
 from udpbench.report.pages import chapter_data, overview, run_data, stages, trials_data
-from udpbench.report.summary import LAB_LABEL, Chapter, chapters_of
+from udpbench.report.summary import LAB_LABEL
 
 Pages = Literal["pdf", "png"]
 PAGES: tuple[Pages, ...] = ("pdf", "png")
@@ -241,7 +242,7 @@ def _cut(data: Any, most: int, most_characters: int = MOST_CHARACTERS) -> Any:
 
 def _chapters(run: Run, runs: Sequence[Run]) -> list[Chapter]:
     """Return a run's chapters, each with the run's name if there are several runs."""
-    chapters = chapters_of(run.header.experiments, run.records)
+    chapters = chapters_of(run)
     name = run.folder.name if len(runs) > 1 else ""
     return [replace(chapter, run=name) for chapter in chapters]
 

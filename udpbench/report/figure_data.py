@@ -26,8 +26,9 @@ from udpbench.analysis.rates import (
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.definition.published import Bar as PublishedBar
 from udpbench.definition.published import published
+from udpbench.judged_run import Chapter
 from udpbench.model import SECOND_NS, Estimate, Result, Role, TrialRecord
-from udpbench.report.summary import Chapter, name_of, representative, timed
+from udpbench.report.summary import name_of, representative, timed
 
 BIN_NS = 100 * 10**6
 """Width of a rate's bin over time: the interval at which workers are sampled."""

@@ -15,11 +15,12 @@ from udpbench.analysis.motion import intervals
 from udpbench.analysis.queue_counters import queue_rows, queue_uses
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.analysis.searches import PointSearch
+from udpbench.judged_run import Chapter, chapters_of, tuning_answer
 from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model import Result, TrialRecord
 from udpbench.records import Run
 from udpbench.report.search_words import breaking_text
-from udpbench.report.summary import Chapter, chapters_of, hosts_of, reasons, tuning_answer
+from udpbench.report.summary import hosts_of, reasons
 
 SCHEMA = 1
 """History: 1 — the first form."""
@@ -30,7 +31,7 @@ BESIDE = ("ledger_received_packets", "unaccounted", *SEARCHED)
 
 def as_json(run: Run) -> dict[str, Any]:
     """Return a run as JSON data: its experiments, lab, hosts and every trial."""
-    chapters = chapters_of(run.header.experiments, run.records)
+    chapters = chapters_of(run)
     records = {(record.trial.experiment, record.trial.name): record for record in run.records}
     return {
         "schema": SCHEMA,

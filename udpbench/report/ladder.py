@@ -14,12 +14,13 @@ from udpbench.analysis.medians import estimate
 from udpbench.analysis.points import Point, metric, trials_with
 from udpbench.analysis.verdicts import Verdict, evaluate_at, expected_at
 from udpbench.definition.published import Bar, Published, published
+from udpbench.judged_run import Chapter
 from udpbench.metrics import SEARCHED
 from udpbench.model import Estimate, Expectation
 from udpbench.printable import printable
 from udpbench.report.figures.style import short_name
 from udpbench.report.search_words import found_text, limits_text
-from udpbench.report.summary import LAB_LABEL, Chapter, name_of, reason, show_number
+from udpbench.report.summary import LAB_LABEL, name_of, reason, show_number
 from udpbench.units import show_count, show_pps, show_ratio
 
 MEASURED_AS = {"pps": "delivered_pps", "mib_s": "delivered_mib_s"}

@@ -13,6 +13,7 @@ from typing import Any
 from udpbench.analysis.medians import estimate
 from udpbench.analysis.points import Point
 from udpbench.definition.published import Bar, published
+from udpbench.judged_run import Chapter, tuning_answer
 from udpbench.metrics import METRICS
 from udpbench.model import Change, Estimate, Facts, Finding, Planned, Result
 from udpbench.records import Run
@@ -26,7 +27,6 @@ from udpbench.report.sessions import restored, run_rows, to_type, versions
 from udpbench.report.summary import (
     LAB_LABEL,
     MEANT,
-    Chapter,
     accounted,
     answer,
     diagnosed,
@@ -42,7 +42,6 @@ from udpbench.report.summary import (
     timed,
     trials_label,
     trust,
-    tuning_answer,
 )
 from udpbench.report.tables import (
     COMPARISON_COLUMNS,

@@ -7,38 +7,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
 
 from udpbench.analysis.checks.cpu_checks import STRUCK_OUT
-from udpbench.analysis.comparison.comparisons import Comparison, compare_points
+from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.comparison.resolution import RESOLVED, resolution
-from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import losses, worst_place
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.medians import estimate
-from udpbench.analysis.points import Point, but_lossy, metric, points, trials_with
-from udpbench.analysis.searches import NOT_FIRST, PointSearch, folded, searches_of
-from udpbench.analysis.verdicts import Verdict, evaluate, nothing_measured
-from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, HostLacks, code_of, worst
+from udpbench.analysis.points import Point, but_lossy, metric, trials_with
+from udpbench.analysis.searches import NOT_FIRST, PointSearch
+from udpbench.analysis.verdicts import Verdict, nothing_measured
+from udpbench.errors import HostLacks
+from udpbench.judged_run import Chapter, tuning_answer
 from udpbench.model import (
     Bottleneck,
     Estimate,
-    Experiment,
     Facts,
     Finding,
     Progress,
     Result,
-    Role,
-    Trial,
     TrialRecord,
 )
-from udpbench.records import Ending, Run
+from udpbench.records import Run
 from udpbench.report.search_words import breaking_text, found_text, search_line
-from udpbench.tuning.derived_points import derivation
-from udpbench.tuning.outcome import TuningAnswer, answer_of
-from udpbench.tuning.tuner import Tuning, tuning_of
 from udpbench.units import rate_scale, show_count, show_pps, show_ratio
 
 SCALES = {
@@ -65,108 +59,6 @@ Names = tuple[str, ...]
 LAB_LABEL = "built-in lab: namespaces of one machine, no hardware"
 
 
-@dataclass(frozen=True)
-class Chapter:
-    """One experiment of a run."""
-
-    experiment: Experiment
-    records: tuple[TrialRecord, ...]
-    points: tuple[Point, ...]
-    verdicts: tuple[Verdict, ...]
-    comparisons: tuple[Comparison, ...] = ()
-    run: str = ""
-    """Name of its run, if several are reported together."""
-    trials: tuple[Result, ...] = ()
-    """Every trial's own result; of a search its trials."""
-    searches: tuple[PointSearch, ...] = ()
-    """In the order of the points, and of each point's repetitions."""
-    tuning: Tuning | None = None
-    """State of its tune, if it has one."""
-
-    @property
-    def results(self) -> tuple[Result, ...]:
-        """Return the results of the points, in order: trials, or whole searches."""
-        return tuple(result for point in self.points for result in point.results)
-
-    @property
-    def built_in_lab(self) -> bool:
-        """Return whether any trial ran in the built-in lab, which is then labelled."""
-        return any(record.built_in_lab for record in self.records)
-
-
-def chapters_of(
-    experiments: Sequence[Experiment], records: Sequence[TrialRecord]
-) -> tuple[Chapter, ...]:
-    """Return a chapter per experiment, points in declared order; also of an unfinished run."""
-    chapters = []
-    for experiment in experiments:
-        mine = tuple(record for record in records if record.trial.experiment == experiment.name)
-        trials = [judge(record) for record in mine]
-        results = folded(experiment, trials)
-        tuning = _tuning(experiment, results)
-        shown = experiment
-        if tuning is not None:
-            shown = replace(experiment, points=_every(tuning, results), repetitions=1)
-        declared = {trial.point: place for place, trial in enumerate(shown.points)}
-        # A foreign run may have a record of a point that its header lacks.
-        measured = sorted(
-            points(results), key=lambda point: declared.get(point.name, len(declared))
-        )
-        verdicts, compared = evaluate(experiment, results), compare_points(experiment, results)
-        compared = compared if tuning is None else tuning.comparisons
-        searches = sorted(
-            searches_of(trials),
-            key=lambda each: (declared.get(each.point.point, len(declared)), each.point.repetition),
-        )
-        chapters.append(
-            Chapter(
-                shown,
-                mine,
-                tuple(measured),
-                verdicts,
-                compared,
-                trials=tuple(trials),
-                searches=tuple(searches),
-                tuning=tuning,
-            )
-        )
-    return tuple(chapters)
-
-
-def _tuning(experiment: Experiment, results: Sequence[Result]) -> Tuning | None:
-    """Return the state of an experiment's tune from stored points; None without a tune."""
-    if experiment.tune is None:
-        return None
-    stored = {result.trial.point: replace(result.trial, repetition=1) for result in results}
-    tuning = tuning_of(experiment, results, lambda name, _: stored.get(name))
-    ending = tuning.ending
-    if ending is None or ending.why != "nothing left":
-        return tuning
-    # Of a round that the time left out, or an interrupt, no point is stored.
-    whole = tuning_of(experiment, results, derivation(experiment))
-    return tuning if whole.ending is None and ending.steps else whole
-
-
-def _every(tuning: Tuning, results: Sequence[Result]) -> tuple[Trial, ...]:
-    """Return the points of a tune, including those that only the recording version would try."""
-    known = {trial.point: trial for trial in tuning.points}
-    for result in results:
-        known.setdefault(result.trial.point, replace(result.trial, repetition=1))
-    return tuple(known.values())
-
-
-def tuning_answer(chapter: Chapter) -> TuningAnswer | None:
-    """Return the answer of a tune; None if the experiment is not a tune."""
-    if chapter.tuning is None:
-        return None
-    roles: dict[Role, Facts] = {}
-    for record in chapter.records:
-        for spec in record.workers:
-            if spec.host in record.facts:
-                roles.setdefault(spec.role, record.facts[spec.host])
-    return answer_of(chapter.tuning, roles, chapter.built_in_lab)
-
-
 def ended(run: Run) -> list[str]:
     """Return the lines that say how a run ended; empty if it ended well."""
     ending = run.ending
@@ -176,7 +68,7 @@ def ended(run: Run) -> list[str]:
     if ending.status == "interrupted":
         lines.append("the run was interrupted")
     if ending.status == "failed":
-        what = "nothing was measured" if _kind(ending) == HostLacks.__name__ else "the run failed"
+        what = "nothing was measured" if ending.kind == HostLacks.__name__ else "the run failed"
         lines.append(f"{what}: {message(ending.error or {})}")
     return lines
 
@@ -185,19 +77,6 @@ def message(error: Mapping[str, str]) -> str:
     """Return a recorded error's message, behind the name of its host."""
     host = error.get("host")
     return f"{host}: {error['message']}" if host else error.get("message", "no reason known")
-
-
-def ending_code(run: Run) -> int:
-    """Return the exit code for how a run ended; CANNOT_TELL if it did not."""
-    ending = run.ending
-    if ending is None:
-        return CANNOT_TELL
-    how = {"complete": YES, "interrupted": INTERRUPTED, "failed": code_of(_kind(ending))}
-    return worst([how[ending.status], NOT_RESTORED if ending.restore_errors else YES])
-
-
-def _kind(ending: Ending) -> str:
-    return ending.error["kind"] if ending.error is not None else ""
 
 
 def hosts_of(records: Sequence[TrialRecord]) -> dict[str, Facts]:
@@ -587,11 +466,10 @@ def event_line(progress: Progress) -> str:
     text = ""
     if progress.event == "search":
         return search_line(progress)
-    if progress.event == "trial" and progress.record is not None:
-        result = judge(progress.record)
-        if progress.record.error is None:
-            load = _load(progress) if result.trial.search_trial else ""
-            text = f": {load}{one_line(result)}"
+    record, result = progress.record, progress.result
+    if record is not None and result is not None and record.error is None:
+        load = _load(progress) if result.trial.search_trial else ""
+        text = f": {load}{one_line(result)}"
     return f"{progress.place} {progress.text}{text}".lstrip()
 
 

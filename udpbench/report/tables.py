@@ -19,12 +19,12 @@ from udpbench.analysis.ledger.skbs import exactly
 from udpbench.analysis.medians import estimate
 from udpbench.analysis.points import Point, bounds, metric
 from udpbench.analysis.searches import PointSearch
+from udpbench.judged_run import Chapter, tuning_answer
 from udpbench.model import LEDGER_STAGES, Finding, Result
 from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search_words import breaking_lines, search_rows
 from udpbench.report.summary import (
     LAB_LABEL,
-    Chapter,
     accounted,
     compared_name,
     diagnosed,
@@ -41,7 +41,6 @@ from udpbench.report.summary import (
     show_estimate,
     show_number,
     trials_label,
-    tuning_answer,
     word_of,
 )
 from udpbench.units import plural, show_count, show_pps, show_ratio

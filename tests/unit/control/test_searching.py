@@ -16,11 +16,12 @@ from udpbench.control.schedule import remaining
 from udpbench.control.search_progress import ENDINGS
 from udpbench.definition.load import load_experiment_data
 from udpbench.errors import WorkerFailed
+from udpbench.judged_run import Chapter, chapters_of, judged
 from udpbench.model import SECOND_NS, Experiment
 from udpbench.records import Begin, RunWriter, read_run
 from udpbench.report.data_frames import frames
 from udpbench.report.json_output import as_json
-from udpbench.report.summary import Chapter, answer, chapters_of
+from udpbench.report.summary import answer
 from udpbench.report.tables import print_chapter
 from udpbench.report.terminal import Terminal
 
@@ -41,7 +42,7 @@ def world(**fields: Any) -> World:
 def test_a_search_finds_what_the_receiver_takes(tmp_path: Path) -> None:
     """The bounds lie around the capacity, as near as the precision."""
     outcome, stored = go(world(), tmp_path / "run", searched())
-    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored)
     (search,) = chapter.searches
     headline = search.headline
     assert None is outcome.error
@@ -123,7 +124,7 @@ def test_a_worker_that_dies_costs_one_trial(tmp_path: Path) -> None:
     around = world()
     around.raises("start sender measured", WorkerFailed("it died", "sender"))
     _, stored = go(around, tmp_path / "run", searched())
-    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored)
     statuses = [record.status for record in stored.records]
     assert (1, "failed") == (statuses.count("failed"), statuses[0])
     assert 2 == around.words.count("prepare sender")
@@ -157,13 +158,13 @@ def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
         writer.write(record)
     writer.close()
     assert ["one#1.5"] == [trial.name for trial in remaining([chosen], 1, whole.records[:4])]
-    before = chapters_of([chosen], whole.records[:4])[0].searches[0]
+    before = judged([chosen], whole.records[:4])[0].searches[0]
     assert (None, "unfinished") == (before.state.ended, before.headline.kind)
     assert not before.result.valid
     around = world()
     again = resumed(tmp_path / "cut", around)
     assert len(whole.records) - 4 == around.words.count("start sender measured")
-    ends = [chapters_of([chosen], run.records)[0].searches[0].state.goals for run in (whole, again)]
+    ends = [judged([chosen], run.records)[0].searches[0].state.goals for run in (whole, again)]
     assert ends[0] == ends[1]
     assert [] == remaining([chosen], 1, again.records)
 
@@ -181,7 +182,7 @@ def test_what_is_reported(tmp_path: Path, golden: Golden) -> None:
     """The rate by goal, the loads around it, what breaks first and what helps; also as JSON."""
     expected = ["throughput_pps[loss=0.1%] > 250kpps", "throughput_pps > 400kpps"]
     _, stored = go(world(), tmp_path / "run", searched(expect=expected))
-    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored)
     golden.check([terminal_text(chapter), answer(chapter)])
     assert ["yes", "no"] == [verdict.answer for verdict in chapter.verdicts]
     plain = json.loads(json.dumps(as_json(stored), allow_nan=False))
@@ -197,7 +198,7 @@ def test_a_sender_that_offers_no_more(tmp_path: Path, golden: Golden) -> None:
     expected = ["throughput_pps > 150kpps", "throughput_pps > 1Mpps"]
     around = world(offers_pps=200_000)
     _, stored = go(around, tmp_path / "run", searched(expect=expected))
-    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored)
     assert ("at least", None) == (
         chapter.searches[0].headline.kind,
         chapter.searches[0].headline.upper_pps,
@@ -210,7 +211,7 @@ def test_a_search_that_takes_too_long(tmp_path: Path) -> None:
     """It ends with the bounds that it knows, and says so."""
     keys = {"loss": "0.1%", "precision": "2%", "time": "5s", "within": "9s"}
     _, stored = go(world(), tmp_path / "run", searched(search=keys))
-    (search,) = chapters_of(stored.header.experiments, stored.records)[0].searches
+    (search,) = chapters_of(stored)[0].searches
     assert ("within", "unfinished") == (search.state.ended, search.headline.kind)
     assert 9 * SECOND_NS <= search.state.spent_ns < 12 * SECOND_NS
     assert ["search took longer"] == [
@@ -222,7 +223,7 @@ def test_a_confirming_trial_is_reported(tmp_path: Path) -> None:
     """One long trial at the lower bound, the last of the search."""
     keys = {"loss": "0.1%", "precision": "2%", "time": "3s", "confirm": "20s"}
     _, stored = go(world(), tmp_path / "run", searched(search=keys))
-    (search,) = chapters_of(stored.header.experiments, stored.records)[0].searches
+    (search,) = chapters_of(stored)[0].searches
     assert 20 * SECOND_NS == stored.records[-1].trial.duration_ns
     assert ("confirm", 1) == (search.purposes[-1], search.purposes.count("confirm"))
     assert any("confirms the rate" in finding.what for finding in search.result.findings)

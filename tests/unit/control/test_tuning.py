@@ -17,13 +17,14 @@ from udpbench.control.run import RunOptions, run
 from udpbench.control.schedule import remaining
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
 from udpbench.errors import CANNOT_TELL, InputError, WorkerFailed
+from udpbench.judged_run import chapters_of, judged, tuning_answer
 from udpbench.model import SECOND_NS, Experiment, TrialRecord
 from udpbench.records import Begin, RunWriter, read_run
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write
 from udpbench.report.json_output import as_json
 from udpbench.report.sessions import to_type
-from udpbench.report.summary import chapters_of, not_run, tuning_answer
+from udpbench.report.summary import not_run
 from udpbench.report.tables import print_chapter
 from udpbench.report.terminal import Terminal
 from udpbench.tuning.derived_points import WITHIN_NS, asked, tuned
@@ -180,7 +181,7 @@ def test_a_candidate_that_fails_is_not_tried_again(tmp_path: Path) -> None:
         sum(r.status == status for r in stored.records) for status in ("done", "failed")
     ]
     assert [] == remaining(stored.header.experiments, 1, stored.records)
-    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored)
     assert chapter.tuning is not None
     assert chapter.tuning.ending is not None
 
@@ -196,7 +197,7 @@ def test_a_base_that_fails_is_run_again(tmp_path: Path) -> None:
 def test_a_tune_is_shown(tmp_path: Path, golden: Golden) -> None:
     """In tables, as JSON and as frames: first its answer, then ladder and comparisons."""
     _, stored = go(short_of_memory(), tmp_path / "run", to_tune())
-    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored)
     out = io.StringIO()
     print_chapter(Terminal(file=out, width=100), chapter)
     text = out.getvalue()
@@ -211,7 +212,7 @@ def test_a_tune_without_time_for_a_try_is_shown_as_such(tmp_path: Path) -> None:
     """Of a try that was not begun no point is stored, and the answer is the same as under way."""
     _, stored = go(short_of_memory(), tmp_path / "run", to_tune(5 * SECOND_NS))
     assert ["base"] * 3 == points(stored.records)
-    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored)
     answer = tuning_answer(chapter)
     assert answer is not None
     assert "nothing was tried. A try takes 7 blocks of 2 trials" in answer.sentence
@@ -223,7 +224,7 @@ def test_a_tune_without_time_for_a_try_is_shown_as_such(tmp_path: Path) -> None:
 def test_a_tune_that_was_interrupted_before_its_first_try_is_not_complete(tmp_path: Path) -> None:
     """That no candidate is stored does not mean that there is none."""
     _, stored = go(short_of_memory(), tmp_path / "run", to_tune())
-    (chapter,) = chapters_of(stored.header.experiments, stored.records[:3])
+    (chapter,) = judged(stored.header.experiments, stored.records[:3])
     answer = tuning_answer(chapter)
     assert answer is not None
     assert "The tune is not complete: some of its trials are missing." == answer.sentence

@@ -28,10 +28,10 @@ from udpbench.errors import (
     Unseen,
     WorkerFailed,
 )
+from udpbench.judged_run import ending_code
 from udpbench.model import SECOND_NS, Change, Progress, SelfTest, Setting, StageProof
 from udpbench.protocol import Taken
 from udpbench.records import RunWriter, read_run
-from udpbench.report.summary import ending_code
 
 BEGIN = [
     "open machine",

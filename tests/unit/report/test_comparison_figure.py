@@ -12,11 +12,12 @@ from golden import Golden
 
 from report.stored import stored
 from udpbench.analysis.comparison.comparisons import Comparison
+from udpbench.judged_run import chapters_of
 from udpbench.model import PointPair
 from udpbench.report.figures.comparison_figure import draw_comparisons
 from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.pages import chapter_data
-from udpbench.report.summary import chapters_of, resolved
+from udpbench.report.summary import resolved
 
 EFFECTS = ((1, 1.05), (2, 1.04), (4, 1.06))
 FASTER = Comparison(
@@ -60,7 +61,7 @@ def test_an_experiment_that_compares_shows_it_first(tmp_path: Path) -> None:
         for name in ("a", "b")
     ]
     run = stored(tmp_path / "run", records, of)
-    (chapter,) = chapters_of(run.header.experiments, run.records)
+    (chapter,) = chapters_of(run)
     drawn = draw(chapter, tmp_path, ["svg"])
     assert ("comparisons", ["comparisons-1"]) == next(iter(drawn.items()))
     assert (tmp_path / "comparisons-1.svg").read_text().count("against a: ") == 1

@@ -16,12 +16,12 @@ from PIL import Image
 
 from report.stored import ODD, header, stored, swept
 from udpbench.errors import InputError
+from udpbench.judged_run import judged
 from udpbench.model import Change, Setting
 from udpbench.report import document, pages
 from udpbench.report.figures.style import styled
 from udpbench.report.pages import chapter_data, run_data
 from udpbench.report.sessions import UNKNOWN, command
-from udpbench.report.summary import chapters_of
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 LABEL = "built-in lab: namespaces of one machine, no hardware"
@@ -213,7 +213,7 @@ def test_pages_say_what_they_have_no_room_for(
 def test_pages_have_room_for_400_points(tmp_path: Path) -> None:
     """Nothing of them is cut, nor of a definition of 1000 lines."""
     of, records = swept(range(4), repetitions=1)
-    (chapter,) = chapters_of([replace(of, text="# x\n" * 1000)], records)
+    (chapter,) = judged([replace(of, text="# x\n" * 1000)], records)
     data = chapter_data(chapter)
     for part, times in (("rows", 400), ("ledger", 100), ("numbers", 100)):
         data[part] = data[part][:1] * times
@@ -233,7 +233,7 @@ def test_a_name_leaves_room_below_the_head_of_its_column() -> None:
 
 def test_each_list_of_a_chapter_says_what_is_missing() -> None:
     """The template has a place for it."""
-    (chapter,) = chapters_of([experiment()], [record()])
+    (chapter,) = judged([experiment()], [record()])
     template = document.TEMPLATE.read_text()
     lists = {key for key, value in chapter_data(chapter).items() if isinstance(value, list)}
     for key in lists - {"columns", "comparison_columns"}:
@@ -300,9 +300,7 @@ def test_pages_of_an_earlier_report_are_replaced(tmp_path: Path) -> None:
 
 def test_a_median_of_fewer_trials_says_of_how_many(tmp_path: Path) -> None:
     """A percentile that only one of two trials can carry is not read as that of both."""
-    (chapter,) = chapters_of(
-        [experiment(repetitions=2)], [record(), record(of=trial(repetition=2))]
-    )
+    (chapter,) = judged([experiment(repetitions=2)], [record(), record(of=trial(repetition=2))])
     (point,) = chapter.points
     first = point.results[0]
     some = replace(first, numbers={**first.numbers, "delay_p99_ns": 1500})

@@ -37,6 +37,7 @@ from sampled import sampled
 from report.stored import ODD, drawn_study, stored, swept
 from udpbench import Frames, read_run
 from udpbench.errors import RecordError
+from udpbench.judged_run import chapters_of
 from udpbench.model import SECOND_NS, Change, Sample, Setting, Trial, TrialRecord
 from udpbench.records import Ending, Run
 from udpbench.report import document, pages
@@ -44,7 +45,6 @@ from udpbench.report.captions import HEADINGS
 from udpbench.report.embedded_data import HEAD, LINK, MOST_BYTES, read_report
 from udpbench.report.figures.inline_svg import InlineFigures, fewest, path, titled
 from udpbench.report.json_output import as_json
-from udpbench.report.summary import chapters_of
 from udpbench.units import show_count, show_pps, show_ratio
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
@@ -178,7 +178,7 @@ def test_what_somebody_reads_in_one_minute_comes_first(odd: tuple[Path, Run, Pag
     shown = ("alert(1)", "750 pps delivered, 25.00 % lost", "Every trial is a dot", "What limits")
     places = [text.index(each) for each in shown]
     assert sorted(places) == places
-    (chapter,) = chapters_of(odd[1].header.experiments, odd[1].records)
+    (chapter,) = chapters_of(odd[1])
     assert pages.limits(chapter)
     assert all(line in text for line in pages.limits(chapter))
     assert "--seed 7" in text

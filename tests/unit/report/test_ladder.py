@@ -22,13 +22,14 @@ from control.fake import World, go
 
 from report.stored import stored
 from udpbench.definition.load import load_experiment_data
+from udpbench.judged_run import chapters_of, judged
 from udpbench.model import Finding
 from udpbench.report.document import write
 from udpbench.report.figures.ladder_figure import draw_ladder, parts
 from udpbench.report.ladder import Ladder, Pair, Relation, label, ladder_data, ladders
 from udpbench.report.pages import overview
 from udpbench.report.search_words import found_text
-from udpbench.report.summary import LAB_LABEL, chapters_of
+from udpbench.report.summary import LAB_LABEL
 
 NAIVE = trial("naive", experiment="01", source="cloudflare-2015/naive")
 PINNED = trial("pinned", experiment="01", source="cloudflare-2015/pinned")
@@ -49,13 +50,13 @@ RECORDS = [
 
 def climbed(records: Any = tuple(RECORDS)) -> Ladder:
     """Return the ladder of two experiments."""
-    (ladder,) = ladders(chapters_of([FIRST, SECOND], list(records)))
+    (ladder,) = ladders(judged([FIRST, SECOND], list(records)))
     return ladder
 
 
 def test_a_single_experiment_is_no_ladder() -> None:
     """There is nothing to climb."""
-    assert () == ladders(chapters_of([FIRST], RECORDS[:2]))
+    assert () == ladders(judged([FIRST], RECORDS[:2]))
 
 
 def test_each_point_is_a_rung_in_the_order_declared() -> None:
@@ -85,7 +86,7 @@ def test_a_relation_is_reported_where_it_is_judged() -> None:
 def test_a_relation_that_blocks_do_not_decide_says_what_is_missing() -> None:
     """One block is none; its medians are shown all the same."""
     of = replace(FIRST, expect=(expectation("delivered_pps[pinned]", ">", "delivered_pps[naive]"),))
-    (ladder,) = ladders(chapters_of([of, SECOND], list(RECORDS)))
+    (ladder,) = ladders(judged([of, SECOND], list(RECORDS)))
     relation = ladder.rungs[1].relations[0]
     assert "cannot tell" == relation.answer
     assert "1 block;" in relation.why
@@ -131,7 +132,7 @@ def test_studies_of_bytes_climb_in_bytes() -> None:
     plain = trial(experiment="a", source="udp-gso/commit-2018-plain")
     gso = trial(experiment="b", source="udp-gso/commit-2018-gso")
     experiments = [experiment(points=[point], name=point.experiment) for point in (plain, gso)]
-    (ladder,) = ladders(chapters_of(experiments, [record(2**15, of=plain), record(2**16, of=gso)]))
+    (ladder,) = ladders(judged(experiments, [record(2**15, of=plain), record(2**16, of=gso)]))
     assert "mib_s" == ladder.metric
     assert [1.0, 2.0] == [rung.measured.median for rung in ladder.rungs if rung.measured]
     assert [876.0, 2139.0] == [rung.published.low for rung in ladder.rungs if rung.published]
@@ -178,7 +179,7 @@ def test_a_relation_that_cannot_be_judged_says_what_is_missing() -> None:
     _, pinned, _ = climbed(RECORDS[:1]).rungs
     assert ["", ""] == [relation.why for relation in pinned.relations]
     unseen = experiment(expectation("stack_delay_p99_ns", "<", "5"), points=[NAIVE], name="01")
-    (ladder,) = ladders(chapters_of([unseen, SECOND], RECORDS[:1]))
+    (ladder,) = ladders(judged([unseen, SECOND], RECORDS[:1]))
     assert "naive: stack_delay_p99_ns is not observable there" == ladder.rungs[0].relations[0].why
 
 
@@ -194,9 +195,7 @@ def test_each_study_has_a_ladder_of_its_own() -> None:
         experiment(points=[trial(experiment=name, source=source)], name=name, path=f"{name}.yaml")
         for name, source in points.items()
     ]
-    study_ladders = ladders(
-        chapters_of(of, [record(of=experiment_.points[0]) for experiment_ in of])
-    )
+    study_ladders = ladders(judged(of, [record(of=experiment_.points[0]) for experiment_ in of]))
     assert [("mib_s", ["gso/01"]), ("pps", ["million/00", "million/01"]), ("pps", ["mine/1"])] == [
         (ladder.metric, [label(rung) for rung in ladder.rungs]) for ladder in study_ladders
     ]
@@ -207,7 +206,7 @@ def test_each_study_has_a_ladder_of_its_own() -> None:
 
 def test_the_same_experiment_of_two_runs_is_two_steps() -> None:
     """Each is named after its run."""
-    (chapter,) = chapters_of([FIRST], RECORDS[:2])
+    (chapter,) = judged([FIRST], RECORDS[:2])
     runs = [replace(chapter, run=f"20261122T072025-{run}") for run in ("old", "new")]
     (ladder,) = ladders(runs)
     assert ["01, run 1 · naive", "01, run 2 · naive"] == [label(step[0]) for step in ladder.steps]
@@ -227,7 +226,7 @@ def test_a_rung_that_is_searched_has_its_throughput(
     """A least rate is no number: it stands in its place, with its reason beneath."""
     quick = load_experiment_data({"question": "?", "search": "quick", "warmup": "0s"}, "quick")
     _, run = go(World(capacity_pps=capacity_pps), tmp_path / "run", quick)
-    chapters = chapters_of(run.header.experiments, run.records)
+    chapters = chapters_of(run)
     ((search,),) = (chapter.searches for chapter in chapters)
     (ladder,) = ladders([replace(chapters[0], run=name) for name in ("a", "b")])
     rung = ladder.rungs[0]
@@ -265,7 +264,7 @@ def test_experiments_of_no_study_are_called_by_their_names(names: list[str], tit
         experiment(points=[trial(experiment=name)], name=name, path=f"drops/{name}.yaml")
         for name in names
     ]
-    chapters = chapters_of(of, [record(of=experiment_.points[0]) for experiment_ in of])
+    chapters = judged(of, [record(of=experiment_.points[0]) for experiment_ in of])
     (ladder,) = ladders([replace(chapter, run=run) for chapter in chapters for run in ("a", "b")])
     assert title == ladder.title
     assert False is ladder_data(ladder)["compared"]
@@ -278,7 +277,7 @@ def test_whatever_else_was_published_stands_beside_ours() -> None:
     hours = trial("hours", experiment="01", source="udp-loss-2015/paced-60k")
     of = experiment(points=[burst, hours], name="01")
     lost = {"right": {"snmp.Udp.RcvbufErrors": 10, "snmp.Udp.InErrors": 10}}
-    chapters = chapters_of([of, SECOND], [record(of=burst), lossy(1000, lost, 10, of=hours)])
+    chapters = judged([of, SECOND], [record(of=burst), lossy(1000, lost, 10, of=hours)])
     first, second = ladders(chapters)[0].rungs[:2]
     assert (
         Pair("216.0 kpps offered", "1.0 kpps offered"),
@@ -293,7 +292,7 @@ def test_whatever_else_was_published_stands_beside_ours() -> None:
 def test_what_was_published_beside_stays_where_nothing_is_measured() -> None:
     """Ours is a dash."""
     burst = trial("burst", experiment="01", source="udp-loss-2015/burst-unlimited")
-    chapters = chapters_of([experiment(points=[burst], name="01"), SECOND], [])
+    chapters = judged([experiment(points=[burst], name="01"), SECOND], [])
     assert ["–", "–"] == [pair.measured for pair in ladders(chapters)[0].rungs[0].pairs]
 
 
@@ -304,7 +303,7 @@ def test_it_is_drawn_where_there_is_something(tmp_path: Path) -> None:
     assert "02 – not measured" in drawn
     assert "delivered (kpps, logarithmic), n = 2 trials" in drawn
     bare = [experiment(points=[trial(experiment=name)], name=name) for name in "ab"]
-    (nothing,) = ladders(chapters_of(bare, []))
+    (nothing,) = ladders(judged(bare, []))
     assert [] == draw_ladder(nothing, tmp_path, ["svg"])
 
 

@@ -11,6 +11,7 @@ import pytest
 from analysis.build import START_NS, failed, lossy, paced, record, series, specs, trial
 
 from report.progress import measuring, sampled
+from udpbench.analysis.judge import judge
 from udpbench.model import SECOND_NS, Progress, Sample
 from udpbench.report.live import LiveLines, live_view, second_line
 from udpbench.report.summary import event_line
@@ -24,7 +25,7 @@ STEP = Progress("step", "verify", trial(), 1, 2)
 
 def trial_end(of: Any, text: str) -> Progress:
     """Return the end of a trial."""
-    return Progress("trial", text, of.trial, 3, 12, record=of)
+    return Progress("trial", text, of.trial, 3, 12, record=of, result=judge(of))
 
 
 def test_a_second_reads_as_in_the_tools_that_udpbench_reproduces() -> None:

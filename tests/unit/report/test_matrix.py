@@ -15,11 +15,11 @@ import pytest
 from analysis.build import LOAD_MS, experiment, failed, hog, lossy, record, shared, trial
 
 from report.stored import stored
+from udpbench.judged_run import judged
 from udpbench.model import Estimate, Receive, Send, Traffic, Trial, TrialRecord
 from udpbench.report import document
 from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.figures.matrix import Matrix, MatrixCell, draw_matrix, matrix
-from udpbench.report.summary import chapters_of
 
 SENDS = (Send(call="send"), Send(), Send(gso=64), Send(gso=64, zerocopy=True))
 RECEIVES = (Receive(call="recv"), Receive(), Receive(gro=True))
@@ -37,7 +37,7 @@ def of(points: Sequence[Trial], records: Sequence[TrialRecord] | None = None) ->
     """Return the matrix of points that delivered 1000, 2000 and so on, or of records."""
     if records is None:
         records = [record(1000 * (n + 1), of=point) for n, point in enumerate(points)]
-    (chapter,) = chapters_of([experiment(points=points)], records)
+    (chapter,) = judged([experiment(points=points)], records)
     return matrix(chapter)
 
 
@@ -162,7 +162,5 @@ def test_the_matrix_is_the_answer_and_stands_first(tmp_path: Path) -> None:
 def test_nothing_is_drawn_where_nothing_was_measured(tmp_path: Any) -> None:
     """Of skipped trials there is no figure, of a matrix one."""
     assert of(POINTS, [skipped(point) for point in POINTS]) is None
-    (chapter,) = chapters_of(
-        [experiment(points=POINTS)], [record(1000, of=point) for point in POINTS]
-    )
+    (chapter,) = judged([experiment(points=POINTS)], [record(1000, of=point) for point in POINTS])
     assert ["matrices-1"] == draw(chapter, tmp_path, ["svg"])["matrices"]

@@ -17,6 +17,7 @@ from udpbench.analysis.motion import CpuShare
 from udpbench.analysis.queue_counters import QueueUse
 from udpbench.analysis.watched_host import LiveHost, SocketLoss, SocketReader, StageLoss
 from udpbench.control.watching import KeptLooks
+from udpbench.judged_run import chapters_of
 from udpbench.model import SECOND_NS, Lab, OtherNamespace, Snapshot, UdpSocket
 from udpbench.records import read_run
 from udpbench.report.data_frames import frames
@@ -24,7 +25,7 @@ from udpbench.report.document import write
 from udpbench.report.figure_data import timelines
 from udpbench.report.onlooking import line, live_json, losses, onlooking_view, print_watched, view
 from udpbench.report.sessions import to_type
-from udpbench.report.summary import answer, chapters_of
+from udpbench.report.summary import answer
 from udpbench.report.terminal import Terminal
 
 DNS = UdpSocket(1, 1, 4, "0.0.0.0", 53, None, 0, 101, 90_000, 212_992, 5, ("unbound 812",))  # noqa: S104
@@ -174,7 +175,7 @@ def test_a_kept_watch_has_the_report_of_a_run(tmp_path: Path, golden: Golden) ->
     kept.finish(losses([LIVE]))
     run = read_run(folder)
     (page,) = write([run], folder, ["html"])
-    (chapter,) = chapters_of(run.header.experiments, run.records)
+    (chapter,) = chapters_of(run)
     golden.check(answer(chapter))
     assert "udpbench watch left" in page.read_text()
     assert "--seed" not in page.read_text()

@@ -10,6 +10,7 @@ import pytest
 from analysis.build import experiment, failed, paced, record, trial
 from matplotlib.axes import Axes
 
+from udpbench.judged_run import Chapter, judged
 from udpbench.model import DAY_NS, SECOND_NS, Experiment, Sample, TrialRecord
 from udpbench.report.figures.bursts import (
     TURN_MS,
@@ -21,12 +22,11 @@ from udpbench.report.figures.bursts import (
     rings,
     turns,
 )
-from udpbench.report.summary import Chapter, chapters_of
 
 
 def chapter(*records: TrialRecord, of: Experiment) -> Chapter:
     """Return the one chapter of an experiment with these trials."""
-    (only,) = chapters_of([of], records)
+    (only,) = judged([of], records)
     return only
 
 

@@ -10,11 +10,12 @@ from analysis.test_searches import bounded, experiment, only, results_of
 from control.fake import World, go
 
 from udpbench.definition.load import load_experiment_data
+from udpbench.judged_run import chapters_of
 from udpbench.report.document import write
 from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.figures.search_figure import dots_of, draw_searches
 from udpbench.report.pages import chapter_data
-from udpbench.report.summary import answer, chapters_of, trust
+from udpbench.report.summary import answer, trust
 
 
 def test_a_panel_has_a_dot_per_trial_the_goals_and_the_bounds() -> None:
@@ -44,7 +45,7 @@ def test_the_report_of_a_search(tmp_path: Path) -> None:
         {"question": "How many?", "search": "quick", "warmup": "0s"}, "one"
     )
     _, run = go(World(capacity_pps=300_000), tmp_path / "run", whole)
-    (chapter,) = chapters_of(run.header.experiments, run.records)
+    (chapter,) = chapters_of(run)
     assert {"searches": ["searches-1"]} == draw(chapter, tmp_path, ["svg"])
     data = chapter_data(chapter)
     assert ("goal", "0.1% lost") == (data["columns"][1], data["rows"][0]["cells"][1])
@@ -57,7 +58,7 @@ def test_an_invalid_search_says_why_its_rate_is_unknown(tmp_path: Path) -> None:
     """In its first sentence, and in the second that it is a search that is not valid."""
     whole = load_experiment_data({"question": "?", "search": "quick", "warmup": "0s"}, "found")
     _, run = go(World(capacity_pps=300_000), tmp_path / "run", whole)
-    (chapter,) = chapters_of(run.header.experiments, run.records)
+    (chapter,) = chapters_of(run)
     search = only(results_of(whole, change=lambda result: replace(result, valid=False)))
     points = (replace(chapter.points[0], results=(search.result,)),)
     assert (
@@ -73,5 +74,5 @@ def test_searches_beside_trials_are_measurements(tmp_path: Path) -> None:
     chapters = []
     for name, each in (("searched", whole), ("plain", plain)):
         _, run = go(World(capacity_pps=300_000), tmp_path / name, each)
-        chapters += chapters_of(run.header.experiments, run.records)
+        chapters += chapters_of(run)
     assert "Both measurements are valid." == trust(chapters)

@@ -27,6 +27,7 @@ from analysis.build import (
 
 from report.stored import swept
 from udpbench.analysis.ledger.stages import BEFORE_SENT
+from udpbench.judged_run import Chapter, judged
 from udpbench.model import LEDGER_STAGES, SECOND_NS, Experiment, Snapshot, TrialRecord
 from udpbench.report.figure_data import (
     UNCERTAIN,
@@ -39,7 +40,6 @@ from udpbench.report.figure_data import (
     ways,
 )
 from udpbench.report.figures.experiment_figures import STAGE_STYLES, draw, draw_ways
-from udpbench.report.summary import Chapter, chapters_of
 
 SENDERS = ("left", "middle")
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
@@ -47,7 +47,7 @@ LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
 def chapter(*records: TrialRecord, of: Experiment | None = None) -> Chapter:
     """Return the one chapter of an experiment with these trials."""
-    (only,) = chapters_of([of if of is not None else experiment()], records)
+    (only,) = judged([of if of is not None else experiment()], records)
     return only
 
 

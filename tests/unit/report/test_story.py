@@ -28,11 +28,10 @@ from golden import Golden
 
 from report.stored import swept
 from udpbench.analysis.judge import judge
+from udpbench.judged_run import Chapter, judged
 from udpbench.model import Estimate, Experiment, Finding, PointPair, Traffic, TrialRecord
 from udpbench.report.summary import (
-    Chapter,
     answer,
-    chapters_of,
     findings_of,
     not_run,
     one_line,
@@ -55,7 +54,7 @@ LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
 def chapter(*records: TrialRecord, of: Experiment | None = None) -> Chapter:
     """Return the one chapter of an experiment with these trials."""
-    (only,) = chapters_of([of if of is not None else experiment()], records)
+    (only,) = judged([of if of is not None else experiment()], records)
     return only
 
 

@@ -10,10 +10,10 @@ import pytest
 from analysis.build import experiment, lossy, record, trial
 
 from udpbench.host_settings import Settings
+from udpbench.judged_run import judged
 from udpbench.model import Receive, Send, Traffic, Trial
 from udpbench.report.figures.style import spaced
 from udpbench.report.figures.sweep import Sweep, draw_sweeps, number, sweep
-from udpbench.report.summary import chapters_of
 from udpbench.units import Rate
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
@@ -28,7 +28,7 @@ def at(**values: Any) -> Trial:
 def sweep_of(points: Sequence[Trial]) -> Sweep | None:
     """Return the sweep of an experiment whose points delivered 1000, 1001 and so on."""
     records = [record(1000 + n, of=point) for n, point in enumerate(points)]
-    (chapter,) = chapters_of([experiment(points=points)], records)
+    (chapter,) = judged([experiment(points=points)], records)
     return sweep(chapter)
 
 
@@ -170,7 +170,7 @@ def test_a_place_has_its_trials_medians_and_published_figures() -> None:
     records = [lossy(1000, LOST, 250, of=points[0])]
     records += [record(1000, 900, of=replace(points[0], repetition=2))]
     records += [record(2000, of=point) for point in points[1:3]]
-    (chapter,) = chapters_of([experiment(points=points, repetitions=2)], records)
+    (chapter,) = judged([experiment(points=points, repetitions=2)], records)
     of = sweep(chapter)
     assert of is not None
     (line,) = of.lines

@@ -36,16 +36,9 @@ from udpbench.analysis.checks import clock_checks
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.control.phase import path_plan
 from udpbench.control.trial_state import late
+from udpbench.judged_run import Chapter, judged
 from udpbench.model import LEDGER_STAGES, Experiment, Finding, Histogram, LedgerEntry, TrialRecord
-from udpbench.report.summary import (
-    Chapter,
-    chapters_of,
-    diagnosed,
-    findings_of,
-    is_aside,
-    left_out,
-    merged,
-)
+from udpbench.report.summary import diagnosed, findings_of, is_aside, left_out, merged
 from udpbench.report.tables import (
     LEFT_OUT_BLOCKS,
     comparison_cells,
@@ -66,7 +59,7 @@ LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
 def chapter(*records: TrialRecord, of: Experiment | None = None) -> Chapter:
     """Return the one chapter of an experiment with these trials."""
-    (only,) = chapters_of([of if of is not None else experiment()], records)
+    (only,) = judged([of if of is not None else experiment()], records)
     return only
 
 

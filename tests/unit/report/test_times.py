@@ -7,6 +7,7 @@ from math import log10
 import pytest
 from analysis.build import experiment, failed, receiver_counts, record, sender_counts, worker
 
+from udpbench.judged_run import Chapter, judged
 from udpbench.model import Histogram, TrialRecord
 from udpbench.report.figures.delay_curves import (
     Curve,
@@ -17,12 +18,11 @@ from udpbench.report.figures.delay_curves import (
     shares_beyond,
     times,
 )
-from udpbench.report.summary import Chapter, chapters_of
 
 
 def chapter(*records: TrialRecord) -> Chapter:
     """Return the one chapter of an experiment with these trials."""
-    (only,) = chapters_of([experiment()], records)
+    (only,) = judged([experiment()], records)
     return only
 
 

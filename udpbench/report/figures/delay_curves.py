@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from udpbench.analysis.delay import CARRY, highest_ns, one_way, role_histogram, size
 from udpbench.analysis.readings import Readings, readings_of
+from udpbench.judged_run import Chapter
 from udpbench.model import Histogram
 from udpbench.report.figure_data import shown_over_time
 from udpbench.report.figures.style import GRID, LINES, WIDTH_INCHES, short_name
-from udpbench.report.summary import Chapter, name_of, timed
+from udpbench.report.summary import name_of, timed
 from udpbench.units import show_count
 
 if TYPE_CHECKING:

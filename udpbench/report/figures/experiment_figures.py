@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from udpbench.judged_run import Chapter
 from udpbench.model import LEDGER_STAGES
 from udpbench.report.figure_data import (
     RECEIVED,
@@ -54,7 +55,7 @@ from udpbench.report.figures.style import (
     styled,
 )
 from udpbench.report.figures.sweep import draw_sweeps, sweep
-from udpbench.report.summary import Chapter, in_groups
+from udpbench.report.summary import in_groups
 from udpbench.units import n_text, rate_scale, show_pps
 
 if TYPE_CHECKING:

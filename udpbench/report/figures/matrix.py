@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from udpbench.analysis.medians import estimate
 from udpbench.analysis.points import Point
 from udpbench.differences import key_of, written
+from udpbench.judged_run import Chapter
 from udpbench.model import Estimate, Experiment
 from udpbench.report.figures.style import (
     ON_DARK,
@@ -22,7 +23,6 @@ from udpbench.report.figures.style import (
     short_name,
 )
 from udpbench.report.figures.sweep import sweep, values_of
-from udpbench.report.summary import Chapter
 from udpbench.units import plural, rate_scale
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from udpbench.analysis.medians import estimate
 from udpbench.analysis.points import Point, metric
 from udpbench.definition.published import Bar, Published, published
 from udpbench.differences import flat, key_of, written
+from udpbench.judged_run import Chapter
 from udpbench.metrics import METRICS
 from udpbench.model import Estimate, Experiment, Trial
 from udpbench.report.figures.style import (
@@ -27,7 +28,7 @@ from udpbench.report.figures.style import (
     show_values,
     spaced,
 )
-from udpbench.report.summary import Chapter, in_groups, show_number
+from udpbench.report.summary import in_groups, show_number
 from udpbench.units import (
     parse_bytes,
     parse_count,
