@@ -288,6 +288,21 @@ def test_a_parameter_that_writes_others_is_put_back_with_them(pair: tuple[Inside
     assert before == receiver.call("visible")
 
 
+def test_a_parameter_of_every_interface_is_put_back_by_index(pair: tuple[Inside, Inside]) -> None:
+    """Two that swapped their names have their own values again; one that is gone has none."""
+    _, receiver = pair
+    receiver.shell(
+        "for name in a0 b0 c0; do ip link add $name type veth peer name p$name; done"
+        " && sysctl -qw net.ipv4.conf.a0.forwarding=1 net.ipv4.conf.c0.forwarding=1"
+    )
+    receiver.apply(setting("sysctl", "net.ipv4.ip_forward", 1))
+    receiver.shell("ip link set a0 name x0 && ip link set b0 name a0 && ip link set x0 name b0")
+    receiver.shell("ip link delete c0")
+    receiver.call("restore")
+    values = receiver.shell("sysctl -n net.ipv4.conf.a0.forwarding net.ipv4.conf.b0.forwarding")
+    assert ["0", "1"] == values.split()
+
+
 @pytest.mark.parametrize("where", ["receive0", "all"])
 def test_advertised_routes_are_not_given_up(pair: tuple[Inside, Inside], where: str) -> None:
     """They would go with forwarding and not come back; where they may stay, they do."""

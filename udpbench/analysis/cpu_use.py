@@ -21,6 +21,8 @@ from udpbench.model import SECOND_NS, CpuLoad, Process, Whose, WorkerStats
 TICK_NS = SECOND_NS // 100
 """/proc/stat counts in units of USER_HZ, which is 100 on every architecture."""
 INTERRUPT_TIMES = ("irq", "softirq")
+MOST_SETS = 64
+"""Different sets of several CPUs of a machine's processes; further ones count as all CPUs."""
 NAPI_THREAD, OTHERS, OWN, KERNEL = "NAPI thread", "other programs", "udpbench", "wake-ups"
 SEES_ALL = "kernel_threads"
 """The capability of an agent that sees every process: root's, in the first PID namespace."""
@@ -255,11 +257,18 @@ def _times(readings: Readings, machine: str) -> _Times:
     times.sees_all = any(own.capabilities.get(SEES_ALL) for own in of_machine)
     numbered = readings.deltas[machine].numbered("cpu")
     every = frozenset(cpu for cpu, counted in numbered.items() if "idle_ns" in counted)
+    several: set[frozenset[int]] = set()
     for process in by_pid.values():
         if process.name.startswith("ksoftirqd/"):
             continue
         times.has_processes = True
-        share = times.add(process.whose, frozenset(process.cpus) or every, process.cpu_ns)
+        cpus = frozenset(process.cpus) or every
+        if len(cpus) > 1 and cpus not in several:
+            if len(several) < MOST_SETS:
+                several.add(cpus)
+            else:
+                cpus = every
+        share = times.add(process.whose, cpus, process.cpu_ns)
         called = f"{process.name} (pid {process.pid})"
         children = process.children_cpu_ns, f"most by children of {called}"
         share.most = max(share.most, (process.cpu_ns, f"most by {called}"), children)

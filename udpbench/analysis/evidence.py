@@ -28,6 +28,7 @@ from udpbench.analysis.rates import (
     full_line_bps,
     host_of,
     lag,
+    series_of,
     totals_at,
     window_ns,
 )
@@ -40,7 +41,6 @@ from udpbench.model import (
     SECOND_NS,
     Ledger,
     Role,
-    Sample,
     Stall,
     ThreadUse,
     WorkerStats,
@@ -254,9 +254,12 @@ class Evidence:
     @cached_property
     def polling(self) -> LoadedCpu | None:
         """The fullest CPU that serves an RX queue; None of receive work on the sender's CPU."""
-        readers = self.readings.workers("receiver")
+        readers: dict[tuple[str, int | None], list[WorkerStats]] = {}
+        for stats in self.readings.workers("receiver"):
+            place = self.readings.machine_of(host_of(stats.worker)), stats.cpu
+            readers.setdefault(place, []).append(stats)
         cpus = [
-            self._cpu("receiver", machine, cpu, [r for r in readers if self._runs(r, machine, cpu)])
+            self._cpu("receiver", machine, cpu, readers.get((machine, cpu), []))
             for machine, cpu in sorted(self.served)
         ]
         return _fullest(cpus)
@@ -571,7 +574,7 @@ class Evidence:
         """
         most: list[int] = []
         for stats in own:
-            samples = _series(self.readings).get(stats.worker, ())
+            samples = series_of(self.readings).get(stats.worker, ())
             series = [s for s in samples if s.counts.keys() >= set(MOVING)]
             runs, since = [0], None
             for before, after in pairwise(series):
@@ -587,7 +590,7 @@ class Evidence:
     def _was_emptied(self, own: Sequence[WorkerStats]) -> bool:
         """Return whether the queue of readers was nearly empty after it had overflowed."""
         for stats in own:
-            series = _series(self.readings).get(stats.worker, ())
+            series = series_of(self.readings).get(stats.worker, ())
             held = [(s.counts.get("dropped_packets", 0), s.counts["queued_bytes"]) for s in series
                     if "queued_bytes" in s.counts]  # fmt: skip
             most = max((queued for _, queued in held), default=0)
@@ -595,9 +598,6 @@ class Evidence:
             if any(0 < dropped < ends and queued < EMPTIED * most for dropped, queued in held):
                 return True
         return False
-
-    def _runs(self, stats: WorkerStats, machine: str, cpu: int) -> bool:
-        return stats.cpu == cpu and self.readings.machine_of(host_of(stats.worker)) == machine
 
     def _of(self, role: Role) -> LoadedCpu | None:
         return _fullest(cpu for cpu, _ in self._loaded(role))
@@ -818,15 +818,6 @@ def course(readings: Readings) -> Course | None:
     return Course(tuple(a - b > max(1.0, least * a) for a, b in pairs), dark)
 
 
-@lru_cache(maxsize=2)
-def _series(readings: Readings) -> dict[str, list[Sample]]:
-    """Return the samples of each worker, once: searching all for each of many took their square."""
-    series: dict[str, list[Sample]] = {}
-    for sample in readings.record.series:
-        series.setdefault(sample.worker, []).append(sample)
-    return series
-
-
 ROLES: tuple[Role, Role] = ("sender", "receiver")
 MOST_INTERVALS = 3000
 """Of 100 ms; what a load of five minutes does it does for longer, too."""
@@ -865,7 +856,7 @@ def _binned(readings: Readings, role: Role, field: str, bins: range) -> list[flo
     totals, known = [0.0] * len(bins), False
     for stats in readings.workers(role):
         start_ns = readings.phase.start_ns.get(host_of(stats.worker), 0)
-        own = [s for s in _series(readings).get(stats.worker, ()) if field in s.counts]
+        own = [s for s in series_of(readings).get(stats.worker, ()) if field in s.counts]
         if not own:
             continue
         known = True

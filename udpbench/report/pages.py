@@ -6,7 +6,7 @@ Text stays text: user input is never interpreted as markup. Draws nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -368,15 +368,14 @@ def _settings(chapter: Chapter) -> Iterator[dict[str, Any]]:
         names += [record.trial.point or "all"]
     declared = [trial.point or "all" for trial in chapter.experiment.points]
     first = next(iter(seen), ())
-    everywhere = [row for row in first if all(row in rows for rows in seen)]
-    if len(seen) > 1 and everywhere:
+    shared = set(first).intersection(*seen) if len(seen) > 1 else set()
+    if shared:
+        everywhere = [row for row in first if row in shared]
         yield {"points": "all points", "rows": _table_rows(everywhere)}
-    else:
-        everywhere = []
     for rows, names in seen.items():
-        own = [row for row in rows if row not in everywhere]
+        own, points_with = [row for row in rows if row not in shared], set(names)
         if own:
-            mine = [name for name in declared if name in names]
+            mine = [name for name in declared if name in points_with]
             points = "all points" if len(mine) == len(declared) else ", ".join(mine)
             yield {"points": points, "rows": _table_rows(own)}
 
@@ -471,13 +470,14 @@ def _facts(hosts: Sequence[Facts]) -> Iterator[tuple[str, list[str]]]:
         values = [facts.environment.get(name) for facts in hosts]
         if name == LISTED and len(set(values)) > 1:
             words = [(text or "").split() for text in values]
-            common = [word for word in words[0] if all(word in other for other in words)]
+            shared = set(words[0]).intersection(*words)
+            common = [word for word in words[0] if word in shared]
             yield row(f"{name}, everywhere", *[" ".join(common)] * len(hosts))
-            name, values = f"{name}, only here", [_without(own, common) for own in words]
+            name, values = f"{name}, only here", [_without(own, shared) for own in words]
         yield row(name, *values)
 
 
-def _without(words: Sequence[str], common: Sequence[str]) -> str:
+def _without(words: Sequence[str], common: Collection[str]) -> str:
     return " ".join(word for word in words if word not in common)
 
 

@@ -361,7 +361,7 @@ def findings_parts(chapter: Chapter, everything: bool = False) -> Iterator[Table
     findings = list(merged(findings_of(chapter)))
     aside = [] if everything else [each for each in findings if is_aside(each[0])]
     aside = aside if len(aside) > 1 else []
-    yield findings_table([each for each in findings if each not in aside])
+    yield findings_table([each for each in findings if not aside or not is_aside(each[0])])
     warnings = sum(finding.severity == "warning" for finding, _ in aside)
     counted = [
         plural(number, f"further {name}")

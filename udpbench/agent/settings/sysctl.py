@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import re
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Union
 
 from udpbench.agent.host.system import Host, own_address
@@ -63,6 +63,7 @@ _COPIED = re.compile(r"(net/(?:ipv4/conf|ipv[46]/neigh)/)default(/[^/]+)")
 _SECRET = re.compile(r"net/ipv4/tcp_fastopen_key|net/ipv6/conf/[^/]+/stable_secret")
 """Root alone may read them, and what is set back instead of none is a key that everybody knows."""
 _OF_INTERFACE = re.compile(r"net/ipv[46]/(?:conf|neigh)/([^/]+)/[^/]+")
+_INDEX = "index of "
 _ONE_WAY = ("net/netfilter/nf_hooks_lwtunnel",)
 
 
@@ -100,6 +101,36 @@ def _of(name: str, interface: str) -> str:
     return "/".join((*place, interface, parameter))
 
 
+def _interface(name: str) -> str:
+    """Return the interface that a parameter of one belongs to; empty for every other."""
+    match = _OF_INTERFACE.fullmatch(name)
+    return match[1] if match is not None and match[1] not in ("all", "default") else ""
+
+
+def _indexes(host: Host, names: Iterable[str]) -> dict[str, int]:
+    """Return ``index of eth0`` of the interfaces of parameters, for one that is renamed."""
+    indexes = {}
+    for interface in sorted({_interface(name) for name in names} - {""}):
+        with suppress(OSError):  # gone meanwhile, or of another namespace
+            indexes[_INDEX + interface] = host.index(interface)
+    return indexes
+
+
+def _as_named_now(values: Mapping[str, Any], indexes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters by what their interfaces are called now, without those that are gone.
+
+    ``indexes`` are of now; one whose index was never recorded keeps its name.
+    """
+    names_now = {index: name.removeprefix(_INDEX) for name, index in indexes.items()}
+    renamed = {}
+    for name, value in values.items():
+        index = values.get(_INDEX + _interface(name))
+        if name.startswith(_INDEX) or (index is not None and index not in names_now):
+            continue
+        renamed[name if index is None else _of(name, names_now[index])] = value
+    return renamed
+
+
 def _ipv6_addresses(host: Host) -> set[tuple[int, str, int]]:
     messages = host.rtnl("addr", "dump", family=socket.AF_INET6)
     return {(item["index"], own_address(item), item["prefixlen"]) for item in messages}
@@ -125,7 +156,8 @@ class Sysctl(Kind):
 
     As in sysctl(8), a name whose first separator is a slash keeps its dots:
     ``net/ipv4/conf/eth0.100/rp_filter``. If the kernel changes others with it, all are read as
-    {name: value}, the parameter itself first, and restored together.
+    {name: value}, the parameter itself first, and restored together; with the index of each
+    interface, which may have another name then.
     """
 
     instead: Mapping[int, str] = {
@@ -163,7 +195,8 @@ class Sysctl(Kind):
         along = _along(host, own)
         if not along:
             return _read(host, own)
-        return {name: _read(host, name) for name in (own, *along)}
+        values = {name: _read(host, name) for name in (own, *along)}
+        return values if _interface(own) else {**values, **_indexes(host, along)}
 
     def write(self, host: Host, target: str, value: Value) -> None:
         """Set the value; a value read with others is restored with them."""
@@ -174,6 +207,7 @@ class Sysctl(Kind):
         if not isinstance(value, dict):
             host.write_text(f"/proc/sys/{_name(target)}", f"{value}\n")
             return
+        value = _as_named_now(value, _indexes(host, _along(host, _name(target))))
         # The first round may be refused if only the other one of a pair sets it
         # (vm.dirty_bytes).
         for may_fail in (True, False):
@@ -192,7 +226,9 @@ class Sysctl(Kind):
             own: Any = next(iter(got.values())) if isinstance(got, dict) else got
             return str(requested).split() == str(own).split()
         there = got if isinstance(got, dict) else {}
-        return all(there.get(name, value) == value for name, value in requested.items())
+        indexes = {name: index for name, index in there.items() if name.startswith(_INDEX)}
+        expected = _as_named_now(requested, indexes)
+        return all(there.get(name, value) == value for name, value in expected.items())
 
     def check(self, host: Host, target: str, value: Value, now: Value) -> None:
         """Refuse parameters that no measurement needs, and changes that cannot be undone.
@@ -228,7 +264,8 @@ class Sysctl(Kind):
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
         values = value if isinstance(value, dict) else {target: value}
-        return ["sysctl", "-w", *(f"{name}={number}" for name, number in values.items())]
+        named = ((k, number) for k, number in values.items() if not k.startswith(_INDEX))
+        return ["sysctl", "-w", *(f"{name}={number}" for name, number in named)]
 
 
 KINDS: Mapping[str, Kind] = {"sysctl": Sysctl()}
