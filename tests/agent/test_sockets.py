@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -387,6 +388,26 @@ def test_a_filter_that_cannot_be_asked_for_is_not_known(
     classes = {"/proc/self/cgroup": "5:net_cls:/a", f"/proc/{own[0]}/cgroup": "5:net_cls:/b"}
     monkeypatch.setattr(socket_owners, "read", lambda _, path: classes[path])
     assert None is any_filtered(Host(), own, known)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others' descriptors are copied apart by root alone")
+def test_who_copies_a_descriptor_may_hang_for_ever(
+    keep: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds nothing of the agent's, whose end others wait for, and is given up after a while."""
+    sock = receiving(keep)
+    read_end, write_end = os.pipe()
+    monkeypatch.setattr(socket_owners, "_any_filtered", lambda *_: signal.pause())
+    monkeypatch.setattr(socket_owners, "COPY_S", 0.1)
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
+    assert None is any_filtered(Host(), [os.getpid()], [socket_options.inode(sock)])
+    os.close(write_end)
+    assert b"" == os.read(read_end, 1)
+    monkeypatch.undo()
+    os.close(read_end)
+    os.kill(killed[0], signal.SIGKILL)
+    os.waitpid(killed[0], 0)
 
 
 def test_a_refusal_to_read_any_option_is_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import select
+import signal
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, islice, zip_longest
 from typing import Optional
@@ -34,6 +36,9 @@ MOST_NAMESPACES = 64
 """Any user may make thousands (user_namespaces(7)), each of which is read and reported."""
 TABLE_BYTES = 2**17
 """A thousand sockets."""
+ANSWERS = {True: b"1", False: b"0", None: b"?"}
+COPY_S = 2
+MOST_DESCRIPTORS = 2**16
 SYS_PIDFD_OPEN, SYS_PIDFD_GETFD = 434, 438
 """On every architecture (asm-generic/unistd.h); Linux 5.3 and 5.6."""
 UNSEEN = "a process that could not be seen"
@@ -206,8 +211,31 @@ def any_filtered(host: Host, pids: Iterable[int], inodes: Collection[int]) -> Op
     """Return whether a process's socket has a filter; None if that cannot be asked.
 
     It is asked through a copy of the descriptor (pidfd_getfd(2)), which needs the rights of a
-    debugger.
+    debugger. By root in a process that may hang: what another user puts in the socket's place
+    meanwhile may never let itself be closed (FUSE), whatever signal comes.
     """
+    if os.geteuid() != 0:
+        return _any_filtered(host, pids, inodes)
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(write_end, 0)
+            os.closerange(1, MOST_DESCRIPTORS)  # so that nobody waits for its end
+            os.write(0, ANSWERS[_any_filtered(host, pids, inodes)])
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb", buffering=0) as answers:
+        if not select.select([answers], [], [], COPY_S)[0]:
+            os.kill(child, signal.SIGKILL)
+            return None
+        answer = answers.read(1)
+    os.waitpid(child, 0)
+    return {text: known for known, text in ANSWERS.items()}.get(answer)
+
+
+def _any_filtered(host: Host, pids: Iterable[int], inodes: Collection[int]) -> Optional[bool]:
     end_ns, answers = host.clock_ns() + SEARCH_NS, dict[int, Optional[bool]].fromkeys(inodes)
     left = set(inodes)
     places = (
