@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from udpbench.agent.counters.parse import parse_mac_statistics, queue_statistics
 from udpbench.agent.counters.snapshot import mac_counters, queue_counters
-from udpbench.agent.host import genetlink
+from udpbench.agent.host import genetlink, rtstats, udp_diag
 from udpbench.agent.host.reading import xdp_feature_names
 from udpbench.agent.host.system import Host
 
@@ -123,3 +126,32 @@ def test_loopback_has_no_standard_statistics_and_that_is_no_error() -> None:
     """Nor has an interface that is not there."""
     assert {} == mac_counters(Host(), "lo")
     assert {} == mac_counters(Host(), "none0")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: genetlink.ask("netdev", 1, dump=True),
+        lambda: list(udp_diag.dump(bytes(56))),
+        lambda: rtstats.request(1),
+    ],
+)
+def test_nobody_but_the_kernel_is_heard(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[], object]
+) -> None:
+    """Whoever is root in the network namespace may send to any socket there, by its port."""
+    refused: list[type[BaseException]] = []
+
+    class Watched(socket.socket):
+        def recv(self, size: int, flags: int = 0) -> bytes:
+            with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, self.proto) as stranger:
+                try:
+                    stranger.sendto(b"forged", self.getsockname())
+                except OSError as error:
+                    refused.append(type(error))
+            return super().recv(size, flags)
+
+    monkeypatch.setattr(socket, "socket", Watched)
+    with suppress(OSError):
+        ask()
+    assert {ConnectionRefusedError} == set(refused)

@@ -6,7 +6,8 @@ is what the ledger would say of a phase of that length.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -20,6 +21,8 @@ from udpbench.model import LEDGER_STAGES, Phase, Snapshot, TrialRecord, WorkerSt
 SKEW_NS = 20 * 10**6
 """Between the first and the last counter of one reading of a host, at most; measured: 2 ms where it
 has a CPU, 9 ms where workers keep every CPU busy."""
+MOST_DIFFERENCES = 20 * 10**6
+"""Of counters, in all intervals of a phase together; they take some ten seconds."""
 SINGLE = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc", "udp_checksum", "udp_no_port", "udp_rcvbuf")
 """Stages with one counter; the others are differences, off by what arrived between two reads."""
 
@@ -43,30 +46,40 @@ class Interval:
     to_ns: int
     readings: Readings
 
-    @property
-    def seconds(self) -> float:
-        """Return its length."""
-        return (self.to_ns - self.from_ns) / 1e9
-
 
 def applied(before: Snapshot, moved: Snapshot) -> Snapshot:
     """Return the whole counters of a moment from those before it and those that moved since."""
     return replace(moved, counters={**before.counters, **moved.counters})
 
 
-def rounds_of(phase: Phase, motion: tuple[Snapshot, ...]) -> list[Round]:
-    """Return every round of a phase, whole: before it, while it went on, after it."""
-    rounds: list[dict[str, Snapshot]] = [dict(phase.before)]
-    for moved in motion:
+def rounds_of(phase: Phase, motion: tuple[Snapshot, ...]) -> Iterator[Round]:
+    """Yield every round of a phase, whole: before it, while it went on, after it.
+
+    One by one: all of them together would take as much memory as each counter at each moment.
+    """
+    latest = dict(phase.before)
+    current = dict(latest)
+    for moved in motion if _is_shown(phase, motion) else ():
         host = moved.host
-        if host not in phase.before:
+        if host not in latest:
             continue
-        if host in rounds[-1]:
-            rounds.append({})
-        latest = next(earlier[host] for earlier in reversed(rounds) if host in earlier)
-        rounds[-1][host] = applied(latest, moved)
-    complete = [latest for latest in rounds if len(latest) == len(phase.before)]
-    return [*complete, phase.after] if phase.after else list(complete)
+        if host in current:
+            if len(current) == len(latest):
+                yield current
+            current = {}
+        current[host] = latest[host] = applied(latest[host], moved)
+    if len(current) == len(latest):
+        yield current
+    if phase.after:
+        yield phase.after
+
+
+def _is_shown(phase: Phase, motion: tuple[Snapshot, ...]) -> bool:
+    """Return whether what moved in between can be told within some seconds."""
+    looks = Counter(moved.host for moved in motion)
+    counted = (times * len(phase.before[host].counters) for host, times in looks.items()
+               if host in phase.before)  # fmt: skip
+    return sum(counted) <= MOST_DIFFERENCES
 
 
 def between(
@@ -86,20 +99,18 @@ def between(
     return Readings(record, phase, roles(record), changes, within)
 
 
-def intervals(measured: Readings) -> tuple[Interval, ...]:
-    """Return the phase from round to round; one interval if counters were not read in between."""
+def intervals(measured: Readings) -> Iterator[Interval]:
+    """Yield the phase from round to round; one interval if counters were not read in between."""
     phase, record = measured.phase, measured.record
-    rounds = rounds_of(phase, record.motion)
-    clocks = [host for host in phase.start_ns if host in phase.before]
-    if not clocks:
-        return ()
-    host = clocks[0]
-    at_ns = [since_start_ns(phase, host, latest[host].clock_ns) for latest in rounds]
-    return tuple(
-        Interval(at_ns[i], at_ns[i + 1], between(record, first, last, measured))
-        for i, (first, last) in enumerate(pairwise(rounds))
-        if at_ns[i + 1] > at_ns[i]
-    )
+    host = next((host for host in phase.start_ns if host in phase.before), None)
+    if host is None:
+        return
+    for first, last in pairwise(rounds_of(phase, record.motion)):
+        from_ns, to_ns = (
+            since_start_ns(phase, host, each[host].clock_ns) for each in (first, last)
+        )
+        if to_ns > from_ns:
+            yield Interval(from_ns, to_ns, between(record, first, last, measured))
 
 
 def stage_packets(readings: Readings, stages: Collection[str] = LEDGER_STAGES) -> dict[str, int]:

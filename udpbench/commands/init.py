@@ -401,7 +401,7 @@ def _missing_interface(side: str, host: HostSurvey, probed: bool) -> Problem:
     usable = host.usable
     if not usable and host.interfaces:
         name = host.interfaces[0].name
-        step = f"to accept that, use {option} {name}"
+        step = f"to accept that, use {option} {shlex.quote(name)}"
         what = f"missing: {host.name} has no other interface; {shared_means(name)}"
         return Problem(what, option, None, "", step)
     limit = f"{host.name} has {names_of(usable)}"

@@ -5,12 +5,13 @@ Every number comes from a ``Result``, an ``Estimate`` or the readings of a recor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.analysis.medians import estimate
-from udpbench.analysis.motion import Interval, intervals, stage_packets
+from udpbench.analysis.motion import intervals, stage_packets
 from udpbench.analysis.points import Point
 from udpbench.analysis.queue_counters import by_receiver, queue_uses
 from udpbench.analysis.rates import (
@@ -32,6 +33,8 @@ from udpbench.report.summary import name_of, representative, timed
 
 BIN_NS = 100 * 10**6
 """Width of a rate's bin over time: the interval at which workers are sampled."""
+MOST_BINS = 36_000
+"""Of a timeline: an hour; those of a longer one are wider."""
 MOST_TIMELINES = 4
 """Maximum points shown over time; beyond it only the extreme ones."""
 RECEIVED, UNACCOUNTED = "received", "unaccounted"
@@ -186,7 +189,15 @@ def _timeline(point: Point, result: Result, record: TrialRecord) -> Timeline | N
     measured = readings_of(record)
     if measured is None:
         return None
-    watched = intervals(measured)
+    shown = _roles_shown(measured)
+    watched = [
+        _Look(
+            (interval.from_ns, interval.to_ns),
+            stage_packets(interval.readings),
+            [_busy(interval.readings, role, cpus) for role, cpus in shown.values()],
+        )
+        for interval in intervals(measured)
+    ]
     offered, delivered = (_rates(measured, role) for role in ROLES)
     # A load shorter than a bin has one interval, with the numbers of the ledger.
     if not (offered or delivered or len(watched) > 1):
@@ -197,8 +208,18 @@ def _timeline(point: Point, result: Result, record: TrialRecord) -> Timeline | N
         offered,
         delivered,
         dict(_drops(measured, watched, result)),
-        dict(_cpus(measured, watched)),
+        dict(_cpus(shown, watched)),
     )
+
+
+class _Look(NamedTuple):
+    """What is drawn of one interval between two readings of counters."""
+
+    span_ns: tuple[int, int]
+    packets: dict[str, int]
+    """By the stage at which they ended."""
+    busy: list[float | None]
+    """Share, of each of the shown groups of CPUs."""
 
 
 ROLES: tuple[Role, Role] = ("sender", "receiver")
@@ -207,14 +228,17 @@ ROLES: tuple[Role, Role] = ("sender", "receiver")
 def _rates(measured: Readings, role: Role) -> tuple[Step, ...]:
     if not measured.record.series:
         return ()
-    bins = pps_by_bin(measured, role, BIN_NS)
+    edges = edges_ns(measured, measured.workers(role))
+    length_ns = edges[1] - edges[0] if edges is not None else 0
+    bin_ns = BIN_NS * max(-(-length_ns // (BIN_NS * MOST_BINS)), 1)
+    bins = pps_by_bin(measured, role, bin_ns)
     return tuple(
-        Step(begin / SECOND_NS, (begin + BIN_NS) / SECOND_NS, pps) for begin, pps in bins.items()
+        Step(begin / SECOND_NS, (begin + bin_ns) / SECOND_NS, pps) for begin, pps in bins.items()
     )
 
 
 def _drops(
-    measured: Readings, watched: Sequence[Interval], result: Result
+    measured: Readings, watched: Sequence[_Look], result: Result
 ) -> Iterator[tuple[str, tuple[Step, ...]]]:
     """Yield every stage that dropped packets during the load, in the packet's order.
 
@@ -223,54 +247,53 @@ def _drops(
     """
     entries = result.ledger.entries if result.ledger is not None else ()
     taking = [entry.stage for entry in entries if entry.packets]
-    each = [stage_packets(interval.readings) for interval in watched]
     load = edges_ns(measured, measured.workers("sender"))
-    spans = [_within(interval, load) for interval in watched]
+    spans = [_within(each.span_ns, load) for each in watched]
     for stage in taking:
-        if any(packets.get(stage) for packets in each):
+        if any(each.packets.get(stage) for each in watched):
             yield (
                 stage,
                 tuple(
-                    Step(begin_s, end_s, packets.get(stage, 0) / (end_s - begin_s))
-                    for (begin_s, end_s), packets in zip(spans, each, strict=True)
+                    Step(begin_s, end_s, each.packets.get(stage, 0) / (end_s - begin_s))
+                    for (begin_s, end_s), each in zip(spans, watched, strict=True)
                 ),
             )
 
 
-def _within(interval: Interval, load: tuple[int, int] | None) -> tuple[float, float]:
+def _within(span_ns: tuple[int, int], load: tuple[int, int] | None) -> tuple[float, float]:
     """Return the part of an interval in which packets were sent; all of it if none were.
 
     At least one bin, because counters are not read simultaneously.
     """
-    first_ns, last_ns = load if load is not None else (interval.from_ns, interval.to_ns)
-    begin_ns = max(interval.from_ns, first_ns)
-    end_ns = min(interval.to_ns, max(last_ns, begin_ns + BIN_NS))
-    sent = begin_ns < interval.to_ns and last_ns > interval.from_ns
-    return (begin_ns / SECOND_NS, end_ns / SECOND_NS) if sent else _span(interval)
+    (from_ns, to_ns), (first_ns, last_ns) = span_ns, load if load is not None else span_ns
+    begin_ns = max(from_ns, first_ns)
+    end_ns = min(to_ns, max(last_ns, begin_ns + BIN_NS))
+    sent = begin_ns < to_ns and last_ns > from_ns
+    return _seconds((begin_ns, end_ns) if sent else span_ns)
 
 
-def _span(interval: Interval) -> tuple[float, float]:
-    return interval.from_ns / SECOND_NS, interval.to_ns / SECOND_NS
+def _seconds(span_ns: tuple[int, int]) -> tuple[float, float]:
+    return span_ns[0] / SECOND_NS, span_ns[1] / SECOND_NS
 
 
-def _cpus(
-    measured: Readings, watched: Sequence[Interval]
-) -> Iterator[tuple[str, tuple[Step, ...]]]:
-    """Yield how busy each role's CPUs are; those of its machine if no worker is pinned."""
-    roles: dict[str, Role] = {}
+def _roles_shown(measured: Readings) -> dict[str, tuple[Role, frozenset[Cpu] | None]]:
+    """Return name → role and its CPUs; None, all of its machine, if no worker is pinned."""
+    shown: dict[str, tuple[Role, frozenset[Cpu] | None]] = {}
     for role in ROLES:
         cpus = role_cpus(measured, role)
         if cpus is None:
             name = "all CPUs" if measured.record.built_in_lab else f"{role}, all CPUs"
         else:
             name = f"{role}, CPU {_listed(cpus)}"
-        if name in roles:
-            continue
-        roles[name] = role
-        steps = [(interval, _busy(interval.readings, role, cpus)) for interval in watched]
-        known = tuple(
-            Step(*_span(interval), share) for interval, share in steps if share is not None
-        )
+        shown.setdefault(name, (role, cpus))
+    return shown
+
+
+def _cpus(names: Iterable[str], watched: Sequence[_Look]) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    """Yield how busy each group of CPUs is."""
+    for number, name in enumerate(names):
+        steps = [(each.span_ns, each.busy[number]) for each in watched]
+        known = tuple(Step(*_seconds(ns), share) for ns, share in steps if share is not None)
         if known:
             yield name, known
 
@@ -337,11 +360,10 @@ def queue_times(chapter: Chapter) -> tuple[QueueTimes, ...]:
 
 def _queue_times(point: str, record: TrialRecord) -> QueueTimes | None:
     measured = readings_of(record)
-    watched = intervals(measured) if measured is not None else ()
-    each = [
-        {(use.host, use.queue): use for use in queue_uses(interval.readings)}
-        for interval in watched
-    ]
+    spans_ns, each = [], []
+    for interval in intervals(measured) if measured is not None else ():
+        spans_ns.append((interval.from_ns, interval.to_ns))
+        each.append({(use.host, use.queue): use for use in queue_uses(interval.readings)})
     counted = {
         key: [uses.get(key) for uses in each]
         for key in dict.fromkeys(key for uses in each for key in uses)
@@ -351,19 +373,19 @@ def _queue_times(point: str, record: TrialRecord) -> QueueTimes | None:
         for key, uses in counted.items()
         if any(use is not None and (use.packets or use.drops) for use in uses)
     }
-    if len(counted) < 2 or len(watched) < 2:
+    if len(counted) < 2 or len(spans_ns) < 2:
         return None
     return QueueTimes(
         point,
         record.trial.repetition,
         tuple(f"{host} {queue}" for host, queue in counted),
-        (watched[0].from_ns / SECOND_NS, *(each.to_ns / SECOND_NS for each in watched)),
+        (spans_ns[0][0] / SECOND_NS, *(to_ns / SECOND_NS for _, to_ns in spans_ns)),
         tuple(
             tuple(
-                use.packets / interval.seconds
+                use.packets * SECOND_NS / (to_ns - from_ns)
                 if use is not None and use.packets is not None
                 else None
-                for use, interval in zip(uses, watched, strict=True)
+                for use, (from_ns, to_ns) in zip(uses, spans_ns, strict=True)
             )
             for uses in counted.values()
         ),

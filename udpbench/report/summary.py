@@ -52,6 +52,8 @@ SHARES = re.compile(r"(\d+(?:\.\d+)?)(?: – (\d+(?:\.\d+)?))? %")
 BEFORE_QUANTITY = ("", "by", "of", "to", "in", "dropped", "packets,")
 ASIDE = ("clocks: ", "samples missing: ", "the controller was slow: ")
 """How warnings begin that concern series and starts alone, not counts, rates or the ledger."""
+MOST_FINDINGS = 2000
+"""Of an experiment, that are listed; a host, or a file, may say any number."""
 BOUNDED = "lower bound: "
 """How the note begins that a rate is only a bound."""
 OF_CPU = ": CPU "
@@ -482,18 +484,26 @@ def _load(progress: Progress) -> str:
 def findings_of(chapter: Chapter) -> tuple[tuple[Finding, tuple[str, ...]], ...]:
     """Return each distinct finding with the names of the trials that have it, invalid first.
 
-    Findings that differ only in a quantity are merged into one, with its range.
+    Findings that differ only in a quantity are merged into one, with its range. Of more than
+    MOST_FINDINGS different ones the last is how many further ones there are.
     """
-    alike: dict[Finding, dict[str | None, dict[str, None]]] = {}
-    for result in chapter.results:
-        for finding in result.findings:
-            values = alike.setdefault(replace(finding, value=None), {})
-            values.setdefault(finding.value, {})[result.trial.name] = None
+    every = ((finding, result) for result in chapter.results for finding in result.findings)
     rank = {"invalid": 0, "struck": 1, "warning": 2, "note": 3}
-    ordered = sorted(alike.items(), key=lambda item: rank[item[0].severity])
+    alike: dict[Finding, dict[str | None, dict[str, None]]] = {}
+    further = 0
+    for finding, result in sorted(every, key=lambda each: rank[each[0].severity]):
+        plain = replace(finding, value=None)
+        if plain not in alike and len(alike) == MOST_FINDINGS:
+            further += 1
+            continue
+        values = alike.setdefault(plain, {})
+        values.setdefault(finding.value, {})[result.trial.name] = None
+    if further:
+        what = f"{further} further findings are not listed; --json has them"
+        alike[Finding("note", what)] = {None: dict.fromkeys(r.trial.name for r in chapter.results)}
     return tuple(
         (replace(finding, value=value), names)
-        for finding, values in ordered
+        for finding, values in alike.items()
         for value, names in _joined(values)
     )
 

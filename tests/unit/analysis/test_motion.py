@@ -60,7 +60,7 @@ def test_what_moved_is_added_to_what_was_before() -> None:
 def test_rounds_begin_before_the_phase_and_end_after_it() -> None:
     """Two rounds in between make four, each with every counter of every host."""
     of = watched()
-    rounds = rounds_of(of.phases[0], of.motion)
+    rounds = list(rounds_of(of.phases[0], of.motion))
     assert 4 == len(rounds)
     assert [BASE, BASE + 10, BASE + 10, BASE + 30] == [
         snapshots["right"].counters[RCVBUF] for snapshots in rounds
@@ -71,20 +71,20 @@ def test_rounds_begin_before_the_phase_and_end_after_it() -> None:
 def test_a_round_that_a_failure_cut_short_is_left_out() -> None:
     """Counters of one host alone are no round."""
     of = watched()
-    rounds = rounds_of(of.phases[0], (*of.motion, Snapshot("left", START_NS + 2 * SECOND_NS, {})))
+    motion = (*of.motion, Snapshot("left", START_NS + 2 * SECOND_NS, {}))
+    rounds = list(rounds_of(of.phases[0], motion))
     assert 4 == len(rounds)
 
 
 def test_each_interval_has_its_own_drops() -> None:
     """Ten were lost in the first half, none in the next, twenty after it; the sum is the ledger."""
-    by_interval = intervals(measured(watched()))
+    by_interval = tuple(intervals(measured(watched())))
     assert [(0, 500), (500, 1000), (1000, 2000)] == [
         (interval.from_ns // 10**6, interval.to_ns // 10**6) for interval in by_interval
     ]
     assert [10, 0, 20] == [
         stage_packets(interval.readings)["udp_rcvbuf"] for interval in by_interval
     ]
-    assert [0.5, 0.5, 1.0] == [interval.seconds for interval in by_interval]
 
 
 def merged(moved: str, first: int, last: int, **left: int) -> list[int]:
@@ -99,7 +99,7 @@ def merged(moved: str, first: int, last: int, **left: int) -> list[int]:
     at_ns = START_NS + SECOND_NS
     motion = tuple(Snapshot(host, at_ns, moves) for host, moves in changed.items())
     stage = "tx_qdisc" if moved.startswith("qdisc") else "tx_device"
-    by_interval = intervals(measured(replace(plain, motion=motion)))
+    by_interval = tuple(intervals(measured(replace(plain, motion=motion))))
     return [stage_packets(interval.readings)[stage] for interval in by_interval]
 
 

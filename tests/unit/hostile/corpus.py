@@ -357,6 +357,78 @@ def _numbered() -> Iterator[tuple[str, dict[tuple[Any, ...], Any]]]:
         yield f"by-cpu-{label}", {(*MEASURED, "after", "right", "processes"): [process]}
 
 
+def _several_cpus(number: int) -> list[int]:
+    """Return one of many sets of CPUs that have one in common."""
+    return [0, 1 + number % 4000, *([4001 + number // 4000] if number >= 4000 else [])]
+
+
+def _cpu_sets() -> dict[tuple[Any, ...], Any]:
+    """Return queues and processes of 5,000 different sets of CPUs each."""
+    process = {"name": "p", "cpu_ns": 10**8, "whose": "other"}
+    processes = [{**process, "pid": n + 10, "cpus": _several_cpus(n)} for n in range(5000)]
+    return {
+        (*RIGHT_FACTS, "queue_cpus"): {str(n): _several_cpus(n) for n in range(5000)},
+        (*MEASURED, "after", "right", "processes"): processes,
+    }
+
+
+def _worker_days() -> dict[tuple[Any, ...], Any]:
+    """Return 4,000 readers that read for a day."""
+    counts = {"received_packets": 2, "first_ns": 5_001_000_000, "last_ns": DAY_NS}
+    stats = {"role": "receiver", "cpu": 0, "counts": counts, "socket_inodes": [], "cpus_seen": [0]}
+    workers = [{**stats, "worker": f"right.receiver{n}", "buffer_bytes": 1} for n in range(4000)]
+    return {
+        (*MEASURED, "stats"): workers,
+        (1, "record", "overhead_ns"): {"measured": DAY_NS},
+    }
+
+
+def _words() -> dict[tuple[Any, ...], Any]:
+    """Return two hosts with 40,000 different words each."""
+    return {
+        (1, "record", "facts", host, "environment"): {
+            "offloads": " ".join(f"{host}{n}" for n in range(40_000))
+        }
+        for host in ("left", "right")
+    }
+
+
+def _findings() -> dict[tuple[Any, ...], Any]:
+    """Return 30,000 different findings, half of them only counted."""
+    kinds = ("note", "warning")
+    findings = [{"severity": kinds[n % 2], "what": f"w{n}", "where": "x"} for n in range(30_000)]
+    return {(1, "record", "findings"): findings}
+
+
+def _large_run(places: Callable[[], dict[tuple[Any, ...], Any]], at: Path) -> Work:
+    path = run_folder(at) / "run.jsonl"
+    _written(path, partial(_with_values, places()), path.read_bytes())
+    return commands(("show", "run"), ("report", "--format", "html", "--out", "out", "run"))
+
+
+def _rounds(at: Path) -> Work:
+    """Write 60,000 counters that were read sixty times."""
+    counters = {f"x.{n}": 1 for n in range(60_000)}
+    places = {(*MEASURED, edge, "right", "counters"): counters for edge in ("before", "after")}
+    path = run_folder(at) / "run.jsonl"
+    _written(path, partial(_with_values, places), path.read_bytes())
+    clocks = [10**9 * n for n in range(1, 61)]
+    hosts = ("left", "right", "machine")
+    looks = [{"host": h, "clock_ns": ns, "counters": {}} for ns in clocks for h in hosts]
+    series = at / "run" / "series.jsonl"
+    series.write_bytes(with_value(series.read_bytes(), (0, "snapshots"), json.dumps(looks)))
+    return commands(("show", "--json", "run"))
+
+
+LARGE = {
+    "cpu-sets": _cpu_sets,
+    "worker-days": _worker_days,
+    "words": _words,
+    "findings": _findings,
+}
+"""What a host or a file may say in half a megabyte."""
+
+
 def _no_folder(make: Callable[[Path], None], at: Path) -> Work:
     misplaced(make, at / "run")
     return commands(*LOOKS)
@@ -391,6 +463,9 @@ def runs() -> Iterator[tuple[str, Case]]:
     for label, places in _numbered():
         change = partial(_with_values, places)
         yield f"run-{label}", partial(_changed_run, "run.jsonl", change)
+    for label, large in LARGE.items():
+        yield f"run-{label}", partial(_large_run, large)
+    yield "run-rounds", _rounds
     yield "run-late-millisecond", _late_millisecond
     yield "run-two-of-many-trials", _two_runs
     for make in NO_FILES:

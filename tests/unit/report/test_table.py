@@ -228,6 +228,21 @@ def test_findings_of_several_cpus_are_joined() -> None:
     assert ["x; y"] == [finding.value for finding, _ in merged(unlike)]
 
 
+def test_more_findings_than_anybody_reads_are_counted() -> None:
+    """What is worst is listed, whatever comes first."""
+    notes = tuple(Finding("note", f"w{number}") for number in range(3000))
+    chapter_ = chapter(record())
+    (point,) = chapter_.points
+    worst = replace(point.results[0], findings=(*notes, Finding("invalid", "no")))
+    chapter_ = replace(chapter_, points=(replace(point, results=(worst,)),))
+    (first, *_), *_, (last, names) = findings_of(chapter_)
+    assert ("no", "1001 further findings are not listed; --json has them") == (
+        first.what,
+        last.what,
+    )
+    assert (worst.trial.name,) == tuple(names)
+
+
 def test_blocks_that_are_left_out_are_counted() -> None:
     """With the reason below the table, where any is."""
     plain = Comparison("a", "b", "delivered_pps", 0.03, "cannot tell", blocks=6)

@@ -176,6 +176,7 @@ def _listening(protocol: int, groups: int) -> socket.socket:
     link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
     try:
         link.bind((0, groups))
+        link.connect((0, 0))
     except OSError:
         link.close()
         raise

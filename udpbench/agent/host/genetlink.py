@@ -122,6 +122,7 @@ def _exchange(
     request = HEADER.pack(HEADER.size + len(body), family, flags, 0, 0) + body
     answers: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as link:
+        link.connect((0, 0))  # to the kernel: whoever has our network namespace may write, too
         link.send(request)
         while True:
             messages, ended = read_messages(link.recv(ANSWER_BYTES))

@@ -43,6 +43,7 @@ def remove(family: str, table: str, chains: Sequence[str], with_table: bool) -> 
     ]
     batch = [_message(BATCH_BEGIN, REQUEST), *requests, _message(BATCH_END, REQUEST)]
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as link:
+        link.connect((0, 0))
         link.send(b"".join(batch))
         for _ in requests:  # each acknowledgement is a datagram of its own
             read_messages(link.recv(ANSWER_BYTES))

@@ -25,6 +25,7 @@ def request(index: int) -> bytes:
     size_bytes = HEADER.size + MESSAGE.size
     asked = HEADER.pack(size_bytes, RTM_GETSTATS, NLM_F_REQUEST, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
+        link.connect((0, 0))
         link.send(asked + MESSAGE.pack(socket.AF_UNSPEC, index, LINK_64))
         answer = link.recv(65536)
     if HEADER.unpack_from(answer)[1] != RTM_NEWSTATS:

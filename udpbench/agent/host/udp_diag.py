@@ -94,6 +94,7 @@ def dump(asked: bytes) -> Iterator[bytes]:
     """Yield the datagrams of sock_diag's answer to a request for all sockets of a kind."""
     header = HEADER.pack(HEADER.size + len(asked), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
+        link.connect((0, 0))  # to the kernel: whoever has our network namespace may write, too
         link.send(header + asked)
         ended = False
         while not ended:
