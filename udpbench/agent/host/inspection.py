@@ -9,6 +9,7 @@ import errno
 import json
 import re
 import socket
+from collections import Counter
 from typing import Any, Optional
 
 from udpbench.agent.host import ethtool, programs
@@ -115,14 +116,12 @@ def chains_of_nft(text: str) -> tuple[str, ...]:
     """Return the chains of ``nft -j list ruleset``."""
     items: list[dict[str, Any]] = json.loads(text)["nftables"]
     chains = []
+    every = (item["rule"] for item in items if "rule" in item)
+    rules = Counter((rule["family"], rule["table"], rule["chain"]) for rule in every)
     for chain in (item["chain"] for item in items if "chain" in item):
         place = (chain["family"], chain["table"], chain["name"])
-        rules = sum(
-            (rule["family"], rule["table"], rule["chain"]) == place
-            for rule in (item["rule"] for item in items if "rule" in item)
-        )
         if chain.get("hook") in HOOKS:
-            chains.append((" ".join(place), rules, chain.get("policy", "accept")))
+            chains.append((" ".join(place), rules[place], chain.get("policy", "accept")))
     return _in_the_way(chains)
 
 
@@ -132,8 +131,8 @@ def chains_of_iptables(text: str) -> tuple[str, ...]:
     for block in text.split("*")[1:]:
         table = block.partition("\n")[0]
         for name, policy in re.findall(r"^:(\S+) (\S+) ", block, re.MULTILINE):
-            rules = len(re.findall(rf"^-A {re.escape(name)} ", block, re.MULTILINE))
             if name.lower() in HOOKS:
+                rules = len(re.findall(rf"^-A {re.escape(name)} ", block, re.MULTILINE))
                 chains.append((f"ip {table} {name}", rules, policy.lower()))
     return _in_the_way(chains)
 
