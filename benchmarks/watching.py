@@ -13,8 +13,8 @@ import sys
 import time
 
 from udpbench.control.lab_lock import Surroundings
-from udpbench.control.watching import Watched, lab_to_watch, watch
-from udpbench.report.onlooking import onlooking_view
+from udpbench.control.watch import Watched, lab_to_watch, watch
+from udpbench.report.watch import onlooking_view
 
 SOCKETS = 1000
 SECONDS = 20

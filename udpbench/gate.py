@@ -51,7 +51,7 @@ from udpbench.model import CompareSpec, Experiment, Lab, Progress, Result
 from udpbench.printable import printable
 from udpbench.proven_kernels import kept
 from udpbench.records import RUN_FILE, Run, RunWriter, new_header, read_run
-from udpbench.report.search_words import found_text
+from udpbench.report.search import found_text
 from udpbench.report.summary import LAB_LABEL, reason
 from udpbench.report.tables import parts
 from udpbench.report.terminal import Terminal

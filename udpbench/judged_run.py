@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from udpbench.analysis.comparison.comparisons import Comparison, compare_points
 from udpbench.analysis.judge import judge
 from udpbench.analysis.points import Point, points
-from udpbench.analysis.searches import PointSearch, folded, searches_of
+from udpbench.analysis.search import PointSearch, folded, searches_of
 from udpbench.analysis.verdicts import Verdict, evaluate, exit_code
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, code_of, worst
 from udpbench.model import Experiment, Facts, Result, Role, Trial, TrialRecord

@@ -18,8 +18,8 @@ from recorded_host import RecordedHost, restored
 from udpbench.agent import recording
 from udpbench.agent.anonymity import Names, bare_iptables, bare_ruleset
 from udpbench.agent.counters.snapshot import snapshot
+from udpbench.agent.host.doctor import udp_ports
 from udpbench.agent.host.facts import facts
-from udpbench.agent.host.inspection import udp_ports
 from udpbench.agent.host.reading import READING_VERBS, ReadingHost
 from udpbench.agent.host.system import Done, Host, NapiInstance
 from udpbench.agent.recording import FILES, TAKEN, UNTAKEN, RecordingHost, plain, record_tree

@@ -26,7 +26,7 @@ from udpbench.agent.host.socket_options import (
 )
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import open_sockets, udp_sockets
-from udpbench.agent.looks import Looks
+from udpbench.agent.watch import Looks
 from udpbench.errors import NothingToWatch
 from udpbench.model import SocketCount, UdpSocket
 

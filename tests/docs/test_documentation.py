@@ -15,7 +15,7 @@ from busy import ended_well, run_of
 from sampled import sampled
 from typer.testing import CliRunner
 
-from udpbench.analysis.readiness import READINESS
+from udpbench.analysis.doctor import READINESS
 from udpbench.commands.command_line import app
 from udpbench.definition.load import load_experiments, schema
 from udpbench.errors import PRECEDENCE, YES

@@ -22,7 +22,7 @@ from verdicts import Part, Session, main
 from udpbench.analysis.cpu_use import OTHERS
 from udpbench.definition.load import load_experiment_data
 from udpbench.model import SECOND_NS, Experiment
-from udpbench.report.search_words import breaking_lines, found_text
+from udpbench.report.search import breaking_lines, found_text
 
 WORK_NS = 20_000
 WITHIN = 0.05

@@ -19,7 +19,7 @@ from own_namespaces import left_since, own_namespaces
 from recorded_host import RecordedHost, read_recorded
 from sampled import sampled
 
-from udpbench.analysis.readiness import worst
+from udpbench.analysis.doctor import worst
 from udpbench.definition.load import load_lab
 from udpbench.records import read_run
 from udpbench.report.summary import hosts_of

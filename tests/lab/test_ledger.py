@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from udpbench.analysis.judge import judge
-from udpbench.analysis.ledger.stage_proofs import is_believable
+from udpbench.analysis.ledger.selftest import is_believable
 from udpbench.analysis.verdicts import evaluate
 from udpbench.commands import selftest
 from udpbench.control.run import RunOptions, run

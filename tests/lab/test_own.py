@@ -17,7 +17,7 @@ from test_ledger import records
 
 from udpbench.analysis.delay import size
 from udpbench.analysis.judge import judge
-from udpbench.analysis.searches import searches_of
+from udpbench.analysis.search import searches_of
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.lab_rules import refuse_together
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab

@@ -11,7 +11,7 @@ from searches import FRAME_BYTES, limited
 from verdicts import Session
 
 from udpbench.definition.load import load_experiment_data
-from udpbench.report.search_words import breaking_lines, found_text
+from udpbench.report.search import breaking_lines, found_text
 
 pytestmark = [
     pytest.mark.lab,

@@ -16,7 +16,7 @@ from udpbench.analysis.clock_offsets import since_start_ns
 from udpbench.analysis.judge import judge
 from udpbench.analysis.rates import host_of
 from udpbench.analysis.readings import readings_of
-from udpbench.control.dry_run import rehearse
+from udpbench.control.plan import rehearse
 from udpbench.control.run import Outcome, RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.host_settings import Settings

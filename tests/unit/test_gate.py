@@ -13,7 +13,7 @@ from golden import Golden
 from report.stored import COMPLETE, stored
 
 from udpbench.analysis.points import Point
-from udpbench.analysis.searches import next_search_trial
+from udpbench.analysis.search import next_search_trial
 from udpbench.control.run import Outcome, RunOptions
 from udpbench.errors import CannotTell, InputError, RecordError, StoreError
 from udpbench.folder import Folder

@@ -18,8 +18,8 @@ from udpbench.__main__ import run_command_line
 from udpbench.commands.command_line import _Prompts
 from udpbench.commands.init import InitOptions, write_experiment, write_lab
 from udpbench.control.agents import Reach
-from udpbench.control.dry_run import rehearse
 from udpbench.control.lab_lock import Surroundings
+from udpbench.control.plan import rehearse
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.errors import (
     AgentError,

@@ -21,7 +21,7 @@ from golden import Golden
 from report.stored import stored
 
 from udpbench.__main__ import main
-from udpbench.analysis.readiness import Readiness
+from udpbench.analysis.doctor import Readiness
 from udpbench.commands.command_line import _read_back, _try_report
 from udpbench.commands.selftest import THIS_MACHINE
 from udpbench.control import agents
@@ -98,8 +98,8 @@ def test_doctor_ends_with_0_only_if_all_is_ready(
 ) -> None:
     """What is unknown is not ready."""
     readiness = Readiness("xdp", "left", ready, "warning", "an XDP program")  # type: ignore[arg-type]
-    monkeypatch.setattr("udpbench.control.examine.examine", lambda *_: ())
-    monkeypatch.setattr("udpbench.analysis.readiness.assess", lambda *_: (readiness,))
+    monkeypatch.setattr("udpbench.control.doctor.examine", lambda *_: ())
+    monkeypatch.setattr("udpbench.analysis.doctor.assess", lambda *_: (readiness,))
     assert code == run(monkeypatch, "doctor", "--json")
     assert (code == 0) == json.loads(capsys.readouterr().out)["ready"]
 
@@ -659,7 +659,7 @@ def test_a_plan_names_what_would_run_and_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A definition is code: before anything runs, its commands and root's files are seen."""
-    monkeypatch.setattr("udpbench.control.dry_run.rehearse", lambda *_: [])
+    monkeypatch.setattr("udpbench.control.plan.rehearse", lambda *_: [])
     head = "question: what?\ntraffic: {rate: 10kpps}\n"
     for receive in ("log: {path: /var/log/x}", "command: [sh, -c, 'a; b']"):
         (tmp_path / "e.yaml").write_text(f"{head}receive: {{{receive}}}\n")

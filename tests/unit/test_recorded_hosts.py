@@ -19,12 +19,12 @@ from golden import Golden
 from recorded_host import RecordedHost, read_recorded, recorded_files
 
 from udpbench.agent.counters.snapshot import snapshot
+from udpbench.agent.host.doctor import inspect_host
 from udpbench.agent.host.facts import facts
-from udpbench.agent.host.inspection import inspect_host
 from udpbench.agent.host.interrupts import rx_interrupts
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.journal import Journal
-from udpbench.analysis.readiness import assess
+from udpbench.analysis.doctor import assess
 from udpbench.commands.recorded_hosts import write_recorded
 from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings

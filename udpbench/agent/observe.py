@@ -21,9 +21,9 @@ from typing import Any, Callable, Optional, Union
 from udpbench.agent.counters.snapshot import snapshot
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.capabilities import try_capabilities
+from udpbench.agent.host.doctor import inspect_host
 from udpbench.agent.host.facts import facts
 from udpbench.agent.host.files import names
-from udpbench.agent.host.inspection import inspect_host
 from udpbench.agent.host.namespace import enter, settle
 from udpbench.agent.host.privileges import (
     DAC_READ_SEARCH,
@@ -32,10 +32,10 @@ from udpbench.agent.host.privileges import (
 )
 from udpbench.agent.host.reading import Done, ReadingHost
 from udpbench.agent.host.socket_owners import SocketOwners
-from udpbench.agent.looks import Looks
 from udpbench.agent.loop import Loop, Service, open_pipes, prove_same
 from udpbench.agent.notes import Note, is_trusted, note_names, proven_notes
 from udpbench.agent.recording import record_tree
+from udpbench.agent.watch import Looks
 from udpbench.errors import AgentError, HelloRefused, HostError, in_words
 from udpbench.model import Edge, Facts, HostLook, Inspection, Scope, Snapshot
 from udpbench.protocol import Hello, RecordedTree, Taken, Use, build_id

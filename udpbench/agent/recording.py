@@ -18,9 +18,9 @@ from typing import Any, Callable
 
 from udpbench.agent.anonymity import Names, bare_iptables, bare_ruleset
 from udpbench.agent.counters.snapshot import snapshot
+from udpbench.agent.host.doctor import inspect_host
 from udpbench.agent.host.facts import facts
 from udpbench.agent.host.files import names as _names
-from udpbench.agent.host.inspection import inspect_host
 from udpbench.agent.host.interrupts import IRQBALANCE
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.protocol import RecordedTree

@@ -15,13 +15,12 @@ from typing import Any, Optional, Union
 from udpbench.agent.arp import ArpListener, send_arp
 from udpbench.agent.counters.snapshot import bridge_ports, snapshot
 from udpbench.agent.host.changes import Changes
+from udpbench.agent.host.doctor import inspect_host
 from udpbench.agent.host.facts import facts
-from udpbench.agent.host.inspection import inspect_host
 from udpbench.agent.host.processes import Processes, interface_threads, lineage
 from udpbench.agent.host.system import Host
 from udpbench.agent.interfaces import interfaces
 from udpbench.agent.locks import Held, Locks
-from udpbench.agent.looks import Looks
 from udpbench.agent.losses.inject import LossInjector
 from udpbench.agent.neighbours import frame_addresses
 from udpbench.agent.recording import record_tree
@@ -37,6 +36,7 @@ from udpbench.agent.settings.journal import (
     remove_stale,
 )
 from udpbench.agent.strangers import StrangerListener, strange_sockets
+from udpbench.agent.watch import Looks
 from udpbench.agent.workers.pool import Pool
 from udpbench.errors import RestoreError, SettingRefused, Unseen
 from udpbench.model import (

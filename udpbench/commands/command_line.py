@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from udpbench.analysis.watched_host import LiveHost
+    from udpbench.analysis.watch import LiveHost
     from udpbench.campaign.cells import CampaignFolder, Cell
+    from udpbench.commands.compare import Choice, RunComparison
     from udpbench.commands.resume import ResumedRun, ResumeOptions
-    from udpbench.commands.run_comparison import Choice, RunComparison
     from udpbench.control.agents import Reach
     from udpbench.control.deployment.deployer import Deployer
-    from udpbench.control.dry_run import Rehearsed
+    from udpbench.control.plan import Rehearsed
     from udpbench.control.run import Outcome, RunOptions
     from udpbench.model import Experiment, Lab, SelfTest, TrialRecord
     from udpbench.records import Run, RunHeader, RunWriter
@@ -206,7 +206,7 @@ def plan(
     """Show what would run, be skipped, and change on the hosts."""
     experiments, chosen_lab = _load_definitions(names, lab, sets, allow_read)
     from udpbench.commands.resume import acts_on_receivers
-    from udpbench.control.dry_run import rehearse
+    from udpbench.control.plan import rehearse
     from udpbench.report.plan import print_rehearsal, print_skips, print_trials
 
     console = _console()
@@ -235,11 +235,11 @@ def doctor(
     """
     import json
 
-    from udpbench.analysis.readiness import assess
-    from udpbench.control.examine import examine
+    from udpbench.analysis.doctor import assess
+    from udpbench.control.doctor import examine
     from udpbench.control.lab_lock import Surroundings
     from udpbench.definition.load import load_lab
-    from udpbench.report.shortcomings import is_ready, print_readiness, readiness_json
+    from udpbench.report.doctor import is_ready, print_readiness, readiness_json
 
     chosen_lab = load_lab(lab)
     around = Surroundings(_observers(chosen_lab, no_deploy, wheels, "firewall"))
@@ -280,11 +280,11 @@ def selftest(
     """Test the ledger on each kernel of a lab: lose packets on purpose at each stage."""
     import json
 
-    from udpbench.analysis.ledger.stage_proofs import exit_code
+    from udpbench.analysis.ledger.selftest import exit_code
     from udpbench.commands.selftest import THIS_MACHINE, try_hosts
     from udpbench.definition.load import load_lab
     from udpbench.report.live import tell_wait
-    from udpbench.report.proven_stages import failure_json, print_selftest, selftest_json
+    from udpbench.report.selftest import failure_json, print_selftest, selftest_json
 
     chosen_lab = load_lab(lab)
     by_host, proven, codes = {}, [], []
@@ -317,7 +317,7 @@ def selftest(
 def _keep_proof(tried: SelfTest) -> None:
     """Keep a complete result for later runs, and say where, or why not."""
     from udpbench.proven_kernels import keep
-    from udpbench.report.proven_stages import not_kept
+    from udpbench.report.selftest import not_kept
 
     why_not = not_kept(tried)
     _say(why_not if why_not is not None else f"kept for later runs: {keep(tried)}", sys.stderr)
@@ -571,7 +571,7 @@ def _error_lines(outcome: Outcome) -> list[str]:
 def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything: bool) -> int:
     """Print the result of a run that has just ended, and return its exit code."""
     from udpbench.judged_run import code_of_run
-    from udpbench.report.proven_stages import untried
+    from udpbench.report.selftest import untried
     from udpbench.report.summary import ended
 
     code = code_of_run(stored, outcome.exit_code)
@@ -592,7 +592,7 @@ def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything: b
 
 def _refuse_base(base: Sequence[Run], experiments: Sequence[Experiment], lab: Lab) -> None:
     """Raise InputError if a run, before it begins, could not be compared with its base."""
-    from udpbench.commands.run_comparison import Choice, refusals
+    from udpbench.commands.compare import Choice, refusals
 
     problems = [
         problem for each in base for problem in refusals(each, experiments, lab.built_in, Choice())
@@ -603,7 +603,7 @@ def _refuse_base(base: Sequence[Run], experiments: Sequence[Experiment], lab: La
 
 def _compared(stored: Run, base: Sequence[Run], code: int) -> int:
     """Print the comparison of a run with its base, if it has one; return the exit code of both."""
-    from udpbench.commands.run_comparison import Choice, compare_runs
+    from udpbench.commands.compare import Choice, compare_runs
 
     if not base or not stored.records:
         return code
@@ -617,8 +617,8 @@ def _print_worst(stored: Run, lab: Lab) -> None:
     """Print the most serious readiness findings about the run's hosts."""
     from shlex import quote
 
-    from udpbench.analysis.readiness import worst
-    from udpbench.report.shortcomings import print_worst
+    from udpbench.analysis.doctor import worst
+    from udpbench.report.doctor import print_worst
     from udpbench.report.summary import hosts_of
 
     command = "udpbench doctor" if lab.built_in else f"udpbench doctor --lab {quote(lab.path)}"
@@ -684,7 +684,7 @@ def compare(
     """Compare points of a run, or runs point by point; exit with 1 if any is worse."""
     import json
 
-    from udpbench.commands.run_comparison import compare_runs, compare_within
+    from udpbench.commands.compare import compare_runs, compare_within
     from udpbench.report.json_output import comparisons_json
 
     base, named = _sides(runs or [], against or [])
@@ -919,10 +919,10 @@ def watch(
 ) -> None:
     """Watch a live host: which socket drops packets, and why? Changes no setting."""
     from udpbench.control.lab_lock import Surroundings
-    from udpbench.control.watching import KeptLooks, Watched, lab_to_watch
-    from udpbench.control.watching import watch as look_on
+    from udpbench.control.watch import KeptLooks, Watched, lab_to_watch
+    from udpbench.control.watch import watch as look_on
     from udpbench.definition.load import load_lab
-    from udpbench.report.onlooking import losses, onlooking_view, print_watched
+    from udpbench.report.watch import losses, onlooking_view, print_watched
 
     duration_ns = _watch_time(pid, unit, duration)
     chosen_lab = lab_to_watch(host, load_lab(lab) if lab is not None else None)
@@ -1009,7 +1009,7 @@ def _choice(
     points: tuple[str | None, str | None], metric: str | None, margin: str | None, several: bool
 ) -> Choice:
     """Return the requested comparison; raises InputError."""
-    from udpbench.commands.run_comparison import Choice
+    from udpbench.commands.compare import Choice
     from udpbench.units import parse_ratio
 
     problems, ratio = [], None

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from udpbench.control.examine import record_hosts
+from udpbench.control.doctor import record_hosts
 from udpbench.control.lab_lock import Surroundings
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder

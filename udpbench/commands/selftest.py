@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from udpbench.analysis.ledger.stage_proofs import is_believable, selftest_of
+from udpbench.analysis.ledger.selftest import is_believable, selftest_of
 from udpbench.control.agents import elsewhere
 from udpbench.control.lab_lock import Surroundings
 from udpbench.control.run import RunOptions, run

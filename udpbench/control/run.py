@@ -28,7 +28,7 @@ from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.lost_hosts import LOOK_NS, look_again
 from udpbench.control.refusals import refuse_foreseen
 from udpbench.control.schedule import Total, lasting, next_trial, stored_as, trial_order
-from udpbench.control.search_progress import SearchProgress
+from udpbench.control.search import SearchProgress
 from udpbench.control.trial import described, release_warm, run_trial
 from udpbench.control.trial_state import Attempt, Bench
 from udpbench.control.wait import Waiter

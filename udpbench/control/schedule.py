@@ -13,7 +13,7 @@ from itertools import count
 
 from udpbench.analysis.comparison.comparisons import wants_block
 from udpbench.analysis.judge import judge
-from udpbench.analysis.searches import folded, next_search_trial, searches_of
+from udpbench.analysis.search import folded, next_search_trial, searches_of
 from udpbench.model import SECOND_NS, Experiment, Result, Trial, TrialRecord, trial_count
 from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.tuner import AFTER, BASE, BEFORE, tuning_of

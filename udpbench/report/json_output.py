@@ -14,12 +14,12 @@ from udpbench.analysis.comparison.resolution import resolution
 from udpbench.analysis.motion import intervals
 from udpbench.analysis.queue_counters import queue_rows, queue_uses
 from udpbench.analysis.readings import Readings, readings_of
-from udpbench.analysis.searches import PointSearch
+from udpbench.analysis.search import PointSearch
 from udpbench.judged_run import Chapter, chapters_of, tuning_answer
 from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model import Result, TrialRecord
 from udpbench.records import Run
-from udpbench.report.search_words import breaking_text
+from udpbench.report.search import breaking_text
 from udpbench.report.summary import hosts_of, reasons
 
 SCHEMA = 1

@@ -19,7 +19,7 @@ from udpbench.metrics import SEARCHED
 from udpbench.model import Estimate, Expectation
 from udpbench.printable import printable
 from udpbench.report.figures.style import short_name
-from udpbench.report.search_words import found_text, limits_text
+from udpbench.report.search import found_text, limits_text
 from udpbench.report.summary import LAB_LABEL, name_of, reason, show_number
 from udpbench.units import show_count, show_pps, show_ratio
 

@@ -21,8 +21,8 @@ from udpbench.report.captions import captions
 from udpbench.report.figure_data import MOST_TIMELINES, shown_over_time
 from udpbench.report.ladder import show_bar
 from udpbench.report.plan import summed_up
-from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
-from udpbench.report.search_words import breaking_lines, search_rows
+from udpbench.report.search import COLUMNS as SEARCH_COLUMNS
+from udpbench.report.search import breaking_lines, search_rows
 from udpbench.report.sessions import restored, run_rows, to_type, versions
 from udpbench.report.summary import (
     LAB_LABEL,

@@ -21,7 +21,7 @@ from udpbench.cpu_lists import format_cpu_list
 from udpbench.model import SECOND_NS, Progress, Trial
 from udpbench.printable import printable
 from udpbench.report.live_rates import Moving, QueueRate, Watch, WorkerRate
-from udpbench.report.search_words import search_line
+from udpbench.report.search import search_line
 from udpbench.report.summary import event_line
 from udpbench.units import format_duration, show_count, show_pps
 

@@ -18,7 +18,7 @@ from udpbench.analysis.ledger.ledger import losses, worst_place
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.medians import estimate
 from udpbench.analysis.points import Point, but_lossy, metric, trials_with
-from udpbench.analysis.searches import NOT_FIRST, PointSearch
+from udpbench.analysis.search import NOT_FIRST, PointSearch
 from udpbench.analysis.verdicts import Verdict, nothing_measured
 from udpbench.errors import HostLacks
 from udpbench.judged_run import Chapter, tuning_answer
@@ -32,7 +32,7 @@ from udpbench.model import (
     TrialRecord,
 )
 from udpbench.records import Run
-from udpbench.report.search_words import breaking_text, found_text, search_line
+from udpbench.report.search import breaking_text, found_text, search_line
 from udpbench.units import rate_scale, show_count, show_pps, show_ratio
 
 SCALES = {

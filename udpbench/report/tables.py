@@ -18,11 +18,11 @@ from udpbench.analysis.ledger.ledger import OR, lost_at_any, unobserved
 from udpbench.analysis.ledger.skbs import exactly
 from udpbench.analysis.medians import estimate
 from udpbench.analysis.points import Point, bounds, metric
-from udpbench.analysis.searches import PointSearch
+from udpbench.analysis.search import PointSearch
 from udpbench.judged_run import Chapter, tuning_answer
 from udpbench.model import LEDGER_STAGES, Finding, Result
-from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
-from udpbench.report.search_words import breaking_lines, search_rows
+from udpbench.report.search import COLUMNS as SEARCH_COLUMNS
+from udpbench.report.search import breaking_lines, search_rows
 from udpbench.report.summary import (
     LAB_LABEL,
     accounted,

@@ -20,8 +20,8 @@ from pydantic import TypeAdapter
 
 from analysis.build import lossy, record
 from analysis.test_shared_hosts import Mixture
+from udpbench.analysis.doctor import READINESS
 from udpbench.analysis.judge import judge
-from udpbench.analysis.readiness import READINESS
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.model import (
     LEDGER_STAGES,

@@ -915,9 +915,9 @@ LABS = {
 
 
 def _planned(words: tuple[str, ...]) -> list[int]:
-    import udpbench.control.dry_run as dry_run
+    from udpbench.control import plan
 
-    dry_run.rehearse = lambda *_: ()  # makes namespaces
+    plan.rehearse = lambda *_: ()  # makes namespaces
     return commands(words)()
 
 

@@ -22,8 +22,8 @@ import scipy.stats
 import typst
 from pyarrow import dataset
 
-import udpbench.commands.run_comparison
-import udpbench.control.dry_run
+import udpbench.commands.compare
+import udpbench.control.plan
 import udpbench.definition.load
 import udpbench.report.campaign.history_output
 import udpbench.report.document

@@ -28,7 +28,7 @@ from udpbench.report.document import write
 from udpbench.report.figures.ladder_figure import draw_ladder, parts
 from udpbench.report.ladder import Ladder, Pair, Relation, label, ladder_data, ladders
 from udpbench.report.pages import overview
-from udpbench.report.search_words import found_text
+from udpbench.report.search import found_text
 from udpbench.report.summary import LAB_LABEL
 
 NAIVE = trial("naive", experiment="01", source="cloudflare-2015/naive")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from analysis.test_searches import bounded, experiment, only, results_of
+from analysis.test_search import bounded, experiment, only, results_of
 from control.fake import World, go
 
 from udpbench.definition.load import load_experiment_data

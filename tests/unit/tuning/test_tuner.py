@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from analysis.test_searches import Change, late, results_of
+from analysis.test_search import Change, late, results_of
 from golden import Golden
 
 from tuning.bench import NOTHING, limit, play, to_tune
-from udpbench.analysis.searches import folded
+from udpbench.analysis.search import folded
 from udpbench.errors import CANNOT_TELL, YES
 from udpbench.model import SECOND_NS, Bottleneck, Finding, Result, Trial
 from udpbench.tuning.derived_points import derivation

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from udpbench.analysis.ledger.ledger import losses, worst_place
 from udpbench.analysis.ledger.stages import BEFORE_SENT
-from udpbench.analysis.searches import late_packets
+from udpbench.analysis.search import late_packets
 from udpbench.report.figures.style import (
     BLACK,
     GREY,
@@ -22,14 +22,14 @@ from udpbench.report.figures.style import (
     short_name,
     show_values,
 )
-from udpbench.report.search_words import found_text
+from udpbench.report.search import found_text
 from udpbench.units import rate_scale, show_pps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from udpbench.analysis.searches import PointSearch
+    from udpbench.analysis.search import PointSearch
     from udpbench.model import Result
 
 PANELS_PER_PAGE = 3

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from udpbench.analysis.remedies import helps_at
-from udpbench.analysis.searches import Breaking, PointSearch, known_bounds, sender_end
+from udpbench.analysis.search import Breaking, PointSearch, known_bounds, sender_end
 from udpbench.model import GoalBounds, Progress
 from udpbench.units import format_duration, show_pps, show_ratio, show_share
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.readiness import Readiness
+from udpbench.analysis.doctor import Readiness
 from udpbench.model import Lab
 from udpbench.printable import printable
 

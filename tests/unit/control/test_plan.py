@@ -11,7 +11,7 @@ from golden import Golden
 
 from control.fake import FakeAgent, World, experiment, lab
 from udpbench.control.agents import Reach
-from udpbench.control.dry_run import rehearse
+from udpbench.control.plan import rehearse
 from udpbench.definition.load import load_lab
 from udpbench.errors import ConnectError
 from udpbench.model import Connect, Facts

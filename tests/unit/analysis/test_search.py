@@ -10,7 +10,7 @@ from golden import Golden
 from udpbench.analysis.comparison.comparisons import compare_points
 from udpbench.analysis.points import bounds, points
 from udpbench.analysis.rate_search import ROBBED_TRIES
-from udpbench.analysis.searches import (
+from udpbench.analysis.search import (
     PointSearch,
     folded,
     in_search,
@@ -33,7 +33,7 @@ from udpbench.model import (
     Trial,
 )
 from udpbench.report.json_output import search_json
-from udpbench.report.search_words import (
+from udpbench.report.search import (
     breaking_lines,
     found_text,
     limits_text,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from udpbench.analysis.searches import state_of, whole_point
+from udpbench.analysis.search import state_of, whole_point
 from udpbench.model import Experiment, Progress, Result
 from udpbench.units import format_duration
 

@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import pytest
 
-from udpbench.agent.host import inspection
+from udpbench.agent.host import doctor
 from udpbench.agent.host.system import Done, Host
 
 ETHTOOL = Path(__file__).parents[1] / "fixtures" / "ethtool"
@@ -152,7 +152,7 @@ def test_c_states_that_any_cpu_may_enter(
     tmp_path: Path, files: dict[str, str], states: Optional[dict[str, int]]
 ) -> None:
     """None where the kernel shows none: in a guest its hypervisor may have some."""
-    assert states == inspection.idle_states(host(tmp_path, files))
+    assert states == doctor.idle_states(host(tmp_path, files))
 
 
 def test_a_card_and_its_slot(tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_a_card_and_its_slot(tmp_path: Path) -> None:
         "current_link_width": "4",
         "max_link_speed": "8.0 GT/s PCIe",
         "max_link_width": "8",
-    } == inspection.pcie(here, "eth3")
-    assert {} == inspection.pcie(here, "eth4")
+    } == doctor.pcie(here, "eth3")
+    assert {} == doctor.pcie(here, "eth4")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_card_and_its_slot(tmp_path: Path) -> None:
 )
 def test_pause_frames(tmp_path: Path, printed: Any, pause: Optional[set[str]]) -> None:
     """A device without flow control has none; without ethtool it is unknown."""
-    parameters = inspection.pause(host(tmp_path, {}, pause=printed), "eth3")
+    parameters = doctor.pause(host(tmp_path, {}, pause=printed), "eth3")
     assert pause == (None if parameters is None else set(parameters))
 
 
@@ -187,16 +187,16 @@ def test_pause_frames(tmp_path: Path, printed: Any, pause: Optional[set[str]]) -
 )
 def test_the_fields_of_the_flow_hash(tmp_path: Path, printed: Any, letters: Optional[str]) -> None:
     """What the driver does not tell is unknown."""
-    assert letters == inspection.flow_hash(host(tmp_path, {}, hash=printed), "eth3")
+    assert letters == doctor.flow_hash(host(tmp_path, {}, hash=printed), "eth3")
 
 
 def test_tracked_connections(tmp_path: Path) -> None:
     """None without the kernel's module; unknown where the file does not open."""
-    assert 0 == inspection.tracked_connections(host(tmp_path, {}))
-    assert 12 == inspection.tracked_connections(host(tmp_path, {COUNT: "12"}))
+    assert 0 == doctor.tracked_connections(host(tmp_path, {}))
+    assert 12 == doctor.tracked_connections(host(tmp_path, {COUNT: "12"}))
     (tmp_path / COUNT).unlink()
     (tmp_path / COUNT).mkdir()
-    assert inspection.tracked_connections(host(tmp_path, {})) is None
+    assert doctor.tracked_connections(host(tmp_path, {})) is None
 
 
 @pytest.mark.parametrize(
@@ -213,35 +213,35 @@ def test_chains_that_packets_of_the_host_pass(
     tmp_path: Path, printed: dict[str, Any], chains: Optional[tuple[str, ...]]
 ) -> None:
     """With rules or a policy that drops; unknown without a program or the right to ask."""
-    assert chains == inspection.firewall(host(tmp_path, {}, **printed))
+    assert chains == doctor.firewall(host(tmp_path, {}, **printed))
 
 
 def test_ports_of_udp_sockets(tmp_path: Path) -> None:
     """Of both families."""
-    assert inspection.udp_ports(host(tmp_path, {})) is None
-    assert (53, 4321) == inspection.udp_ports(host(tmp_path, PORTS))
+    assert doctor.udp_ports(host(tmp_path, {})) is None
+    assert (53, 4321) == doctor.udp_ports(host(tmp_path, PORTS))
 
 
 def test_who_answers_arp(tmp_path: Path) -> None:
     """The larger of all's and the interface's is in force; one missing makes it unknown."""
-    assert {"arp_ignore": 2, "arp_filter": 1} == inspection.arp(host(tmp_path, ARP), "eth3")
-    assert inspection.arp(host(tmp_path, ARP), "eth4") is None
+    assert {"arp_ignore": 2, "arp_filter": 1} == doctor.arp(host(tmp_path, ARP), "eth3")
+    assert doctor.arp(host(tmp_path, ARP), "eth4") is None
 
 
 def test_addresses_of_other_interfaces(tmp_path: Path) -> None:
     """Without the own one's, and those of an interface that is gone."""
     here = host(tmp_path, {})
-    assert {"eth0": ("10.0.0.9/24",)} == inspection.other_addresses(here, "eth3")
+    assert {"eth0": ("10.0.0.9/24",)} == doctor.other_addresses(here, "eth3")
     here.kept = None
-    assert inspection.other_addresses(here, "eth3") is None
+    assert doctor.other_addresses(here, "eth3") is None
 
 
 def test_what_an_interface_is_stacked_on(tmp_path: Path) -> None:
     """Its lower interfaces, and the bond that it is a part of."""
     here = host(tmp_path, {**CARD, "sys/class/net/bond0/ifindex": "4"})
     (tmp_path / "sys/class/net/eth3/master").symlink_to("../bond0")
-    assert ("on eth9", "part of bond0") == inspection.stacked(here, "eth3")
-    assert () == inspection.stacked(here, "bond0")
+    assert ("on eth9", "part of bond0") == doctor.stacked(here, "eth3")
+    assert () == doctor.stacked(here, "bond0")
 
 
 @pytest.mark.parametrize("kept", [True, False, None])
@@ -249,7 +249,7 @@ def test_whether_the_clock_is_kept(tmp_path: Path, kept: Optional[bool]) -> None
     """None where the kernel does not say."""
     here = host(tmp_path, {})
     here.kept = kept
-    assert kept is inspection.wall_synchronised(here)
+    assert kept is doctor.wall_synchronised(here)
 
 
 def test_this_kernel_says_whether_its_clock_is_kept() -> None:
@@ -259,7 +259,7 @@ def test_this_kernel_says_whether_its_clock_is_kept() -> None:
 
 def test_an_interface_that_is_not_there_has_nothing(tmp_path: Path) -> None:
     """What belongs to it is unknown, the rest is read."""
-    inspected = inspection.inspect_host(host(tmp_path, {**ARP, **PORTS}), "eth3")
+    inspected = doctor.inspect_host(host(tmp_path, {**ARP, **PORTS}), "eth3")
     missing = (
         inspected.pcie,
         inspected.pause,
@@ -269,5 +269,5 @@ def test_an_interface_that_is_not_there_has_nothing(tmp_path: Path) -> None:
     )
     assert (None,) * 5 == missing
     assert (53, 4321) == inspected.udp_ports
-    there = inspection.inspect_host(host(tmp_path, CARD), "eth3")
+    there = doctor.inspect_host(host(tmp_path, CARD), "eth3")
     assert ("on eth9",) == there.stacked

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
-from udpbench.analysis.watched_host import HostState, LiveHost, after, live_host, onlooking_trial
+from udpbench.analysis.watch import HostState, LiveHost, after, live_host, onlooking_trial
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import LabAgents
 from udpbench.control.lab_lock import Surroundings

@@ -11,7 +11,7 @@ from golden import Golden
 
 from control.fake import WALL_NS, FakeAgent, World, lab
 from udpbench.control.agents import Reach
-from udpbench.control.examine import examine
+from udpbench.control.doctor import examine
 from udpbench.control.lab_lock import Surroundings
 from udpbench.definition.load import load_lab
 from udpbench.errors import AgentError, ConnectError, HelloRefused

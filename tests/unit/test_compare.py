@@ -17,7 +17,7 @@ from report.stored import stored
 
 from udpbench.__main__ import main
 from udpbench.commands.command_line import _compared
-from udpbench.commands.run_comparison import (
+from udpbench.commands.compare import (
     BETWEEN_RUNS,
     NOT_INTERLEAVED,
     Choice,

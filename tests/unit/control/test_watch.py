@@ -14,12 +14,11 @@ from golden import Golden
 from control.fake import FakeAgent, World, facts, lab
 from udpbench.analysis.judge import judge
 from udpbench.analysis.verdicts import exit_code
-from udpbench.analysis.watched_host import LiveHost, live_host
+from udpbench.analysis.watch import LiveHost, live_host
 from udpbench.commands.resume import ResumeOptions, reopen_run
-from udpbench.control import watching
 from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings
-from udpbench.control.watching import KeptLooks, Watched, lab_to_watch, watch
+from udpbench.control.watch import KeptLooks, Watched, lab_to_watch, watch
 from udpbench.definition.load import load_lab
 from udpbench.errors import AgentError, DeadlineExceeded, InputError, NothingToWatch
 from udpbench.model import SECOND_NS, Connect, Finding, HostLook, Snapshot, UdpSocket
@@ -103,7 +102,7 @@ def test_what_is_seen_is_kept_as_the_one_trial_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_most: int
 ) -> None:
     """Stages have what their counters say, nothing balances, and a loss ends ``show`` with 1."""
-    monkeypatch.setattr(watching, "KEPT_MAX", kept_most)
+    monkeypatch.setattr("udpbench.control.watch.KEPT_MAX", kept_most)
     world, here = Watchable(), lab_to_watch(None, None)
     kept = KeptLooks.create(tmp_path / "run", here, ("udpbench", "watch"))
     surroundings = world.surroundings()
@@ -193,7 +192,7 @@ def test_a_host_whose_sockets_never_close_is_given_up(
         return replace(seen, sockets=tuple(replace(SOCKET, cookie=each) for each in cookies))
 
     monkeypatch.setattr(Seen, "_look", others)
-    monkeypatch.setattr(watching, "MOST_SOCKETS", 5000)
+    monkeypatch.setattr("udpbench.control.watch.MOST_SOCKETS", 5000)
     with golden.raises(AgentError, host=socket.gethostname()):
         watch_machine(Watchable(), Watched(), None, lambda _: None)
 
@@ -215,7 +214,7 @@ def test_facts_of_interfaces_that_are_gone_are_forgotten(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Seen, "_look", another)
     monkeypatch.setattr(Seen, "_facts", told)
-    monkeypatch.setattr(watching, "live_host", live)
+    monkeypatch.setattr("udpbench.control.watch.live_host", live)
     watch_machine(Watchable(), Watched(), 5 * SECOND_NS, lambda _: None)
     assert len(asked) > 4
     assert [{name} for name in asked[1:]] == kept

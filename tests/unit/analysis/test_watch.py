@@ -12,7 +12,7 @@ from analysis.build import facts
 from analysis.test_stages import lacking
 from udpbench.analysis.ledger.ledger import losses
 from udpbench.analysis.readings import readings_of
-from udpbench.analysis.watched_host import (
+from udpbench.analysis.watch import (
     LEAST_LOOKS,
     LOOKS_KEPT,
     PROCESSES_KEPT,

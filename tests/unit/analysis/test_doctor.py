@@ -14,7 +14,7 @@ import yaml
 from golden import Golden
 
 from analysis import build
-from udpbench.analysis.readiness import (
+from udpbench.analysis.doctor import (
     FUNCTIONS,
     READINESS,
     Readiness,

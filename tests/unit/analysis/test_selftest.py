@@ -11,7 +11,7 @@ from analysis import build
 from analysis.test_stages import lacking
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import lost_at_any, make_ledger, unobserved
-from udpbench.analysis.ledger.stage_proofs import (
+from udpbench.analysis.ledger.selftest import (
     UNPROVOKED,
     exit_code,
     is_believable,

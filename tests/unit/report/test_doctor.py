@@ -7,9 +7,9 @@ from io import StringIO
 import pytest
 from golden import Golden
 
-from udpbench.analysis.readiness import Readiness
+from udpbench.analysis.doctor import Readiness
 from udpbench.definition.load import load_lab
-from udpbench.report.shortcomings import is_ready, print_readiness, print_worst, readiness_json
+from udpbench.report.doctor import is_ready, print_readiness, print_worst, readiness_json
 from udpbench.report.terminal import Terminal
 
 READY = Readiness("xdp", "left", "ready", "warning", "an XDP program sees every packet")

@@ -14,12 +14,12 @@ from typing import Optional
 import pytest
 from golden import Golden
 
-from udpbench.agent import looks as room
+from udpbench.agent import watch as room
 from udpbench.agent.host import socket_owners as module
 from udpbench.agent.host.files import read_beginning as beginning
 from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.host.system import Host
-from udpbench.agent.looks import READERS_MAX, Looks
+from udpbench.agent.watch import READERS_MAX, Looks
 from udpbench.errors import NothingToWatch
 from udpbench.model import SECOND_NS, HostLook, OtherNamespace, UdpSocket
 

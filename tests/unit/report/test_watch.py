@@ -15,18 +15,18 @@ from rich.console import Console
 from udpbench.analysis.evidence import ReaderTime
 from udpbench.analysis.motion import CpuShare
 from udpbench.analysis.queue_counters import QueueUse
-from udpbench.analysis.watched_host import LiveHost, SocketLoss, SocketReader, StageLoss
-from udpbench.control.watching import KeptLooks
+from udpbench.analysis.watch import LiveHost, SocketLoss, SocketReader, StageLoss
+from udpbench.control.watch import KeptLooks
 from udpbench.judged_run import chapters_of
 from udpbench.model import SECOND_NS, Lab, OtherNamespace, Snapshot, UdpSocket
 from udpbench.records import read_run
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write
 from udpbench.report.figure_data import timelines
-from udpbench.report.onlooking import line, live_json, losses, onlooking_view, print_watched, view
 from udpbench.report.sessions import to_type
 from udpbench.report.summary import answer
 from udpbench.report.terminal import Terminal
+from udpbench.report.watch import line, live_json, losses, onlooking_view, print_watched, view
 
 DNS = UdpSocket(1, 1, 4, "0.0.0.0", 53, None, 0, 101, 90_000, 212_992, 5, ("unbound 812",))  # noqa: S104
 WEB = UdpSocket(2, 2, 6, "::", 443, "2001:db8::1", 999, 33, 0, None, 5)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.ledger.stage_proofs import (
+from udpbench.analysis.ledger.selftest import (
     REASON,
     exit_code,
     is_believable,

@@ -11,7 +11,7 @@ from golden import Golden
 
 from udpbench.errors import ConnectError
 from udpbench.model import SelfTest, StageProof
-from udpbench.report.proven_stages import (
+from udpbench.report.selftest import (
     conclusions,
     failure_json,
     not_kept,
