@@ -14,7 +14,7 @@ import time
 
 from udpbench.control.lab_lock import Surroundings
 from udpbench.control.watch import Watched, lab_to_watch, watch
-from udpbench.report.watch import onlooking_view
+from udpbench.report.watch import watch_view
 
 SOCKETS = 1000
 SECONDS = 20
@@ -45,7 +45,7 @@ def main() -> None:
     for each in kept:
         each.bind(("127.0.0.1", 0))
     at: list[tuple[float, float, float]] = []
-    with open(os.devnull, "w") as out, onlooking_view(out, as_json=False) as tell:  # noqa: PTH123
+    with open(os.devnull, "w") as out, watch_view(out, as_json=False) as tell:  # noqa: PTH123
 
         def looked(live: object) -> None:
             tell(live)  # type: ignore[arg-type]

@@ -512,13 +512,11 @@ def _readings(
         values = {k: v for k, v in delta.values.items() if not k.startswith("link.")}
         delta = replace(delta, values=values)
     phase = Phase("measured", 0, {}, {}, {}, (), {})
-    record = TrialRecord(
-        onlooking_trial(4 if family == 4 else 6), "done", "", False, facts=dict(facts)
-    )
+    record = TrialRecord(watch_trial(4 if family == 4 else 6), "done", "", False, facts=dict(facts))
     return Readings(record, phase, Roles((), (delta.host,)), {delta.host: delta}, within)
 
 
-def onlooking_trial(family: int) -> Trial:
+def watch_trial(family: int) -> Trial:
     """Return the trial that a watch is: nothing is sent, and nothing of ours receives."""
     return Trial(
         experiment="watch",

@@ -922,7 +922,7 @@ def watch(
     from udpbench.control.watch import KeptLooks, Watched, lab_to_watch
     from udpbench.control.watch import watch as look_on
     from udpbench.definition.load import load_lab
-    from udpbench.report.watch import losses, onlooking_view, print_watched
+    from udpbench.report.watch import losses, print_watched, watch_view
 
     duration_ns = _watch_time(pid, unit, duration)
     chosen_lab = lab_to_watch(host, load_lab(lab) if lab is not None else None)
@@ -932,7 +932,7 @@ def watch(
     seen: list[LiveHost] = []
     kept = KeptLooks.create(out, chosen_lab, _command()) if out is not None else None
     try:
-        with _reader_may_leave(), onlooking_view(sys.stdout, as_json) as tell:
+        with _reader_may_leave(), watch_view(sys.stdout, as_json) as tell:
             seen = look_on(chosen_lab, watched, duration_ns, around, tell, kept)
     except UdpbenchError as error:
         if kept is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
-from udpbench.analysis.watch import HostState, LiveHost, after, live_host, onlooking_trial
+from udpbench.analysis.watch import HostState, LiveHost, after, live_host, watch_trial
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import LabAgents
 from udpbench.control.lab_lock import Surroundings
@@ -210,7 +210,7 @@ class KeptLooks:
     @classmethod
     def create(cls, folder: Path, lab: Lab, command: tuple[str, ...]) -> Self:
         """Begin a run folder; raises RecordError."""
-        trial = onlooking_trial(4)
+        trial = watch_trial(4)
         text = f"question: {trial.question}\n"
         watch_alone = Experiment("watch", "", text, trial.question, None, (trial,), 1, ())
         return cls(RunWriter.create(folder, new_header([watch_alone], lab, command, seed=0)))
@@ -241,7 +241,7 @@ class KeptLooks:
     def _record(self, findings: Sequence[Finding]) -> TrialRecord:
         hosts = list(self._first)
         elapsed_ns = max(self._latest[h].clock_ns - self._first[h].clock_ns for h in hosts)
-        trial = onlooking_trial(self._busier(hosts))
+        trial = watch_trial(self._busier(hosts))
         samples, motion = self._writer.streamed()
         phase = Phase(
             name="measured",

@@ -32,7 +32,7 @@ Tell = Callable[[LiveHost], None]
 
 
 @contextmanager
-def onlooking_view(out: TextIO, as_json: bool) -> Iterator[Tell]:
+def watch_view(out: TextIO, as_json: bool) -> Iterator[Tell]:
     """Yield the callback for the type of output."""
     console = Terminal(file=out)
     if as_json:

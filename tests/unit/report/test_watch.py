@@ -26,7 +26,7 @@ from udpbench.report.figure_data import timelines
 from udpbench.report.sessions import to_type
 from udpbench.report.summary import answer
 from udpbench.report.terminal import Terminal
-from udpbench.report.watch import line, live_json, losses, onlooking_view, print_watched, view
+from udpbench.report.watch import line, live_json, losses, print_watched, view, watch_view
 
 DNS = UdpSocket(1, 1, 4, "0.0.0.0", 53, None, 0, 101, 90_000, 212_992, 5, ("unbound 812",))  # noqa: S104
 WEB = UdpSocket(2, 2, 6, "::", 443, "2001:db8::1", 999, 33, 0, None, 5)
@@ -198,7 +198,7 @@ def test_without_a_terminal_a_look_is_a_line(as_json: bool) -> None:
     evil = replace(
         LIVE, sockets=(replace(LIVE.sockets[0], socket=replace(DNS, processes=("\x1b[2J 1",))),)
     )
-    with onlooking_view(out, as_json) as tell:
+    with watch_view(out, as_json) as tell:
         tell(evil)
     (text,) = out.getvalue().splitlines()
     assert "\x1b" not in text
@@ -210,7 +210,7 @@ def test_on_a_terminal_the_view_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Console, "is_terminal", True)
     monkeypatch.setenv("TERM", "xterm")
     out = io.StringIO()
-    with onlooking_view(out, as_json=False) as tell:
+    with watch_view(out, as_json=False) as tell:
         tell(LIVE)
     assert "unbound" in out.getvalue()
 
