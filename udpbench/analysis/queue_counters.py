@@ -27,7 +27,7 @@ FRAGMENT_BYTES = 1280
 ON_CPU = re.compile(r"cpu(\d+)")
 """The end of the name of a counter of interrupts."""
 
-Way = Literal["rx", "tx"]
+Direction = Literal["rx", "tx"]
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ def queue_packets(facts: Facts, delta: Deltas) -> dict[int, int] | None:
     return packets if any(packets.values()) and not _is_bypassed(facts, delta, "rx") else None
 
 
-def _is_bypassed(facts: Facts, delta: Deltas, way: Way) -> bool:
+def _is_bypassed(facts: Facts, delta: Deltas, direction: Direction) -> bool:
     """Return whether packets went by a function beneath the interface, past its queues."""
     name = driver_of(facts).queue_bypass
-    return bool(name and delta.total(name.format(interface=facts.interface, way=way)))
+    return bool(name and delta.total(name.format(interface=facts.interface, way=direction)))
 
 
 def queue_uses(readings: Readings) -> tuple[QueueUse, ...]:
@@ -113,11 +113,11 @@ def _use(
 
 
 def _by_queue(
-    facts: Facts, delta: Deltas, way: Way, statistic: str, own: tuple[str, ...]
+    facts: Facts, delta: Deltas, direction: Direction, statistic: str, own: tuple[str, ...]
 ) -> dict[int, int]:
     """Return queue → a number of it: the kernel's, else the driver's first that is there."""
     interface = re.escape(facts.interface)
-    kernels = ("qstats", rf"{way}-(\d+)\.{statistic}")
+    kernels = ("qstats", rf"{direction}-(\d+)\.{statistic}")
     for block, pattern in (kernels, *(("ethtool", name) for name in own)):
         counter = re.compile(rf"{block}\.{interface}\.{pattern}")
         numbers = _numbers(counter, delta.block(block))

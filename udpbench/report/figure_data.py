@@ -54,7 +54,7 @@ class Dots:
 
 
 @dataclass(frozen=True)
-class Way:
+class PacketPath:
     """Where the packets of one trial ended, in the packet's order, as shares of sent."""
 
     point: str
@@ -131,7 +131,7 @@ def dots(chapter: Chapter) -> tuple[Dots, ...]:
     return tuple(rows)
 
 
-def ways(chapter: Chapter) -> tuple[Way, ...]:
+def ways(chapter: Chapter) -> tuple[PacketPath, ...]:
     """Return the way of the packets of each point's representative trial."""
     rows = []
     for point in chapter.points:
@@ -152,7 +152,7 @@ def ways(chapter: Chapter) -> tuple[Way, ...]:
             counts += [(UNCERTAIN, rest)] if rest > 0 else []
         parts = tuple((name, packets / sent) for name, packets in counts)
         repetition = result.trial.repetition
-        rows.append(Way(name_of(point), repetition, sent, parts))
+        rows.append(PacketPath(name_of(point), repetition, sent, parts))
     return tuple(rows)
 
 

@@ -31,7 +31,7 @@ OF_ITS_OWN = ("host", "hostname", "boot_id", "mac", "addresses", "queue_irqs", "
 
 
 @dataclass(frozen=True)
-class PointPairs:
+class PointOnPairs:
     """One point on each pair that measured it."""
 
     experiment: str
@@ -60,7 +60,7 @@ class FactRow:
     values: Mapping[str, str]
 
 
-def beside(trials: pd.DataFrame, metric: str | None = None) -> tuple[PointPairs, ...]:
+def beside(trials: pd.DataFrame, metric: str | None = None) -> tuple[PointOnPairs, ...]:
     """Return every measured point, in the order of their first trials."""
     known = []
     for (experiment, point), mine in by_point(trials, ("experiment", "point"), metric).items():
@@ -74,7 +74,7 @@ def beside(trials: pd.DataFrame, metric: str | None = None) -> tuple[PointPairs,
             known.append((experiment, point, name, values))
     chances = [_chance([*values.values()]) for _, _, _, values in known]
     return tuple(
-        PointPairs(
+        PointOnPairs(
             experiment,
             point,
             name,

@@ -30,7 +30,7 @@ AS_ROOT = "log in as root, or write become: sudo in the lab file"
 
 
 class Attached(CountedReader):
-    """A ``Receiver`` for ``pool``: a process that is already running."""
+    """A ``WorkerGroup`` for ``pool``: a process that is already running."""
 
     fileno = None
     """None: this receiver is only polled."""

@@ -1,6 +1,6 @@
 """The workers of one agent: their state and samples, independent of what sends or receives.
 
-Holds no socket and knows no C loop: a ``Receiver`` counts the packets.
+Holds no socket and knows no C loop: a ``WorkerGroup`` counts the packets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ USAGE_TICKS = SECOND_NS // TICK_NS
 """Interval between readings of the workers' memory."""
 
 
-class Receiver(Protocol):
+class WorkerGroup(Protocol):
     """What receives, or sends, on this host: ``prepare``, then per phase ``counts`` and ``stop``.
 
     The C loops (``WorkerProcess``), or a user's program, either started (``Program``) or already
@@ -90,7 +90,7 @@ class Pool:
         self._host = host
         self._name = name
         self._limits = limits if limits is not None else Limits()
-        self._receiver: Optional[Receiver] = None
+        self._group: Optional[WorkerGroup] = None
         self.specs: Sequence[WorkerSpec] = ()
         """Those prepared last; kept when they are closed."""
         self._samples: list[Sample] = []
@@ -111,12 +111,12 @@ class Pool:
     @property
     def running(self) -> bool:
         """True while a loop runs."""
-        return self._receiver is not None and self._receiver.state in ("running", "listening")
+        return self._group is not None and self._group.state in ("running", "listening")
 
     @property
     def fileno(self) -> Optional[int]:
         """Descriptor that becomes readable when ``read`` has something to do."""
-        return self._receiver.fileno if self._receiver is not None else None
+        return self._group.fileno if self._group is not None else None
 
     def prepare(
         self,
@@ -139,20 +139,20 @@ class Pool:
             )
         self.specs, self._samples, self._first = specs, [], 0
         self._reset(Series(0, None), ())
-        self._receiver = self._made(specs, interface, macs or {})
+        self._group = self._made(specs, interface, macs or {})
         receives = specs[0].role == "receiver"
         self._queue_threads = interface_threads(self._host, (interface,)) if receives else []
         try:
-            self._receiver.prepare()
+            self._group.prepare()
         except HostError:
             self.close()
             raise
-        self._queues = Queues(self._host, self._receiver.prepared if receives else ())
-        return self._receiver.prepared
+        self._queues = Queues(self._host, self._group.prepared if receives else ())
+        return self._group.prepared
 
     def _made(
         self, specs: Sequence[WorkerSpec], interface: str, macs: Mapping[str, str]
-    ) -> Receiver:
+    ) -> WorkerGroup:
         receive = specs[0].receive
         if receive is not None and receive.command is not None:
             return Program(self._host, self._name, specs, self._limits)
@@ -162,76 +162,76 @@ class Pool:
 
     def start(self, phase: dict[str, Any]) -> None:
         """Start a phase: {phase, tag, at_ns, duration_ns, count}; WorkerFailed unless at rest."""
-        receiver = self._receiver
-        if receiver is None:
+        group = self._group
+        if group is None:
             raise WorkerFailed("start: no workers; prepare them first", self._name)
-        if receiver.state not in ("ready", "done"):
-            state = receiver.error.message if receiver.error is not None else receiver.state
+        if group.state not in ("ready", "done"):
+            state = group.error.message if group.error is not None else group.state
             raise WorkerFailed(f"start: the workers are not ready: {state}", self._name)
         self._samples, self._first = [], self._first + len(self._samples)
-        milliseconds = receiver.milliseconds if phase["phase"] == "measured" else None
-        pids = [worker.pid for worker in receiver.prepared]
+        milliseconds = group.milliseconds if phase["phase"] == "measured" else None
+        pids = [worker.pid for worker in group.prepared]
         self._reset(Series(phase["duration_ns"], milliseconds), pids)
         if phase["phase"] == "measured":
-            self._looks = self._looks_at(receiver, phase)
+            self._looks = self._looks_at(group, phase)
         self._queues.begin()
-        receiver.start(phase)
-        self._tick(receiver)
+        group.start(phase)
+        self._tick(group)
         self.read()
 
-    def _looks_at(self, receiver: Receiver, phase: dict[str, Any]) -> ThreadLooks:
-        threads = {(w.pid, w.thread): w.worker for w in receiver.prepared if w.thread is not None}
-        programs = dict.fromkeys(receiver.programs(), self.specs[0].name)
+    def _looks_at(self, group: WorkerGroup, phase: dict[str, Any]) -> ThreadLooks:
+        threads = {(w.pid, w.thread): w.worker for w in group.prepared if w.thread is not None}
+        programs = dict.fromkeys(group.programs(), self.specs[0].name)
         begin_ns, timed = phase["at_ns"], phase["count"] is None
         until_ns = begin_ns + phase["duration_ns"] if timed else None
         return ThreadLooks(self._host, threads, programs, (begin_ns, until_ns))
 
     def read(self) -> None:
         """Process the workers' events; when they have ended, collect their final statistics."""
-        receiver = self._receiver
-        if receiver is None:
+        group = self._group
+        if group is None:
             return
-        receiver.read()
-        if receiver.state == "done" and not self._final:
-            self._take_samples(receiver, ended=True)
-            self._note_progress(receiver)
-            self._final = self._final_stats(receiver)
+        group.read()
+        if group.state == "done" and not self._final:
+            self._take_samples(group, ended=True)
+            self._note_progress(group)
+            self._final = self._final_stats(group)
 
     def tick(self) -> None:
         """Sample every worker, if they are running."""
-        if self._receiver is not None and self.running:
-            self._tick(self._receiver)
+        if self._group is not None and self.running:
+            self._tick(self._group)
 
-    def _tick(self, receiver: Receiver) -> None:
+    def _tick(self, group: WorkerGroup) -> None:
         if self._series.ticks % USAGE_TICKS == 0:
             self._usage.read_memory()
         if self._series.due():
-            self._take_samples(receiver, ended=False)
+            self._take_samples(group, ended=False)
         self._looks.look()
-        self._note_progress(receiver)
+        self._note_progress(group)
 
-    def _note_progress(self, receiver: Receiver) -> None:
-        counts = [self._counts(receiver, index) for index in range(len(self.specs))]
+    def _note_progress(self, group: WorkerGroup) -> None:
+        counts = [self._counts(group, index) for index in range(len(self.specs))]
         self._usage.read_cpu(sum(count[PACKETS_FIELD[self.specs[0].role]] for count in counts))
 
-    def _take_samples(self, receiver: Receiver, ended: bool) -> None:
+    def _take_samples(self, group: WorkerGroup, ended: bool) -> None:
         clock_ns, queues = time.monotonic_ns(), self._queues.read()
         for index, spec in enumerate(self.specs):
-            counts = {**self._counts(receiver, index), **queues.get(spec.name, {})}
+            counts = {**self._counts(group, index), **queues.get(spec.name, {})}
             so_far = Sample(spec.name, clock_ns, counts)
             self._samples.append(self._series.sample(index, so_far, ended))
 
-    def _counts(self, receiver: Receiver, index: int) -> dict[str, int]:
+    def _counts(self, group: WorkerGroup, index: int) -> dict[str, int]:
         """Return a worker's counts and record its last CPU."""
-        counts = receiver.counts(index)
+        counts = group.counts(index)
         last_cpu = counts.get("last_cpu", 0)  # 0: unknown; else CPU + 1
         if last_cpu != 0:
             self._cpus_seen[self.specs[index].name].add(last_cpu - 1)
         return counts
 
-    def _final_stats(self, receiver: Receiver) -> dict[str, dict[str, Any]]:
+    def _final_stats(self, group: WorkerGroup) -> dict[str, dict[str, Any]]:
         """Return worker → those fields of its ``WorkerStats`` that only the end of a phase has."""
-        pids = [worker.pid for worker in receiver.prepared]
+        pids = [worker.pid for worker in group.prepared]
         memory_bytes = {pid: shared_bytes(self._host, pid) for pid in set(pids)}
         stats, threads = {}, self._looks.uses()
         for index, (spec, pid) in enumerate(zip(self.specs, pids)):
@@ -242,7 +242,7 @@ class Pool:
                 "process_load_ns": load_ns,
                 "process_memory_bytes": self._usage.memory_bytes(pid),
                 "threads": threads.get(spec.name, ()),
-                **receiver.details(index),
+                **group.details(index),
             }
         return stats
 
@@ -251,29 +251,29 @@ class Pool:
 
         Samples below ``since`` have been delivered and are dropped.
         """
-        receiver = self._receiver
-        if receiver is None:
+        group = self._group
+        if group is None:
             return SampleReply("none", None, 0, (), (), (), None)
         self.read()
         arrived = min(max(since - self._first, 0), len(self._samples))
         self._samples, self._first = self._samples[arrived:], self._first + arrived
         return SampleReply(
-            state=receiver.state,
-            error=to_wire(receiver.error) if receiver.error is not None else None,
+            state=group.state,
+            error=to_wire(group.error) if group.error is not None else None,
             next=self._first + len(self._samples),
             samples=tuple(self._samples),
-            stats=self._stats(receiver),
-            flows=receiver.flows(),
-            queued_bytes=self._queued_bytes(receiver),
+            stats=self._stats(group),
+            flows=group.flows(),
+            queued_bytes=self._queued_bytes(group),
             polling=any_runnable(self._host, self._queue_threads),
         )
 
-    def _stats(self, receiver: Receiver) -> tuple[WorkerStats, ...]:
+    def _stats(self, group: WorkerGroup) -> tuple[WorkerStats, ...]:
         stats = []
         for index, spec in enumerate(self.specs):
-            prepared = receiver.prepared[index] if receiver.prepared else None
-            final = receiver.final_counts.get(spec.name, {})
-            counts = {**self._counts(receiver, index), **final}
+            prepared = group.prepared[index] if group.prepared else None
+            final = group.final_counts.get(spec.name, {})
+            counts = {**self._counts(group, index), **final}
             fields: dict[str, Any] = dict(self._final.get(spec.name, {}))
             if prepared is not None:
                 fields.update(pid=prepared.pid, socket_inodes=prepared.socket_inodes)
@@ -284,27 +284,27 @@ class Pool:
             stats.append(WorkerStats(spec.name, spec.role, cpu, counts, cpus_seen=seen, **fields))
         return tuple(stats)
 
-    def _queued_bytes(self, receiver: Receiver) -> Optional[int]:
+    def _queued_bytes(self, group: WorkerGroup) -> Optional[int]:
         """Return bytes queued in sockets, except those of workers with a planned fault."""
         if self.specs[0].role == "sender":
             return None
-        served = [w for w, spec in zip(receiver.prepared, self.specs) if spec.fault is None]
+        served = [w for w, spec in zip(group.prepared, self.specs) if spec.fault is None]
         inodes = {inode for worker in served for inode in worker.socket_inodes}
         return sum(each.queued_bytes for each in open_sockets(self._host, inodes).values())
 
     def inodes(self) -> tuple[int, ...]:
         """Return the inodes of the workers' sockets, without duplicates."""
-        workers = self._receiver.prepared if self._receiver is not None else ()
+        workers = self._group.prepared if self._group is not None else ()
         return tuple(sorted({inode for worker in workers for inode in worker.socket_inodes}))
 
     def pids(self) -> frozenset[int]:
         """Return the processes of the workers."""
-        return self._receiver.pids() if self._receiver is not None else frozenset()
+        return self._group.pids() if self._group is not None else frozenset()
 
     def stop(self) -> None:
         """Stop every loop; ``state`` shows when they have ended."""
-        if self._receiver is not None:
-            self._receiver.stop()
+        if self._group is not None:
+            self._group.stop()
 
     def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
         """End the workers and close their sockets; kill workers that do not end by themselves.
@@ -312,7 +312,7 @@ class Pool:
         Log files are removed, or renamed with the label ``keep_logs``. Returns the output of a
         user's program.
         """
-        if self._receiver is None:
+        if self._group is None:
             return None
-        receiver, self._receiver = self._receiver, None
-        return receiver.close(keep_logs)
+        group, self._group = self._group, None
+        return group.close(keep_logs)

@@ -48,7 +48,7 @@ class Limits:
 
 
 class WorkerProcess:
-    """A ``Receiver`` for ``pool`` that runs the C loops: the workers of one role.
+    """A ``WorkerGroup`` for ``pool`` that runs the C loops: the workers of one role.
 
     One process; with ``workers_as: processes`` it forks one per worker.
     """

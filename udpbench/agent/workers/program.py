@@ -43,7 +43,7 @@ LOOK_S = 0.02
 
 
 class Program(CountedReader):
-    """A ``Receiver`` for ``pool`` that runs a user's program."""
+    """A ``WorkerGroup`` for ``pool`` that runs a user's program."""
 
     def __init__(self, host: Host, name: str, specs: Sequence[WorkerSpec], limits: Limits) -> None:
         receive = cast("Receive", specs[0].receive)

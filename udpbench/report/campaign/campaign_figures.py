@@ -26,7 +26,7 @@ from udpbench.report.figures.style import (
 )
 from udpbench.report.summary import SCALES, in_groups
 from udpbench.store.history import PointHistory
-from udpbench.store.pairs import PointPairs
+from udpbench.store.pairs import PointOnPairs
 from udpbench.units import rate_scale
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ DAY_INCHES = 1.5
 
 
 def draw_campaign(
-    beside: Sequence[PointPairs], histories: Sequence[PointHistory], folder: Path
+    beside: Sequence[PointOnPairs], histories: Sequence[PointHistory], folder: Path
 ) -> dict[str, list[Path]]:
     """Draw both kinds of figure as SVG; returns kind → files.
 
@@ -73,7 +73,7 @@ def over_days(histories: Sequence[PointHistory]) -> list[list[PointHistory]]:
     return [mine for mine in points.values() if any(len(each.days) > 1 for each in mine)]
 
 
-def draw_pairs(points: Sequence[PointPairs]) -> Figure:
+def draw_pairs(points: Sequence[PointOnPairs]) -> Figure:
     """Draw a panel per point: one pair per row, its median and interval."""
     from matplotlib.figure import Figure
 
@@ -85,7 +85,7 @@ def draw_pairs(points: Sequence[PointPairs]) -> Figure:
     return figure
 
 
-def _draw_point(axes: Axes, point: PointPairs) -> None:
+def _draw_point(axes: Axes, point: PointOnPairs) -> None:
     rates = [*point.pairs.values()]
     scale, unit = scale_of(point.metric, max(rate.high or rate.median for rate in rates))
     for y, rate in enumerate(rates):

@@ -23,7 +23,7 @@ from udpbench.report.html_page import filled
 from udpbench.report.summary import LAB_LABEL
 from udpbench.store.dataset import read_runs
 from udpbench.store.history import PointHistory, histories, refuse_many
-from udpbench.store.pairs import ALPHA, FEWEST_TRIALS, PointPairs, beside, differing_facts
+from udpbench.store.pairs import ALPHA, FEWEST_TRIALS, PointOnPairs, beside, differing_facts
 from udpbench.units import plural
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def campaign_page(trials: pd.DataFrame, store: str) -> str:
     return filled(TEMPLATE, figures, {**data, "drawn": drawn})
 
 
-def compared(trials: pd.DataFrame) -> tuple[Sequence[PointPairs], Sequence[PointHistory]]:
+def compared(trials: pd.DataFrame) -> tuple[Sequence[PointOnPairs], Sequence[PointHistory]]:
     """Return the newest campaign by pair, and all by day; InputError if none, or too many."""
     if trials.empty:
         raise InputError([Problem("holds no trial", "store")])
@@ -97,7 +97,7 @@ def compared(trials: pd.DataFrame) -> tuple[Sequence[PointPairs], Sequence[Point
 
 
 def campaign_data(
-    trials: pd.DataFrame, store: str, pairs: Sequence[PointPairs], changed: Sequence[PointHistory]
+    trials: pd.DataFrame, store: str, pairs: Sequence[PointOnPairs], changed: Sequence[PointHistory]
 ) -> dict[str, Any]:
     """Return what the template shows, without the figures."""
     newest = _newest(trials)
@@ -139,7 +139,7 @@ def _newest(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer(
-    trials: pd.DataFrame, pairs: Sequence[PointPairs], changed: Sequence[PointHistory]
+    trials: pd.DataFrame, pairs: Sequence[PointOnPairs], changed: Sequence[PointHistory]
 ) -> str:
     """Return sentences on how much was measured, whether pairs differ, and what changed."""
     runs, days = trials.run.nunique(), trials.day.nunique()
@@ -160,7 +160,7 @@ def answer(
     return " ".join(parts)
 
 
-def _factor_cells(point: PointPairs) -> list[str]:
+def _factor_cells(point: PointOnPairs) -> list[str]:
     least, greatest, ratio = point.span
     name = f"{point.experiment}::{point.point}" if point.point else point.experiment
     return [

@@ -18,9 +18,9 @@ from udpbench.report.figure_data import (
     UNCERTAIN,
     Dots,
     Heat,
+    PacketPath,
     Step,
     Timeline,
-    Way,
     dots,
     heats,
     queue_times,
@@ -266,7 +266,7 @@ def _draw_published(axes: Axes, rows: Sequence[Dots], scale: float) -> None:
 # --- the packet's way ----------------------------------------------------------------------------
 
 
-def draw_ways(rows: Sequence[Way]) -> Figure:
+def draw_ways(rows: Sequence[PacketPath]) -> Figure:
     """Draw where the sent packets ended: a bar per point, stages from left to right."""
     present = {name for row in rows for name, _ in row.parts}
     order = [RECEIVED, *(name for name in LEDGER_STAGES if name in present)]
