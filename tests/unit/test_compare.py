@@ -16,7 +16,6 @@ from golden import Golden
 from report.stored import stored
 
 from udpbench.__main__ import main
-from udpbench.commands.command_line import _compared
 from udpbench.commands.compare import (
     BETWEEN_RUNS,
     NOT_INTERLEAVED,
@@ -24,6 +23,7 @@ from udpbench.commands.compare import (
     compare_runs,
     compare_within,
 )
+from udpbench.commands.verbs.run import _compared
 from udpbench.definition.load import load_experiments
 from udpbench.errors import InputError
 from udpbench.metrics import margin_of

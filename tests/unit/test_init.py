@@ -15,8 +15,8 @@ from control.fake import facts as host_facts
 from golden import Golden
 
 from udpbench.__main__ import run_command_line
-from udpbench.commands.command_line import _Prompts
 from udpbench.commands.init import InitOptions, write_experiment, write_lab
+from udpbench.commands.verbs.reach import Prompts
 from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings
 from udpbench.control.plan import rehearse
@@ -484,7 +484,7 @@ def test_a_terminal_prompts_until_an_answer_is_accepted(
 ) -> None:
     """A wrong one is asked for again, an empty one is the default; without any it ends."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("a\n7\n\ny\n"))
-    prompts = _Prompts()
+    prompts = Prompts()
     assert "7" == prompts.ask("number", "5", lambda text: str(int(text)))
     assert "5" == prompts.ask("number", "5", lambda text: str(int(text)))
     assert prompts.confirm("really")

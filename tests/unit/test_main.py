@@ -22,8 +22,9 @@ from report.stored import stored
 
 from udpbench.__main__ import main
 from udpbench.analysis.doctor import Readiness
-from udpbench.commands.command_line import _read_back, _try_report
 from udpbench.commands.selftest import THIS_MACHINE
+from udpbench.commands.verbs.output import try_report
+from udpbench.commands.verbs.run import _read_back
 from udpbench.control import agents
 from udpbench.control.deployment import deploy as deployment
 from udpbench.control.deployment import deployer
@@ -651,7 +652,7 @@ def test_a_report_that_cannot_be_written_takes_no_answer_away(
     """The run's own code stays, and is 3 where it was 0; the file is named."""
     (tmp_path / "run" / "report.pdf").mkdir(parents=True)
     kept = read_run(stored(tmp_path / "run", [record()]).folder)
-    assert [3, 4] == [_try_report(kept, code) for code in (0, 4)]
+    assert [3, 4] == [try_report(kept, code) for code in (0, 4)]
     assert f"no report: {tmp_path}/run/report.pdf: Is a directory; " in capsys.readouterr().err
 
 

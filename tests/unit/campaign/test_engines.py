@@ -15,7 +15,7 @@ from udpbench.__main__ import run_command_line
 from udpbench.campaign import engines
 from udpbench.campaign.conduct import News
 from udpbench.campaign.engines import open_engine, scheduler_address
-from udpbench.commands.command_line import spread
+from udpbench.commands.verbs.campaign import spread
 from udpbench.errors import InputError
 from udpbench.store import dataset
 

@@ -1,0 +1,126 @@
+"""What verbs print, and which run they read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, TextIO
+
+from udpbench.errors import UdpbenchError, in_words
+from udpbench.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from udpbench.records import Run
+
+
+RESULTS = Path("results")
+"""The folder of run folders, in the working directory."""
+
+
+def try_report(stored: Run, code: int) -> int:
+    """Write the report of a run; return its exit code, or 3 in place of 0 if that failed."""
+    try:
+        write_report([stored], stored.folder)
+    except OSError as error:
+        say(f"no report: {in_words(error)}", sys.stderr)
+        return code or UdpbenchError.exit_code
+    return code
+
+
+def read_stored(folder: Path | None) -> Run:
+    """Return a stored run; the last one if no folder is named."""
+    from udpbench.records import last_run, read_run
+
+    return read_run(folder if folder is not None else last_run(RESULTS))
+
+
+def say(line: object, out: TextIO | None = None) -> None:
+    """Print a line, in which nothing is obeyed by a terminal."""
+    print(printable(str(line)), file=out)
+
+
+def print_run(stored: Run, everything: bool) -> None:
+    """Print every chapter of a run, headed by how it ended unless it ended well."""
+    from udpbench.report.summary import ended
+
+    console = open_console()
+    for line in (*map(str, stored.findings), *ended(stored)):
+        console.print(line)
+    print_chapters(stored, everything)
+
+
+def print_remaining(stored: Run) -> None:
+    """Print how to resume a run that has trials left, if it has any."""
+    from udpbench.commands.resume import why_not_resumed
+    from udpbench.control.schedule import remaining_count
+
+    left = remaining_count(stored.header.experiments, stored.header.seed, stored.records)
+    if left and not stored.header.watched:
+        trials = "1 trial that failed or is" if left == 1 else f"{left} trials that failed or are"
+        why_not = why_not_resumed(stored)
+        if why_not:
+            say(f"--resume alone does not run the {trials} missing: {why_not}")
+        else:
+            command = f"udpbench {stored.header.verb} --resume {quote(str(stored.folder))}"
+            say(f"to run the {trials} missing: {command}")
+
+
+def print_chapters(stored: Run, everything: bool) -> None:
+    """Print every chapter of a run."""
+    from udpbench.judged_run import chapters_of
+    from udpbench.report.tables import print_chapter
+
+    console = open_console()
+    for chapter in chapters_of(stored):
+        print_chapter(console, chapter, everything)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Ignore a closed pipe: the exit code stays that of the verb."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # A flush at exit would only fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def write_report(
+    stored: Sequence[Run],
+    folder: Path,
+    formats: Sequence[str] | None = None,
+    named: bool = True,
+) -> None:
+    """Write reports of runs, and print where they are."""
+    from udpbench.report.document import DOCUMENTS, write
+
+    pages = []
+    for path in write(stored, folder, DOCUMENTS if formats is None else formats, named):
+        if path.suffix == ".png":
+            pages.append(path)
+        else:
+            say(f"report: {path}")
+    if pages:
+        say(f"report: {pages[0]}" + (f" to {pages[-1].name}" if len(pages) > 1 else ""))
+
+
+def open_console() -> Console:
+    """Return what prints tables."""
+    from udpbench.report.terminal import Terminal
+
+    return Terminal()
+
+
+def own_version() -> str:
+    """Return udpbench's own version."""
+    from importlib.metadata import version
+
+    return version("udpbench")

@@ -1,0 +1,50 @@
+"""The verb ``report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from udpbench.commands.verbs.output import read_stored, say, write_report
+from udpbench.commands.verbs.reach import real_path
+from udpbench.errors import InputError, Problem
+
+
+def report(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="run folders (default: the last run), or a store"),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="html, pdf, png, csv, parquet; comma-separated")
+    ] = "html,pdf,png",
+    out: Annotated[
+        Path | None, typer.Option(help="folder to write to (default: the run's)")
+    ] = None,
+) -> None:
+    """Write the report of stored runs, or their data as files; for a store, its campaign's."""
+    if len(runs or ()) == 1 and _report_store((runs or [""])[0], out):
+        return
+    folders = {real_path(folder): Path(folder) for folder in runs or ()}.values()
+    stored = [read_stored(folder) for folder in folders or (None,)]
+    if out is None and len(stored) > 1:
+        raise InputError([Problem("missing", "--out", None, f"one folder for {len(stored)} runs")])
+    folder = out if out is not None else stored[0].folder
+    write_report(stored, folder, form.split(","), named=out is not None)
+
+
+def _report_store(path: str, out: Path | None) -> bool:
+    """Write the page of a store; return whether the path was a store."""
+    from udpbench.store.dataset import is_store
+
+    if not is_store(path):
+        return False
+    from udpbench.report.campaign.campaign_page import write_campaign
+
+    if out is None and "://" in path:
+        raise InputError([Problem("missing", "--out", None, "a folder for the page")])
+    page = write_campaign(path, out if out is not None else Path(path), out is not None)
+    say(f"report: {page}")
+    return True

@@ -1,0 +1,287 @@
+"""The verb ``run``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from udpbench.commands.verbs.compare import print_comparisons, read_side
+from udpbench.commands.verbs.options import (
+    LAB_HELP,
+    NAMES_HELP,
+    AllowRead,
+    Everything,
+    NoDeploy,
+    Sets,
+    Trust,
+    Wheels,
+)
+from udpbench.commands.verbs.output import (
+    RESULTS,
+    open_console,
+    own_version,
+    print_chapters,
+    print_remaining,
+    print_run,
+    reader_may_leave,
+    say,
+    try_report,
+)
+from udpbench.commands.verbs.reach import parse_lease, reach_hosts, real_path
+from udpbench.errors import InputError, Problem, RecordError, worst
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from udpbench.commands.resume import ResumedRun, ResumeOptions
+    from udpbench.control.run import Outcome, RunOptions
+    from udpbench.model import Experiment, Lab, TrialRecord
+    from udpbench.records import Run, RunHeader, RunWriter
+
+
+def run(
+    names: Annotated[list[str] | None, typer.Argument(metavar="X...", help=NAMES_HELP)] = None,
+    lab: Annotated[str | None, typer.Option("--lab", help=f"{LAB_HELP}  [default: local]")] = None,
+    out: Annotated[Path | None, typer.Option(help="run folder to create")] = None,
+    sets: Sets = None,
+    lease: Annotated[
+        str, typer.Option(help="hosts restore themselves after this long without contact")
+    ] = "10s",
+    seed: Annotated[int | None, typer.Option(help="seed for the trial order")] = None,
+    keep_logs: Annotated[
+        bool, typer.Option("--keep-logs", help="keep the files of receive.log on the hosts")
+    ] = False,
+    report: Annotated[bool, typer.Option(help="write the report (takes seconds)")] = True,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", help="print only the result, and which run is waited for"),
+    ] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="fail if another run uses a host")
+    ] = False,
+    share: Annotated[
+        bool, typer.Option("--share", help="run alongside other runs; every trial gets a finding")
+    ] = False,
+    everything: Everything = False,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="resume the run in this folder")
+    ] = None,
+    trust: Trust = False,
+    same: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POINT",
+            help="compare one point with itself: how small a difference shows here?",
+        ),
+    ] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN", help="compare with this stored run at the end; repeatable"),
+    ] = None,
+    allow_read: AllowRead = None,
+    no_deploy: NoDeploy = False,
+    wheels: Wheels = None,
+) -> None:
+    """Run experiments; print results and ledger, write the report."""
+    lease_ns = parse_lease(lease)
+    from udpbench.commands.resume import ResumeOptions
+    from udpbench.definition.same_point import against_itself
+    from udpbench.judged_run import code_of_run
+    from udpbench.records import RunWriter, new_folder, new_header
+
+    base = read_side(against)
+    if resume is not None:
+        given = ResumeOptions(names or (), lab, sets or (), seed, allow_read or (), trust)
+        resumed = resume_run(resume, out, given)
+        if resumed.complete:
+            resumed.writer.close()
+            with reader_may_leave():
+                print_run(resumed.run, everything)
+            raise typer.Exit(_compared(resumed.run, base, code_of_run(resumed.run)))
+        resumed.begin_session(typed_command())
+        header, records = resumed.run.header, resumed.run.records
+        chosen_lab, writer = resumed.lab, resumed.writer
+    else:
+        if not names:
+            step = "name an experiment, or resume a run with --resume"
+            raise InputError([Problem("missing", "X...", None, "at least one", step)])
+        experiments, chosen_lab = load_definitions(names, lab or "local", sets, allow_read)
+        refuse_trust(trust)
+        experiments = against_itself(experiments, same)
+        _refuse_base(base, experiments, chosen_lab)
+        header = new_header(experiments, chosen_lab, typed_command(), sets or (), seed, same)
+        records = ()
+        writer = RunWriter.create(out or new_folder(RESULTS, experiments[0].name), header)
+    from udpbench.control.lab_lock import Terms
+    from udpbench.control.run import RunOptions
+    from udpbench.proven_kernels import kept
+
+    step = "omit --no-wait to wait for it" + ("" if share else ", or run alongside it with --share")
+    terms = Terms("shared" if share else "alone", 0 if no_wait else None, step)
+    options = RunOptions(header.seed, lease_ns, keep_logs, terms, kept)
+    begun = header, records, chosen_lab, writer
+    stored, outcome = run_on_lab(begun, options, quiet, no_deploy, wheels)
+    code = finish_run(stored, chosen_lab, outcome, report, everything)
+    raise typer.Exit(_compared(stored, base, code))
+
+
+def run_on_lab(
+    begun: tuple[RunHeader, Sequence[TrialRecord], Lab, RunWriter],
+    options: RunOptions,
+    quiet: bool,
+    no_deploy: bool,
+    wheels: Path | None,
+) -> tuple[Run, Outcome]:
+    """Run the remaining trials of a run with a live view; return the run as stored."""
+    from udpbench.campaign.reservation import reserved
+    from udpbench.control.lab_lock import Surroundings
+    from udpbench.control.run import run as run_trials
+    from udpbench.control.schedule import remaining
+    from udpbench.model import Progress
+    from udpbench.report.live import live_view
+
+    header, records, lab, writer = begun
+    trials = remaining(header.experiments, header.seed, records)
+    with live_view(sys.stdout, trials, quiet) as tell:
+
+        def say(host: str, text: str) -> None:
+            tell(Progress("host", f"{host}: {text}"))
+
+        around = Surroundings(reach_hosts(lab, no_deploy, wheels, say))
+        with reserved(lab, tell, around.interrupt, around.clock):
+            outcome = run_trials(
+                header.experiments, lab, writer, tell, options, around, stored=records
+            )
+    return _read_back(writer.folder, outcome), outcome
+
+
+def typed_command() -> tuple[str, ...]:
+    """Return the command as it was typed."""
+    return ("udpbench", *sys.argv[1:])
+
+
+def resume_run(folder: Path, out: Path | None, options: ResumeOptions) -> ResumedRun:
+    """Return the run to resume, after printing how much of it is stored."""
+    from udpbench.commands.resume import reopen_run
+
+    if out is not None and real_path(out) != real_path(folder):
+        what = "a run is resumed in its own folder"
+        raise InputError([Problem(what, "--out", str(out), f"{folder}", "omit --out")])
+    resumed = reopen_run(folder, options)
+    for line in (*resumed.notes, resumed.summary(own_version())):
+        say(line)
+    return resumed
+
+
+def _read_back(folder: Path, outcome: Outcome) -> Run:
+    """Return the run that has just ended; if its folder is gone, print why and exit.
+
+    An unrestored host is more serious, and is printed first.
+    """
+    from udpbench.records import read_run
+
+    try:
+        return read_run(folder)
+    except RecordError:
+        if outcome.error is None and not outcome.restore_errors:
+            raise
+        for line in _error_lines(outcome):
+            say(line, sys.stderr)
+        raise typer.Exit(outcome.exit_code) from None
+
+
+def _error_lines(outcome: Outcome) -> list[str]:
+    """Return the errors of a run whose folder does not hold them, the most serious first."""
+    ended = [str(outcome.error)] if outcome.error is not None else []
+    return [*(f"not restored: {error}" for error in outcome.restore_errors), *ended]
+
+
+def finish_run(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything: bool) -> int:
+    """Print the result of a run that has just ended, and return its exit code."""
+    from udpbench.judged_run import code_of_run
+    from udpbench.report.selftest import untried
+    from udpbench.report.summary import ended
+
+    code = code_of_run(stored, outcome.exit_code)
+    with reader_may_leave():
+        print_chapters(stored, everything)
+        _print_worst(stored, lab)
+    for line in ended(stored) if stored.ending is not None else _error_lines(outcome):
+        say(line, sys.stderr)
+    with reader_may_leave():
+        if stored.records and report:
+            code = try_report(stored, code)
+        say(f"run folder: {stored.folder}")
+        print_remaining(stored)
+        if (hint := untried(stored.records, quote(lab.path))) is not None:
+            say(hint)
+    return code
+
+
+def _refuse_base(base: Sequence[Run], experiments: Sequence[Experiment], lab: Lab) -> None:
+    """Raise InputError if a run, before it begins, could not be compared with its base."""
+    from udpbench.commands.compare import Choice, refusals
+
+    problems = [
+        problem for each in base for problem in refusals(each, experiments, lab.built_in, Choice())
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _compared(stored: Run, base: Sequence[Run], code: int) -> int:
+    """Print the comparison of a run with its base, if it has one; return the exit code of both."""
+    from udpbench.commands.compare import Choice, compare_runs
+
+    if not base or not stored.records:
+        return code
+    comparison = compare_runs(base, [stored], Choice())
+    with reader_may_leave():
+        print_comparisons(comparison)
+    return worst([code, comparison.exit_code])
+
+
+def _print_worst(stored: Run, lab: Lab) -> None:
+    """Print the most serious readiness findings about the run's hosts."""
+    from shlex import quote
+
+    from udpbench.analysis.doctor import worst
+    from udpbench.report.doctor import print_worst
+    from udpbench.report.summary import hosts_of
+
+    command = "udpbench doctor" if lab.built_in else f"udpbench doctor --lab {quote(lab.path)}"
+    print_worst(open_console(), worst(hosts_of(stored.records).values(), lab), command)
+
+
+def refuse_trust(trust: bool) -> None:
+    """Raise InputError for --trust without --resume."""
+    if trust:
+        raise InputError([Problem("needs --resume", "--trust", next_step="omit it")])
+
+
+def load_definitions(
+    names: list[str], lab: str, sets: list[str] | None, allow_read: list[Path] | None = None
+) -> tuple[list[Experiment], Lab]:
+    """Return experiments and lab; raises InputError with the problems of both."""
+    from udpbench.definition.lab_rules import refuse_together
+    from udpbench.definition.load import load_experiments, load_lab
+
+    problems: list[Problem] = []
+    experiments: list[Experiment] = []
+    loaded = None
+    try:
+        experiments = load_experiments(names, sets or (), allow_read or ())
+    except InputError as error:
+        problems += error.problems
+    try:
+        loaded = load_lab(lab)
+    except InputError as error:
+        problems += error.problems
+    if problems or loaded is None:
+        raise InputError(problems)
+    refuse_together(experiments, loaded)
+    return experiments, loaded
