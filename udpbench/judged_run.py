@@ -6,7 +6,7 @@ Terminal, JSON, pages, pytest, store and the exit code take all of it from here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -62,6 +62,16 @@ def chapters_of(run: Run) -> tuple[Chapter, ...]:
     if run not in _JUDGED:
         _JUDGED[run] = judged(run.header.experiments, run.records)
     return _JUDGED[run]
+
+
+def results_of(run: Run) -> Callable[[TrialRecord], Result]:
+    """Return what returns the result of a run's own record, which is not judged again."""
+    results = {
+        id(record): result
+        for chapter in chapters_of(run)
+        for record, result in zip(chapter.records, chapter.trials, strict=True)
+    }
+    return lambda record: results[id(record)]
 
 
 def judged(

@@ -11,7 +11,7 @@ from report.stored import COMPLETE, stored
 
 from udpbench import judged_run
 from udpbench.analysis.judge import judge
-from udpbench.judged_run import chapters_of, code_of_run
+from udpbench.judged_run import chapters_of, code_of_run, results_of
 from udpbench.report.document import write
 from udpbench.report.json_output import as_json
 
@@ -29,5 +29,6 @@ def test_each_record_is_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert chapters_of(run) is chapters_of(run)
     assert 0 == code_of_run(run)
     assert as_json(run)["trials"]
+    assert judgements == [record for record in run.records if results_of(run)(record)]
     assert list(write([run], tmp_path / "out", ["html"]))
     assert 1 == len(judgements)

@@ -7,7 +7,7 @@ results; other experiments ignore results.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -150,15 +150,21 @@ def remaining(
 
 
 def remaining_count(
-    experiments: Sequence[Experiment], seed: int, records: Iterable[TrialRecord]
+    experiments: Sequence[Experiment],
+    seed: int,
+    records: Iterable[TrialRecord],
+    result_of: Callable[[TrialRecord], Result] = judge,
 ) -> int:
     """Return how many trials have no lasting record, without keeping them."""
-    planned = _planned(experiments, seed, lasting(records, experiments))
+    planned = _planned(experiments, seed, lasting(records, experiments), result_of)
     return sum(record is None for _, record in planned)
 
 
 def _planned(
-    experiments: Sequence[Experiment], seed: int, known: Mapping[str, TrialRecord]
+    experiments: Sequence[Experiment],
+    seed: int,
+    known: Mapping[str, TrialRecord],
+    result_of: Callable[[TrialRecord], Result] = judge,
 ) -> Iterable[tuple[Trial, TrialRecord | None]]:
     """Yield each trial with its record, None if there is none."""
     for experiment in experiments:
@@ -167,7 +173,7 @@ def _planned(
         while (trial := next_trial(schedule, result)) is not None:
             record = stored_as(known, trial)
             # Only comparisons, searches and tunes use results, and to judge takes time.
-            result = judge(record) if record is not None and uses else None
+            result = result_of(record) if record is not None and uses else None
             yield trial, record
 
 

@@ -60,8 +60,11 @@ def print_remaining(stored: Run) -> None:
     """Print how to resume a run that has trials left, if it has any."""
     from udpbench.commands.resume import why_not_resumed
     from udpbench.control.schedule import remaining_count
+    from udpbench.judged_run import results_of
 
-    left = remaining_count(stored.header.experiments, stored.header.seed, stored.records)
+    left = remaining_count(
+        stored.header.experiments, stored.header.seed, stored.records, results_of(stored)
+    )
     if left and not stored.header.watched:
         trials = "1 trial that failed or is" if left == 1 else f"{left} trials that failed or are"
         why_not = why_not_resumed(stored)
