@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from golden import Golden
 
 import udpbench
 from udpbench.protocol import AGENT_LEAVES
@@ -350,13 +350,32 @@ def test_leaves_and_agent_parse_as_python_3_9(module: str) -> None:
     ast.parse(source(module).read_text(), feature_version=(3, 9))
 
 
-def test_the_map_names_every_module_and_no_other() -> None:
-    """docs/design.md lists the files of each room as they are."""
-    text = DESIGN.read_text()
-    start, end = text.index("**The files of each room.**"), text.index("- `native/`")
-    named = set(re.findall(r"`(\w+)`", text[start:end]))
-    there = {path.stem for path in PACKAGE.rglob("*.py")} - {"__init__"}
-    assert there == named
+def rooms_and_files() -> str:
+    """Return the page of all files: of each room its modules, with their docstrings' sentence."""
+    rooms: dict[str, list[str]] = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        if file.stem != "__init__":
+            room = file.parent.relative_to(PACKAGE.parent).as_posix()
+            sentence = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+            rooms.setdefault(room, []).append(
+                f"| `{file.stem}` | {sentence.replace('|', chr(92) + '|')} |"
+            )
+    parts = (
+        f"## {room}\n\n| file | is |\n|---|---|\n" + "\n".join(rows) for room, rows in rooms.items()
+    )
+    return (
+        "# The files of each room\n\nWritten from their docstrings by `python3 noxfile.py messages`.\n\n"
+        + "\n\n".join(parts)
+        + "\n"
+    )
+
+
+def test_the_list_of_files_is_that_of_their_docstrings(golden: Golden) -> None:
+    """docs/files.md has every module of every room, in its own words."""
+    page = DESIGN.with_name("files.md")
+    if golden.rewriting:
+        page.write_text(rooms_and_files())
+    assert page.read_text() == rooms_and_files()
 
 
 def twice(names: list[str]) -> set[str]:
