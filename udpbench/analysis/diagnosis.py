@@ -461,10 +461,11 @@ def _taken(
 ) -> Iterator[Bottleneck]:
     """Find who took a tenth of a CPU or more; ``robbed``: at most so much of it mattered."""
     if cpu.others >= TAKEN:
-        group = CpuGroup(cpu.machine, frozenset({cpu.cpu or 0}))
+        group = CpuGroup(cpu.machine, case.cpus_of(cpu))
         used_ns = int(cpu.others * case.readings.deltas[cpu.machine].elapsed_ns)
         user = main_user(case.readings, group, "other", used_ns)
-        what = f"other programs took {_percent(min(cpu.others, robbed))} of {cpu.name}"
+        whose = cpu.name if cpu.cpu is not None else "the machine's CPUs"
+        what = f"other programs took {_percent(min(cpu.others, robbed))} of {whose}"
         sure = certainty if cpu.others >= MUCH else LIKELY
         what += f" ({user})" if user else ""
         yield _bottleneck(case, "others_cpu", sure, what, remedy="busy", numbers=cpu.shares)

@@ -513,8 +513,9 @@ class Evidence:
         spent_by = time_of(threads, stood_ns / load_ns / len(own))
         stopped = spent_by.stopped
         call, asleep, waiting, count = "", None, None, 1
+        emptied = self._was_emptied(own)
         if plain:
-            running = self._busy_share(cpu, own)
+            running = self._busy_share(cpu, own, emptied is False)
             runnable_ns = [s.counts["runnable_ns"] for s in own if "runnable_ns" in s.counts]
             runnable = min(sum(runnable_ns) / load_ns / len(own), 1.0) if runnable_ns else None
             beside = runnable if runnable is not None else self._beside(cpu)
@@ -541,21 +542,27 @@ class Evidence:
             # With packets in its queue all the time it did not wait for one.
             beside = runnable if runnable is not None else self._beside(cpu)
             waiting, asleep = 0.0, max(1 - running - beside - stopped, 0.0)
-        emptied = self._was_emptied(own) or len(pauses) > 1
         return ReaderTime(
             *(tuple(own), cpu, running, stopped, asleep, waiting, runnable, read, dropped),
             threads=count,
             call=call,
-            emptied=emptied,
+            emptied=emptied is True or len(pauses) > 1,
+            always_full=emptied is False,
         )
 
-    def _busy_share(self, cpu: LoadedCpu | None, own: Sequence[WorkerStats]) -> float:
-        """Return in which share of the time readers of ours ran for datagrams, not for none."""
+    def _busy_share(
+        self, cpu: LoadedCpu | None, own: Sequence[WorkerStats], always_full: bool
+    ) -> float:
+        """Return in which share of the time readers of ours ran for datagrams, not for none.
+
+        With a queue that is never empty, a call that returns nothing (io_uring) was for some.
+        """
         load_ns = max(self.load_ns, 1)
         spent_ns = sum(s.counts.get(n, 0) for s in own for n in ("user_ns", "system_ns"))
         count = 1 if cpu is not None and cpu.cpu is not None else len(own)
         running = min(spent_ns / load_ns / count, 1.0)
-        if self.readings.record.trial.receive.wait.split()[0] not in SLEEPLESS:
+        sleepless = self.readings.record.trial.receive.wait.split()[0] in SLEEPLESS
+        if always_full or not sleepless:
             return running
         calls, empty = (
             sum(stats.counts.get(name, 0) for stats in own)
@@ -587,17 +594,23 @@ class Evidence:
             most = max(most, [run for run in runs if run], key=len)
         return most
 
-    def _was_emptied(self, own: Sequence[WorkerStats]) -> bool:
-        """Return whether the queue of readers was nearly empty after it had overflowed."""
+    def _was_emptied(self, own: Sequence[WorkerStats]) -> bool | None:
+        """Return whether the queue of readers was nearly empty after it had overflowed.
+
+        None if nobody looked at it often enough.
+        """
+        looks = 0
         for stats in own:
             series = series_of(self.readings).get(stats.worker, ())
             held = [(s.counts.get("dropped_packets", 0), s.counts["queued_bytes"]) for s in series
                     if "queued_bytes" in s.counts]  # fmt: skip
             most = max((queued for _, queued in held), default=0)
             ends = max((dropped for dropped, _ in held), default=0)
-            if any(0 < dropped < ends and queued < EMPTIED * most for dropped, queued in held):
+            after = [queued for dropped, queued in held if 0 < dropped < ends]
+            if any(queued < EMPTIED * most for queued in after):
                 return True
-        return False
+            looks += len(after)
+        return False if looks >= LEAST_INTERVALS else None
 
     def _of(self, role: Role) -> LoadedCpu | None:
         return _fullest(cpu for cpu, _ in self._loaded(role))
@@ -613,6 +626,18 @@ class Evidence:
         return [
             (self._cpu(role, *place[:2], own), own) for place, own in (dropped or groups).items()
         ]
+
+    def cpus_of(self, cpu: LoadedCpu) -> frozenset[int]:
+        """Return a CPU as a set; all of the machine of a thread that is not pinned."""
+        return self._cpus_of(cpu.machine) if cpu.cpu is None else frozenset({cpu.cpu})
+
+    def _cpus_of(self, machine: str) -> frozenset[int]:
+        """Return the CPUs of a machine's hosts."""
+        facts = self.readings.record.facts
+        hosts = (
+            known for name, known in facts.items() if self.readings.machine_of(name) == machine
+        )
+        return frozenset(cpu for known in hosts for cpu in known.cpus)
 
     def _drops(self, workers: Iterable[WorkerStats]) -> int | None:
         """Return what the workers' sockets dropped; None if that is not counted."""
@@ -646,6 +671,11 @@ class Evidence:
         plain = LoadedCpu(role, machine, cpu, busy, user, system, tuple(workers))
         delta = readings.deltas.get(machine)
         times = delta.numbered("cpu").get(cpu, {}) if delta is not None and cpu is not None else {}
+        if cpu is None and delta is not None:
+            group = CpuGroup(machine, self._cpus_of(machine))
+            use = cpu_use(readings, group) if group.cpus else None
+            others = use.others_ns / use.elapsed_ns if use is not None else 0.0
+            plain = replace(plain, others=min(others, 1.0))
         if cpu is None or delta is None or not any(times.values()):
             return plain if any("user_ns" in stats.counts for stats in workers) else None
         beside_ns = max(delta.elapsed_ns - load_ns, 0)
@@ -699,6 +729,8 @@ class ReaderTime:
     """The system call in which it sleeps most, other than for datagrams if it does."""
     emptied: bool = False
     """Its sockets' queue was nearly empty at some moment after packets were lost."""
+    always_full: bool = False
+    """It never was, as often as anybody looked."""
 
     @property
     def receiving(self) -> float:
@@ -715,7 +747,7 @@ class ReaderTime:
         # A NAPI thread on the same CPU makes it wait, too.
         beside = cpu.napi if cpu is not None and cpu.cpu is not None else 0.0
         waited = max(self.runnable - beside, 0.0)
-        return min(waited, taken) if cpu is not None and cpu.cpu is not None else waited
+        return min(waited, taken) if cpu is not None else waited
 
     @property
     def throttled(self) -> float:
@@ -746,7 +778,8 @@ class ReaderTime:
             # Without a datagram that it read nothing says how fast it would be.
             unknown = "" if lasting and read else "buffer" if read else "stopped"
             return {**out, unknown: lost} if unknown else out
-        used_up = lasting and (self.waiting is None or self.waiting < SPARE)
+        has_time = self.waiting is not None and self.waiting >= SPARE and not self.always_full
+        used_up = lasting and not has_time
         per_time, left = read / self.running, lost
         if used_up:
             most = per_time * max(1 - self.receiving, 0.0)
@@ -763,6 +796,8 @@ class ReaderTime:
         elif any(out.values()):
             # All of its time is known to be used: what is left are errors of the shares.
             out[max(out, key=lambda name: out[name])] += left
+        else:
+            out["capacity"] = left
         return out
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from analysis.test_diagnosis import changed
+from udpbench.analysis.evidence import LoadedCpu, ReaderTime
 from udpbench.analysis.judge import judge
 from udpbench.model import SECOND_NS, Sample, ThreadUse, TrialRecord
 
@@ -244,3 +245,22 @@ def test_work_for_which_no_cpu_suffices() -> None:
     limits = judge(recorded(Life(40, 1600, 0))).diagnosis
     assert ("reader_work", "certain") == (limits[0].name, limits[0].certainty)
     assert "small_buffer" not in {each.name for each in limits}
+
+
+def test_a_queue_that_was_never_empty_refutes_a_burst() -> None:
+    """Also of a reader most of whose calls return nothing, as with io_uring."""
+    idle = ReaderTime((), None, 0.3, 0.0, 0.0, 0.7, 0.0, 100, 300)
+    assert idle.shares_out(True)["buffer"] == 300
+    full = replace(idle, always_full=True)
+    assert (0, 300) == (full.shares_out(True)["buffer"], full.shares_out(True)["capacity"])
+    assert full.shares_out(False)["buffer"] == 300
+
+
+def test_what_an_unpinned_reader_waited_for_is_others_only_as_far_as_they_ran() -> None:
+    """The rest is the load's own: the sender and the queue have the CPUs, too."""
+    waiting = ReaderTime((), None, 0.6, 0.0, 0.0, 0.0, 0.4, 100, 50)
+    thread = LoadedCpu("receiver", "machine", None, 0.6, 0.6, 0.0)
+    alone = replace(waiting, cpu=thread)
+    assert (0, 50) == (alone.robbed, alone.shares_out(True)["capacity"])
+    assert 0.3 == replace(waiting, cpu=replace(thread, others=0.3)).robbed
+    assert 0.4 == waiting.robbed
