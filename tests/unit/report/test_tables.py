@@ -31,7 +31,7 @@ from analysis.test_shared_hosts import Mixture
 from rich.table import Table
 
 from report.stored import ODD, printed, swept
-from report.test_story import AT_ONCE
+from report.test_summary import AT_ONCE
 from udpbench.analysis.checks import clock_checks
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.control.phase import path_plan
