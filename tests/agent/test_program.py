@@ -133,8 +133,8 @@ def family(pool: Pool) -> set[int]:
 
 def programs(pool: Pool) -> frozenset[int]:
     """Return those of its processes that are the user's."""
-    assert pool._receiver is not None
-    return pool._receiver.programs()
+    assert pool._group is not None
+    return pool._group.programs()
 
 
 def test_a_program_is_bound_once_it_is_prepared(pool: Pool, port: int) -> None:

@@ -17,14 +17,15 @@ import pytest
 from golden import Golden
 from waiting import wait_for_loopback
 
-from udpbench.agent.host import socket_options, socket_owners
+from udpbench.agent.host import socket_options
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.bpf.instructions import EXIT, SET, op
 from udpbench.agent.host.capabilities import try_capabilities
 from udpbench.agent.host.facts import gso_segments
-from udpbench.agent.host.socket_owners import any_filtered, holders_in_words, port_inodes
+from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
 from udpbench.agent.host.system import Host
-from udpbench.agent.workers import sockets
+from udpbench.agent.workers import filters, sockets
+from udpbench.agent.workers.filters import any_filtered
 from udpbench.model import Answers, FlowSpec, Receive, Send, Traffic
 
 SOCKET_FILTER, SO_ATTACH_BPF = 1, 50  # enum bpf_prog_type, asm-generic/socket.h
@@ -381,12 +382,12 @@ def test_a_filter_that_cannot_be_asked_for_is_not_known(
     assert None is any_filtered(Host(), [], known)
     for call in ("SYS_PIDFD_OPEN", "SYS_PIDFD_GETFD"):
         with monkeypatch.context() as patch:
-            patch.setattr(socket_owners, call, 10**6)
+            patch.setattr(filters, call, 10**6)
             assert None is any_filtered(Host(), own, known)
     reused = with_filter(receiving(keep), "classic").fileno()
-    assert None is socket_owners._filtered(own[0], reused, known[0])
+    assert None is filters._filtered(own[0], reused, known[0])
     classes = {"/proc/self/cgroup": "5:net_cls:/a", f"/proc/{own[0]}/cgroup": "5:net_cls:/b"}
-    monkeypatch.setattr(socket_owners, "read", lambda _, path: classes[path])
+    monkeypatch.setattr(filters, "read", lambda _, path: classes[path])
     assert None is any_filtered(Host(), own, known)
 
 
@@ -397,8 +398,8 @@ def test_who_copies_a_descriptor_may_hang_for_ever(
     """It holds nothing of the agent's, whose end others wait for, and is given up after a while."""
     sock = receiving(keep)
     read_end, write_end = os.pipe()
-    monkeypatch.setattr(socket_owners, "_any_filtered", lambda *_: signal.pause())
-    monkeypatch.setattr(socket_owners, "COPY_S", 0.1)
+    monkeypatch.setattr(filters, "_any_filtered", lambda *_: signal.pause())
+    monkeypatch.setattr(filters, "COPY_S", 0.1)
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
     assert None is any_filtered(Host(), [os.getpid()], [socket_options.inode(sock)])

@@ -237,7 +237,7 @@ def test_a_worker_that_dies_under_a_start_is_a_failure(pool: Pool, port: int) ->
     os.kill(shared_parent, signal.SIGSTOP)
     os.kill(prepared[0].pid, signal.SIGKILL)
     until("gone", lambda: gone(prepared[0].pid))
-    pool._receiver._order(phase())  # type: ignore[union-attr]
+    pool._group._order(phase())  # type: ignore[union-attr]
     os.kill(shared_parent, signal.SIGCONT)
     until("failed", lambda: pool.sample(0).state == "failed")
     error = pool.sample(0).error

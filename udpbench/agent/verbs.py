@@ -16,6 +16,7 @@ from udpbench.agent.arp import ArpListener, send_arp
 from udpbench.agent.counters.snapshot import bridge_ports, snapshot
 from udpbench.agent.host.changes import Changes
 from udpbench.agent.host.doctor import inspect_host
+from udpbench.agent.host.environment import socket_memory
 from udpbench.agent.host.facts import facts
 from udpbench.agent.host.processes import Processes, interface_threads, lineage
 from udpbench.agent.host.system import Host
@@ -41,6 +42,7 @@ from udpbench.agent.workers.pool import Pool
 from udpbench.errors import RestoreError, SettingRefused, Unseen
 from udpbench.model import (
     DAY_NS,
+    SOCKET_MEMORY,
     Change,
     Edge,
     Facts,
@@ -101,7 +103,10 @@ class Verbs:
 
     def facts(self, interface: str) -> Facts:
         """Return the host's current facts."""
-        return facts(self._host, self.name, interface, self._capabilities, taken=self.taken)
+        known = facts(self._host, self.name, interface, self._capabilities, taken=self.taken)
+        limit = socket_memory(self._host)  # with a cgroup's name, which no recording may hold
+        environment = {**known.environment, **({SOCKET_MEMORY: limit} if limit else {})}
+        return replace(known, environment=environment)
 
     def interfaces(self) -> Interfaces:
         """Return the host's current interfaces."""

@@ -12,7 +12,7 @@ from udpbench.agent.host.control_path import control_interface
 from udpbench.agent.host.files import cpuinfo_value, names, read
 from udpbench.agent.host.interrupts import is_irqbalance_running
 from udpbench.agent.host.reading import ReadingHost as Host
-from udpbench.model import GENERIC_XDP, KERNEL_BUILD, NOTHING_ATTACHED, SOCKET_MEMORY
+from udpbench.model import GENERIC_XDP, KERNEL_BUILD, NOTHING_ATTACHED
 
 CPU = "/sys/devices/system/cpu"
 CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -60,7 +60,6 @@ def _machine(host: Host, cpuinfo: str) -> dict[str, Optional[str]]:
         "system": _system(host),
         KERNEL_BUILD: host.kernel()[1],
         "control_interface": control_interface(host),
-        SOCKET_MEMORY: socket_memory(host),
         **{name: sysctl(host, name) for name in SYSCTLS},
     }
 

@@ -14,10 +14,10 @@ from typing import Any, Optional, Protocol, TypeVar, cast
 
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.files import read
-from udpbench.agent.host.socket_owners import any_filtered
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_diag import MOST_PORTS, SocketList
 from udpbench.agent.host.udp_sockets import udp_sockets
+from udpbench.agent.workers.filters import any_filtered
 from udpbench.errors import WorkerFailed
 from udpbench.model import FlowStats, Receive, WorkerSpec
 from udpbench.protocol import Prepared, WorkersState
