@@ -520,6 +520,8 @@ class Evidence:
             runnable = min(sum(runnable_ns) / load_ns / len(own), 1.0) if runnable_ns else None
             beside = runnable if runnable is not None else self._beside(cpu)
             waiting, asleep = max(1 - running - beside - stopped, 0.0), 0.0
+            if cpu is not None and cpu.cpu is not None and self._naps:
+                waiting = min(waiting, 1 - cpu.busy)  # asleep, it leaves its CPU idle
         elif threads:
             count, running, runnable = len(threads), spent_by.running, spent_by.runnable
             asleep, waiting, call = spent_by.asleep, spent_by.waiting, spent_by.call
@@ -549,6 +551,11 @@ class Evidence:
             emptied=emptied is True or len(pauses) > 1,
             always_full=emptied is False,
         )
+
+    @property
+    def _naps(self) -> bool:
+        """Whether readers sleep for a time where they have nothing to read."""
+        return self.readings.record.trial.receive.wait.startswith("nap")
 
     def _busy_share(
         self, cpu: LoadedCpu | None, own: Sequence[WorkerStats], always_full: bool

@@ -585,3 +585,11 @@ def test_every_remedy_is_that_of_something() -> None:
     checks = {check.name for check in READINESS}
     assert {*LEDGER_STAGES, *checks, *BOTTLENECKS} == set(REMEDIES)
     assert [] == [name for name, remedy in REMEDIES.items() if remedy.text.endswith(".")]
+
+
+def test_a_reader_that_naps_had_no_time_on_a_cpu_that_never_idled() -> None:
+    """However many of its calls return nothing."""
+    calls = {"receive_calls": 1000, "empty_calls": 900}
+    napping = changed("slow-work", receive={"wait": "nap 100us"}, readers=calls)
+    assert ("reader_work", "certain") == first(napping)
+    assert "small_buffer" not in names(napping)
