@@ -242,7 +242,7 @@ def answer(stored: Run, point: str, width: int, baseline: Baseline | None = None
         shown = f"{_chapter_text(part, width)}\n{_where(stored)}"
     result = medians(own, str(stored.folder))
     why, summary = (
-        printable(text) for text in ("\n".join(reasons), _summary(stored, chapter, own))
+        printable(text) for text in ("\n".join(reasons), _summary(chapter, own, result))
     )
     return Answer(outcome, why, shown, result, summary)
 
@@ -373,8 +373,7 @@ def _chapter_text(chapter: Chapter, width: int) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def _summary(stored: Run, chapter: Chapter, own: Point) -> str:
-    result = medians(own, str(stored.folder))
+def _summary(chapter: Chapter, own: Point, result: PointResult) -> str:
     rate = [f"{show_pps(result.delivered_pps)} delivered", f"{show_ratio(result.loss_ratio)} lost"]
     searches = [each for each in chapter.searches if each.point.point == own.name]
     if searches:
@@ -385,6 +384,6 @@ def _summary(stored: Run, chapter: Chapter, own: Point) -> str:
         *rate,
         f"{result.valid_trials}/{len(own.results)} valid",
     ]
-    if any(record.built_in_lab for record in stored.records):
+    if chapter.built_in_lab:
         parts.append(LAB_LABEL.partition(":")[0])
     return ", ".join(parts)

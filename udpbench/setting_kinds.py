@@ -126,6 +126,8 @@ Changing channels resets other settings of a card, and a link that flaps loses a
 so these come later.
 """
 
+INDEX_OF = "index of "
+"""Key of a parameter's value, before an interface: what it is known by under another name."""
 SWITCHES = ("adaptive-rx", "adaptive-tx", "autoneg")
 """Keys whose 1 and 0 are ``on`` and ``off``; ``rx`` and ``tx`` as well, of ``pause``."""
 FEW_RUNS, FEW_PARTS = 8, 4
@@ -135,8 +137,11 @@ FEW_RUNS, FEW_PARTS = 8, 4
 def show_value(kind: str, value: Any) -> str:
     """Return a setting's value for reading: ``rx=4096 tx=512``, ``0-3``, ``on``.
 
-    Of channels only the counts, without what depends on them.
+    Of channels only the counts, without what depends on them; of parameters not the indexes by
+    which their interfaces are known.
     """
+    if kind == "sysctl" and isinstance(value, Mapping):
+        value = {key: part for key, part in value.items() if not key.startswith(INDEX_OF)}
     if kind == "channels" and isinstance(value, Mapping):
         value = {key: part for key, part in value.items() if isinstance(part, int)}
     return _show(kind, "", value)

@@ -98,3 +98,9 @@ def test_what_exists_or_not_is_asked_to_be_added() -> None:
             Setting("rings", "eth3", {"rx": 1}),
         )
     ]
+
+
+def test_indexes_of_interfaces_are_no_part_of_a_parameter() -> None:
+    """They are kept for one that is renamed, and mean nothing to a reader."""
+    value = {"net/ipv4/ip_forward": 1, "index of eth0": 7}
+    assert "net/ipv4/ip_forward=1" == show_value("sysctl", value)

@@ -136,10 +136,24 @@ def napi_alone_ns(readings: Readings, machine: str, cpu: int) -> int:
 
 def napi_waits_ns(readings: Readings, machine: str, cpu: int) -> int:
     """Return the time for which NAPI threads of a CPU waited for it; 0 if that is not counted."""
-    hosts = [h for h in readings.phase.after if readings.machine_of(h) == machine]
-    processes = (each for host in hosts for each in readings.phase.after[host].processes)
-    own = {p.pid: p for p in processes if p.whose == "interface" and p.cpus == (cpu,)}
-    return sum(process.runnable_ns or 0 for process in own.values())
+    share = _times(readings, machine).shares.get(("interface", frozenset({cpu})))
+    return share.runnable_ns if share is not None else 0
+
+
+def machine_cpus(readings: Readings, machine: str) -> frozenset[int]:
+    """Return the CPUs of a machine's hosts."""
+    hosts = readings.cpus_of_hosts.items()
+    return frozenset().union(
+        *(cpus for host, cpus in hosts if readings.machine_of(host) == machine)
+    )
+
+
+@lru_cache(maxsize=4)  # each thread that is not pinned asks for it
+def others_anywhere(readings: Readings, machine: str) -> float:
+    """Return how many CPUs of a machine other programs used, at least."""
+    group = CpuGroup(machine, machine_cpus(readings, machine))
+    use = cpu_use(readings, group) if group.cpus else None
+    return use.others_ns / use.elapsed_ns if use is not None else 0.0
 
 
 # --- whose time it was ---------------------------------------------------------------------------
@@ -194,6 +208,8 @@ class _Share:
     cpu_ns: int = 0
     uncounted_ns: int = 0
     """Of the run's processes what is not known by CPU."""
+    runnable_ns: int = 0
+    """Of an interface's threads: for how long they waited for a CPU."""
     most: tuple[int, str] = (0, "")
     """The longest time of a process, or of its children, and which it was."""
 
@@ -269,6 +285,7 @@ def _times(readings: Readings, machine: str) -> _Times:
             else:
                 cpus = every
         share = times.add(process.whose, cpus, process.cpu_ns)
+        share.runnable_ns += process.runnable_ns or 0
         called = f"{process.name} (pid {process.pid})"
         children = process.children_cpu_ns, f"most by children of {called}"
         share.most = max(share.most, (process.cpu_ns, f"most by {called}"), children)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from udpbench.analysis.cpu_use import CpuGroup, main_user
+from udpbench.analysis.cpu_use import CpuGroup, machine_cpus, main_user
 from udpbench.analysis.evidence import LITTLE, MOST_OF_IT, MUCH, Evidence, LoadedCpu, ReaderTime
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.intended_load import intended_packets, unsent_packets
@@ -448,12 +448,18 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
 
 def _had(case: Evidence, cpu: LoadedCpu) -> Iterator[Bottleneck]:
     """Find who had a CPU for a while; if nobody is known to, for how long it was missed."""
-    waited = cpu.kept_off >= max(cpu.others, cpu.steal, LITTLE)
-    taken = [] if waited else list(_taken(case, cpu, CERTAIN))
-    seconds = (cpu.kept_off * case.load_ns if waited else case.stalled_ns) / SECOND_NS
-    meanwhile = "its NAPI thread waited" if waited else "packets were due"
-    what = f"others had {cpu.name} for {seconds:.3f} s or more while {meanwhile}"
-    yield from taken or [_bottleneck(case, "others_cpu", CERTAIN, what, remedy="busy")]
+    if cpu.kept_off >= max(cpu.others, cpu.steal, LITTLE):
+        seconds = cpu.kept_off * case.load_ns / SECOND_NS
+        what = f"others had {cpu.name} for {seconds:.3f} s or more while its NAPI thread waited"
+        yield _bottleneck(case, "others_cpu", CERTAIN, what, remedy="busy")
+        return
+    taken = list(_taken(case, cpu, CERTAIN))
+    sure, seconds = CERTAIN, case.stalled_ns / SECOND_NS
+    what = f"others had {cpu.name} for {seconds:.3f} s in which packets were due"
+    if not seconds:
+        sure, seconds = LIKELY, case.taken(cpu) * case.load_ns / SECOND_NS
+        what = f"others had {cpu.name} for up to {seconds:.3f} s"
+    yield from taken or [_bottleneck(case, "others_cpu", sure, what, remedy="busy")]
 
 
 def _taken(
@@ -461,10 +467,12 @@ def _taken(
 ) -> Iterator[Bottleneck]:
     """Find who took a tenth of a CPU or more; ``robbed``: at most so much of it mattered."""
     if cpu.others >= TAKEN:
-        group = CpuGroup(cpu.machine, case.cpus_of(cpu))
+        whose, cpus = "the machine's CPUs", machine_cpus(case.readings, cpu.machine)
+        if cpu.cpu is not None:
+            whose, cpus = cpu.name, frozenset({cpu.cpu})
+        group = CpuGroup(cpu.machine, cpus)
         used_ns = int(cpu.others * case.readings.deltas[cpu.machine].elapsed_ns)
         user = main_user(case.readings, group, "other", used_ns)
-        whose = cpu.name if cpu.cpu is not None else "the machine's CPUs"
         what = f"other programs took {_percent(min(cpu.others, robbed))} of {whose}"
         sure = certainty if cpu.others >= MUCH else LIKELY
         what += f" ({user})" if user else ""

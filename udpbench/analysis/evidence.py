@@ -18,6 +18,7 @@ from udpbench.analysis.cpu_use import (
     cpu_use,
     napi_alone_ns,
     napi_waits_ns,
+    others_anywhere,
     stolen_ns,
 )
 from udpbench.analysis.ledger.ledger import losses
@@ -634,18 +635,6 @@ class Evidence:
             (self._cpu(role, *place[:2], own), own) for place, own in (dropped or groups).items()
         ]
 
-    def cpus_of(self, cpu: LoadedCpu) -> frozenset[int]:
-        """Return a CPU as a set; all of the machine of a thread that is not pinned."""
-        return self._cpus_of(cpu.machine) if cpu.cpu is None else frozenset({cpu.cpu})
-
-    def _cpus_of(self, machine: str) -> frozenset[int]:
-        """Return the CPUs of a machine's hosts."""
-        facts = self.readings.record.facts
-        hosts = (
-            known for name, known in facts.items() if self.readings.machine_of(name) == machine
-        )
-        return frozenset(cpu for known in hosts for cpu in known.cpus)
-
     def _drops(self, workers: Iterable[WorkerStats]) -> int | None:
         """Return what the workers' sockets dropped; None if that is not counted."""
         inodes = {inode for stats in workers for inode in stats.socket_inodes}
@@ -679,10 +668,7 @@ class Evidence:
         delta = readings.deltas.get(machine)
         times = delta.numbered("cpu").get(cpu, {}) if delta is not None and cpu is not None else {}
         if cpu is None and delta is not None:
-            group = CpuGroup(machine, self._cpus_of(machine))
-            use = cpu_use(readings, group) if group.cpus else None
-            others = use.others_ns / use.elapsed_ns if use is not None else 0.0
-            plain = replace(plain, others=min(others, 1.0))
+            plain = replace(plain, others=min(others_anywhere(readings, machine), 1.0))
         if cpu is None or delta is None or not any(times.values()):
             return plain if any("user_ns" in stats.counts for stats in workers) else None
         beside_ns = max(delta.elapsed_ns - load_ns, 0)

@@ -83,8 +83,8 @@ _CAPTIONS = {
     "matrices": "Each cell has the median over valid trials, and below it the 95 % interval, "
     "minimum to maximum below six trials. The findings say why a cell was skipped.",
     "results": "Medians over valid trials; in brackets the 95 % interval of the median, minimum to "
-    "maximum below six trials. An invalid trial is left out of all of them, one that is struck "
-    "out of those of rates, delays and CPU numbers; the findings give the reason.",
+    "maximum below six trials. An invalid trial is left out of every median, and a "
+    "struck-out trial of those of rates, delays and CPU numbers; the findings give the reason.",
     "searches": "Throughput is the delivered rate at the lower bound. Between: the highest "
     "load that met the goal, and the lowest that did not. In the figure every trial is a dot, "
     "coloured by the stage that lost most.",

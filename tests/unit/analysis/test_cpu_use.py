@@ -298,3 +298,14 @@ def test_counters_of_no_cpu_are_no_cpus() -> None:
     with_them = replace(record, phases=(replace(phase, before=before, after=after),))
     assert cpu_findings(record) == cpu_findings(with_them)
     assert judge(record).cpus == judge(with_them).cpus
+
+
+def test_more_sets_of_cpus_than_are_kept_apart_count_as_all() -> None:
+    """What may run on a CPU is then more, so that others are blamed for less."""
+    sets = [(0, 1, 2 + n) for n in range(cpu_use.MOST_SETS + 5)]
+    hogs = [hog(10, pid=100 + n, cpus=cpus) for n, cpus in enumerate(sets)]
+    times = cpu_use._times(measured(shared(LOAD_MS, *hogs)), "machine")
+    kept = {cpus for whose, cpus in times.shares if whose == "other"}
+    assert cpu_use.MOST_SETS >= len(kept)
+    assert frozenset({0, 1}) in kept
+    assert 10 * len(sets) * 10**6 == times.total_ns["other"]

@@ -87,25 +87,30 @@ def test_what_others_changed_while_it_stood_still_comes_first(changed: str) -> N
     assert expected == causes(stalled(changed=changed))[: len(expected)]
 
 
-def interrupted(taken_ms: int, **moves: int) -> TrialRecord:
-    """Return a trial that lost 300 of 1,000 packets before a CPU that others had for a while."""
+def interrupted(taken_ms: int, lost_packets: int = 300) -> TrialRecord:
+    """Return a trial that lost some of 1,000 packets before a CPU that others had for a while."""
     sent = build.series([1000], "left.sender0", "sent_packets")
     got = build.series([1000], "right.receiver0", "received_packets")
-    lost = [max(0, min(300, 100 * (tick - 3))) for tick in range(len(got))]
+    lost = [max(0, min(lost_packets, 100 * (tick - 3))) for tick in range(len(got))]
     got = tuple(
         replace(each, counts={"received_packets": each.counts["received_packets"] - fewer})
         for each, fewer in zip(got, lost, strict=True)
     )
-    machine = {"cpu.0.idle_ns": (1900 - taken_ms) * MS, "cpu.1.idle_ns": 1900 * MS, **moves}
+    machine = {"cpu.0.idle_ns": (1900 - taken_ms) * MS, "cpu.1.idle_ns": 1900 * MS}
     spent = {"user_ns": 50 * MS, "system_ns": 50 * MS}
     workers = (
         build.worker("sender", build.sender_counts(1000, **spent)),
-        build.worker("receiver", build.receiver_counts(700, **spent)),
+        build.worker("receiver", build.receiver_counts(1000 - lost_packets, **spent)),
     )
-    dropped = {"machine": machine, "left": {"link.send0.tx_dropped": 300}}
-    dropped["right"] = {"snmp.Udp.InDatagrams": 700}
+    dropped = {"machine": machine, "left": {"link.send0.tx_dropped": lost_packets}}
+    dropped["right"] = {"snmp.Udp.InDatagrams": 1000 - lost_packets}
     record = build.record(
-        1000, 700, of=build.paced(1000), moves=dropped, workers=workers, series=sent + got
+        1000,
+        1000 - lost_packets,
+        of=build.paced(1000),
+        moves=dropped,
+        workers=workers,
+        series=sent + got,
     )
     (phase,) = record.phases
     hog = replace(HOG, cpu_ns=taken_ms * MS, cpus=(0,))
@@ -134,3 +139,10 @@ def test_a_napi_thread_that_waited_while_no_reader_ran_tells_that_others_had_its
     assert named is (first.name == "others_cpu")
     if named:
         assert "others had the reader's CPU 0 for 0.150 s or more" in first.sentence
+
+
+def test_what_was_hardly_taken_is_likely_and_at_most() -> None:
+    """Less than a tenth of the time between the snapshots may be more of the load."""
+    (first, *_) = judge(interrupted(190, 200)).diagnosis
+    assert ("others_cpu", "likely") == (first.name, first.certainty)
+    assert "for up to 0." in first.sentence

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from analysis.build import (
     BASE,
     START_NS,
@@ -138,3 +140,13 @@ def test_a_cpus_share_is_of_its_own_time() -> None:
     }
     values |= {"cpu.abc.idle_ns": 1, f"cpu.{'9' * 5000}.idle_ns": 1}  # of no CPU
     assert {1: CpuShare(0.4, 0.3)} == cpu_shares(Deltas("machine", SECOND_NS, values, ()))
+
+
+def test_more_counters_over_time_than_can_be_told_soon_are_one_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From before the phase until after it."""
+    of = measured(watched())
+    monkeypatch.setattr("udpbench.analysis.motion.MOST_DIFFERENCES", 1)
+    (whole,) = intervals(of)
+    assert (0, 2000) == (whole.from_ns // 10**6, whole.to_ns // 10**6)

@@ -11,11 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from analysis import build
+from udpbench.analysis import rates
 from udpbench.analysis.comparison.comparisons import Comparison, compare_points
 from udpbench.analysis.comparison.resolution import resolution
-from udpbench.analysis.rates import lump_share, role_rate
+from udpbench.analysis.rates import lump_share, pps_by_bin, role_rate, spread, totals_at
 from udpbench.analysis.readings import Readings, readings_of
-from udpbench.model import SECOND_NS, PointPair, Result, WorkerStats
+from udpbench.model import DAY_NS, SECOND_NS, PointPair, Result, Sample, WorkerStats
 
 MS = 10**6
 Times = NDArray[np.int64]
@@ -264,3 +265,29 @@ def test_a_difference_beyond_a_read_is_called() -> None:
     least = resolution(verdict)
     assert least is not None
     assert least[7] > 0.002
+
+
+@pytest.mark.parametrize("clocks", [[], [7], [7, 7], [5, 9, 9, 30], [2**63, 2**63 + 50]])
+def test_many_times_are_interpolated_as_a_few(clocks: list[int]) -> None:
+    """To the last bit, also where samples are alone, at once, or at no time of a clock."""
+    samples = [Sample("w", clock, {"sent_packets": 3 * n**2}) for n, clock in enumerate(clocks)]
+    times = [min(clocks, default=0) - 5 + n // 10 for n in range(rates.FEW_TIMES + 1)]
+    apart = [totals_at(samples, "sent_packets", [time])[0] for time in times]
+    many = totals_at(samples, "sent_packets", times)
+    assert apart == (many if max(clocks, default=0) < rates.SMALL else apart)
+    assert len(apart) == len(many)
+
+
+def test_rates_of_a_day_are_not_told_by_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever duration was asked for; and no bins where they would take minutes."""
+    late = build.receiver_counts(1000, last_ns=build.START_NS + DAY_NS // 2)
+    workers = (build.worker("sender", build.sender_counts(1000)), build.worker("receiver", late))
+    record = build.record(
+        workers=workers, series=build.series([500, 500]), overhead_ns={"measured": DAY_NS}
+    )
+    readings = readings_of(record)
+    assert readings is not None
+    assert spread(readings) is None
+    assert pps_by_bin(readings, "receiver", 60 * SECOND_NS)
+    monkeypatch.setattr(rates, "MOST_TOTALS", 100)
+    assert {} == pps_by_bin(readings, "receiver", 60 * SECOND_NS)

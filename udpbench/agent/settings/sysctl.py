@@ -14,6 +14,7 @@ from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.kind import EVERY, Command, Kind
 from udpbench.agent.settings.routes import check_forwarding
 from udpbench.model import sysctl_refusal
+from udpbench.setting_kinds import INDEX_OF
 
 _READ_ONLY = "it is read-only here; set it on the machine as root"
 
@@ -63,7 +64,6 @@ _COPIED = re.compile(r"(net/(?:ipv4/conf|ipv[46]/neigh)/)default(/[^/]+)")
 _SECRET = re.compile(r"net/ipv4/tcp_fastopen_key|net/ipv6/conf/[^/]+/stable_secret")
 """Root alone may read them, and what is set back instead of none is a key that everybody knows."""
 _OF_INTERFACE = re.compile(r"net/ipv[46]/(?:conf|neigh)/([^/]+)/[^/]+")
-_INDEX = "index of "
 _ONE_WAY = ("net/netfilter/nf_hooks_lwtunnel",)
 
 
@@ -112,7 +112,7 @@ def _indexes(host: Host, names: Iterable[str]) -> dict[str, int]:
     indexes = {}
     for interface in sorted({_interface(name) for name in names} - {""}):
         with suppress(OSError):  # gone meanwhile, or of another namespace
-            indexes[_INDEX + interface] = host.index(interface)
+            indexes[INDEX_OF + interface] = host.index(interface)
     return indexes
 
 
@@ -121,11 +121,11 @@ def _as_named_now(values: Mapping[str, Any], indexes: Mapping[str, Any]) -> dict
 
     ``indexes`` are of now; one whose index was never recorded keeps its name.
     """
-    names_now = {index: name.removeprefix(_INDEX) for name, index in indexes.items()}
+    names_now = {index: name.removeprefix(INDEX_OF) for name, index in indexes.items()}
     renamed = {}
     for name, value in values.items():
-        index = values.get(_INDEX + _interface(name))
-        if name.startswith(_INDEX) or (index is not None and index not in names_now):
+        index = values.get(INDEX_OF + _interface(name))
+        if name.startswith(INDEX_OF) or (index is not None and index not in names_now):
             continue
         renamed[name if index is None else _of(name, names_now[index])] = value
     return renamed
@@ -171,8 +171,7 @@ class Sysctl(Kind):
 
     def interface(self, target: str) -> str:
         """Return the interface that a parameter belongs to, if any."""
-        place = self.disturbed(target)
-        return "" if place == EVERY else place
+        return _interface(_name(target))
 
     def renamed(self, target: str, before: Value, name: str) -> tuple[str, Value]:
         """Return the parameter of the same interface, and those that changed along with it."""
@@ -226,7 +225,7 @@ class Sysctl(Kind):
             own: Any = next(iter(got.values())) if isinstance(got, dict) else got
             return str(requested).split() == str(own).split()
         there = got if isinstance(got, dict) else {}
-        indexes = {name: index for name, index in there.items() if name.startswith(_INDEX)}
+        indexes = {name: index for name, index in there.items() if name.startswith(INDEX_OF)}
         expected = _as_named_now(requested, indexes)
         return all(there.get(name, value) == value for name, value in expected.items())
 
@@ -264,7 +263,7 @@ class Sysctl(Kind):
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
         values = value if isinstance(value, dict) else {target: value}
-        named = ((k, number) for k, number in values.items() if not k.startswith(_INDEX))
+        named = ((k, number) for k, number in values.items() if not k.startswith(INDEX_OF))
         return ["sysctl", "-w", *(f"{name}={number}" for name, number in named)]
 
 
