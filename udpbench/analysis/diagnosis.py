@@ -15,10 +15,11 @@ from itertools import chain
 from udpbench.analysis.cpu_use import CpuGroup, machine_cpus, main_user
 from udpbench.analysis.evidence import LITTLE, MOST_OF_IT, MUCH, Evidence, LoadedCpu, ReaderTime
 from udpbench.analysis.ledger import skbs
+from udpbench.analysis.ledger.before_ip import NAPI_PACKETS
 from udpbench.analysis.ledger.intended_load import intended_packets, unsent_packets
 from udpbench.analysis.ledger.ledger import OR, intervals, losses, packets_at, worst_place
 from udpbench.analysis.ledger.skbs import Span
-from udpbench.analysis.ledger.stages import NAPI_PACKETS, STAGES
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES, helps_at, sets_against

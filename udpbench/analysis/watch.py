@@ -22,7 +22,8 @@ from udpbench.analysis.evidence import (
     reading_threads,
     time_of,
 )
-from udpbench.analysis.ledger.stages import POLICY_IN, STAGES, UNDIVIDED, undivided_packets
+from udpbench.analysis.ledger.sockets import POLICY_IN, UNDIVIDED, undivided_packets
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.motion import (
     SINGLE,
     SKEW_NS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from udpbench.analysis.checks.worker_counts import times
-from udpbench.analysis.ledger.stages import takes_frames
+from udpbench.analysis.ledger.before_ip import takes_frames
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.differences import differences

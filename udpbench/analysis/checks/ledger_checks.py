@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Literal
 
 from udpbench.analysis.ledger import mac_frames, skbs
+from udpbench.analysis.ledger.before_ip import takes_frames
 from udpbench.analysis.ledger.intended_load import (
     arrived,
     kept_packets,
@@ -21,7 +22,8 @@ from udpbench.analysis.ledger.ledger import (
     occupied_stages,
     unobserved,
 )
-from udpbench.analysis.ledger.stages import RX_PACKETS, STAGES, Stage, takes_frames
+from udpbench.analysis.ledger.stage import Stage
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import Readings
 from udpbench.drivers import UNKNOWN, driver_of
 from udpbench.model import Finding, Ledger, Role
@@ -201,7 +203,7 @@ def lost_after_the_link(readings: Readings) -> Iterator[Finding]:
     lost = lost_at_any(ledger, ("link", "rx_ring"))
     received = mac_frames.received_frames(readings)
     if received is None:
-        received = readings.counter("receiver", RX_PACKETS)
+        received = readings.counter("receiver", "link.{interface}.rx_packets")
     if "link" in unobserved(ledger) and lost.low and received is not None and received >= sent:
         yield Finding(
             "warning",

@@ -10,18 +10,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from udpbench.analysis.ledger.application import lost_answers
 from udpbench.analysis.ledger.intended_load import intended_packets, kept_packets
 from udpbench.analysis.ledger.mac_frames import damaged_frames
 from udpbench.analysis.ledger.shared_hosts import divide
 from udpbench.analysis.ledger.skbs import Span, exactly
-from udpbench.analysis.ledger.stages import (
-    BEFORE_SENT,
-    STAGES,
-    Stage,
-    full_buffers_of_others,
-    lost_answers,
-    total_packets,
-)
+from udpbench.analysis.ledger.sockets import full_buffers_of_others, total_packets
+from udpbench.analysis.ledger.stage import Stage
+from udpbench.analysis.ledger.stages import BEFORE_SENT, STAGES
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.model import Ledger, LedgerEntry

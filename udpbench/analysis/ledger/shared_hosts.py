@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from udpbench.analysis.ledger.skbs import Span, exactly, most_packets
-from udpbench.analysis.ledger.stages import (
-    STAGES,
-    Stage,
-    has_own_backlog,
-    refusals,
-    socket_losses,
-)
+from udpbench.analysis.ledger.sender import refusals
+from udpbench.analysis.ledger.skbs import Span, exactly
+from udpbench.analysis.ledger.sockets import socket_losses
+from udpbench.analysis.ledger.stage import Stage
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import Readings
 
 
@@ -41,17 +38,18 @@ def divide(readings: Readings, lost: int) -> tuple[dict[Stage, Share], int]:
     then among them.
     """
     counted = {stage: stage.packets(readings) for stage in STAGES}
-    most = {stage: _most(stage, counted[stage], readings) for stage in STAGES}
+    bounds = {stage: stage.bounds(readings) for stage in STAGES}
     parts = {
-        stage.name: _bounds(stage, counted[stage], most[stage], lost, readings) for stage in STAGES
+        stage.name: Span(least, max(least, lost if most is None else most))
+        for stage, (least, most) in bounds.items()
     }
     packets, explained = _solution(parts, (refusals(readings), socket_losses(readings)), lost)
     shares = {}
     for stage, span in counted.items():
         ours = packets[stage.name]
         moved = span.low if span is not None and stage.scope != "worker" else 0
-        bounded = span is not None and most[stage] is not None
-        observed = bounded or bool(_least(stage, readings) and ours.low)
+        least, most = bounds[stage]
+        observed = (span is not None and most is not None) or bool(least and ours.low)
         theirs = max(moved - ours.high, stage.others_skbs(readings))
         shares[stage] = Share(ours, observed, max(theirs, 0))
     return shares, lost - explained
@@ -99,33 +97,6 @@ def _limited(parts: Mapping[str, Span], most: int) -> dict[str, Span]:
     """
     excess = max(_sum(parts).low - most, 0)
     return {name: Span(max(part.low - excess, 0), part.high) for name, part in parts.items()}
-
-
-def _most(stage: Stage, counted: Span | None, readings: Readings) -> int | None:
-    if stage.scope == "worker" and counted is not None:
-        return counted.high
-    most, dropped = stage.most(readings), stage.dropped_skbs(readings)
-    if most is None or dropped is None or not stage.no_other_reason:
-        return most
-    if stage.name == "rx_backlog" and has_own_backlog(readings):
-        return most
-    return min(most, dropped.high * most_packets(readings))
-
-
-def _least(stage: Stage, readings: Readings) -> int:
-    """Return how many at least, by the traffic's own counters: each skb holds a packet."""
-    dropped = stage.dropped_skbs(readings)
-    return max(stage.least(readings) or 0, dropped.low if dropped is not None else 0)
-
-
-def _bounds(
-    stage: Stage, counted: Span | None, most: int | None, lost: int, readings: Readings
-) -> Span:
-    """Return the least and the most at one stage, before the others are looked at."""
-    if stage.scope == "worker" and counted is not None:
-        return counted
-    least = _least(stage, readings)
-    return Span(least, max(least, lost if most is None else most))
 
 
 def _sum(parts: Mapping[str, Span]) -> Span:

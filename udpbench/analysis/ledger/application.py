@@ -1,0 +1,117 @@
+"""Stages in the application, and of the answers that it sends."""
+
+from __future__ import annotations
+
+from udpbench.analysis.ledger import before_ip, ip, sender, sockets
+from udpbench.analysis.ledger.intended_load import unanswered_packets
+from udpbench.analysis.ledger.skbs import Span, exactly
+from udpbench.analysis.ledger.sockets import is_program, total_packets
+from udpbench.analysis.ledger.stage import Stage
+from udpbench.analysis.readings import Readings
+from udpbench.analysis.worker_use import unlogged_packets
+
+ANSWERS_OUT = "{udp}OutDatagrams"
+SNDBUF = "{udp}SndbufErrors"
+
+
+def _app_truncated(readings: Readings) -> Span | None:
+    """Return the packets that were cut off; None if the way of reading cannot tell."""
+    packets = readings.count("receiver", "truncated_packets")
+    blind = is_program(readings) or readings.record.trial.receive.read == "none"
+    return None if blind and packets == 0 else exactly(packets)
+
+
+def _app_log(readings: Readings) -> Span | None:
+    """Return the packets that were not logged; None of a program, whose log is its own."""
+    return None if is_program(readings) else exactly(unlogged_packets(readings))
+
+
+def _app_unanswered(readings: Readings) -> Span | None:
+    """Return the packets that were read, and for which no answer was sent.
+
+    ``OutDatagrams`` has no datagram that queue or device dropped within the call that sent it:
+    those are ``SndbufErrors``, as are calls that found the socket's own buffer full
+    (net/ipv4/udp.c, udp_send_skb). 0 where no answer is awaited.
+    """
+    if readings.record.trial.traffic.answers is None:
+        return exactly(0)
+    left = readings.counter("receiver", ANSWERS_OUT)
+    if left is None:
+        return None
+    dropped = lost_answers(readings)
+    refused = sum(dropped[name].low for name in ("tx_qdisc", "tx_device") if name in dropped)
+    sent = left + min(refused, readings.counter("receiver", SNDBUF) or 0)
+    return exactly(max(_read_packets(readings) - sent, 0))
+
+
+def _read_packets(readings: Readings) -> int:
+    """Return what the receivers read, within a phase by the kernel's count."""
+    if readings.phase.stats:
+        return readings.worked("receiver", "received_packets")
+    return readings.counter("receiver", "{udp}InDatagrams") or 0
+
+
+def lost_answers(readings: Readings) -> dict[str, Span]:
+    """Return stage → the answers that ended there on their way back, as far as that is observable.
+
+    The same expressions, with the hosts swapped. What a bridge lost is in ``link``,
+    because it does not tell the two ways apart.
+    """
+    back = readings.way_back
+    rows = (*sender.ROWS, *before_ip.ROWS, *ip.ROWS, *sockets.ROWS)
+    ended = {row.name: row.packets(back) for row in rows if row.scope != "worker"}
+    return {name: span for name, span in ended.items() if span is not None}
+
+
+def _answer_lost(readings: Readings) -> Span:
+    if readings.record.trial.traffic.answers is None:
+        return exactly(0)
+    return total_packets(lost_answers(readings), readings.way_back)
+
+
+ROWS = (
+    Stage(
+        name="app_truncated",
+        role="receiver",
+        packets=_app_truncated,
+        source="truncated_packets",
+        means="Read, but longer than the buffer that the application passed, so its end was lost.",
+        # Read without a look at its length, a datagram that was cut off counts as received.
+        most=lambda _: 0,
+        scope="worker",
+        parts="worker.truncated_packets",
+    ),
+    Stage(
+        name="app_log",
+        role="receiver",
+        packets=_app_log,
+        # A program's datagrams are received once they are read.
+        most=lambda _: 0,
+        source="unlogged_packets + failed_packets",
+        means="Read, but not written to the log: the disk was too slow for its ring, or a "
+        "write failed.",
+        scope="worker",
+        parts="worker.unlogged_packets",
+    ),
+    Stage(
+        name="app_unanswered",
+        role="receiver",
+        packets=_app_unanswered,
+        source=f"read − Δ {ANSWERS_OUT} − what tx_qdisc and tx_device dropped of answers, up to "
+        f"Δ {SNDBUF}",
+        means="With traffic.answers: read, but not answered while answers were awaited.",
+        most=unanswered_packets,
+        counters=(ANSWERS_OUT,),
+    ),
+    Stage(
+        name="answer_lost",
+        role="sender",
+        packets=_answer_lost,
+        source="Σ stages from tx_qdisc to udp_memory, read with the hosts swapped",
+        means="With traffic.answers: answered, but the answer did not reach the sender's worker. "
+        "The stages of the return path are listed beside it.",
+        most=unanswered_packets,
+        unit="skb",
+        parts="answers",
+    ),
+)

@@ -1,0 +1,306 @@
+"""Stages of the receiver before its IP layer: its device, XDP, AF_XDP, the backlog and tc."""
+
+from __future__ import annotations
+
+from udpbench.analysis.ledger import mac_frames, skbs
+from udpbench.analysis.ledger.skbs import Span, exactly
+from udpbench.analysis.ledger.stage import (
+    Also,
+    Expression,
+    Stage,
+    at_most,
+    counter,
+    in_packets,
+)
+from udpbench.analysis.readings import Readings
+from udpbench.drivers import DRIVERS, TUNNELS, VETH_DROPS, XDP_DROPS, Driver, driver_of
+
+RX_DROPPED = "link.{interface}.rx_dropped"
+TX_DROPPED = "link.{interface}.tx_dropped"
+NAPI_PACKETS = "ethtool.{interface}.rx_queue_*_xdp_packets"
+SOFTNET_DROPPED = "softnet.*.dropped"
+INGRESS_DROPS = "qdisc.{interface}.ingress.drops"
+XSK_RING, XSK_FILL = "xsk_ring_packets", "xsk_fill_packets"
+"""What the receiver's AF_XDP sockets refused; a worker asks the kernel (XDP_STATISTICS)."""
+VETH_XDP_DROPS = DRIVERS["veth"].xdp_drops[0]
+
+
+def _rx_ring(readings: Readings) -> Span | None:
+    """Return the frames for which the receiving device had no descriptor.
+
+    None if drivers differ, or if the driver does not count all of them and its counter is 0.
+    """
+    drivers = _receiving_drivers(readings)
+    if drivers and not any(driver.full_ring for driver in drivers):
+        return exactly(0)
+    full = _refused_frames(readings)
+    if full is None:
+        return None
+    (driver,) = drivers
+    if "rx_backlog" in driver.ring_includes:
+        full -= backlog_skbs(readings) or 0
+    return exactly(full) if full or _sees_full_rings(readings) else None
+
+
+def _most_in_full_rings(readings: Readings) -> int | None:
+    """Return at most how many frames found no descriptor; None if the driver misses some."""
+    drivers = _receiving_drivers(readings)
+    if drivers and not any(driver.full_ring for driver in drivers):
+        return 0
+    return _refused_frames(readings) if _sees_full_rings(readings) else None
+
+
+def _sees_full_rings(readings: Readings) -> bool:
+    return all(mac_frames.sees_full_ring(readings, host) for host in readings.roles.receivers)
+
+
+def _refused_frames(readings: Readings) -> int | None:
+    """Return what the drivers' counters of a full ring say, without XDP drops in them."""
+    full = readings.total("receiver", *_ring_counters(readings))
+    if full is None:
+        return None
+    (driver,) = _receiving_drivers(readings)
+    if "rx_xdp" not in driver.ring_includes:
+        return full
+    if "xsk_ring" in driver.ring_includes and _without_copy(readings):
+        full -= _refused_frames_received(readings)
+    xdp_frames = _counted_xdp_drops(readings, driver.xdp_drops)
+    return full - xdp_frames if xdp_frames is not None else None
+
+
+def _ring_counters(readings: Readings) -> tuple[str, ...]:
+    """Return the counters of the receivers' full rings; none if drivers differ or have none."""
+    drivers = _receiving_drivers(readings)
+    return next(iter(drivers)).full_ring if len(drivers) == 1 else ()
+
+
+def _steady_ring_counters(readings: Readings) -> tuple[str, ...]:
+    """Return those that only a reset lets decrease."""
+    wraps = any(driver.ring_wraps for driver in _receiving_drivers(readings))
+    return () if wraps else _ring_counters(readings)
+
+
+def _receiving_drivers(readings: Readings) -> set[Driver]:
+    return {driver_of(readings.record.facts.get(host)) for host in readings.roles.receivers}
+
+
+def _counted_xdp_drops(readings: Readings, counters: tuple[str, ...] = XDP_DROPS) -> int | None:
+    """Return what the drivers count as drops by XDP; 0 if the interface has no program."""
+    dropped = readings.total("receiver", *counters)
+    if dropped is None and readings.without("receiver", "xdp"):
+        return 0
+    return dropped
+
+
+def _xdp_frames(readings: Readings) -> int | None:
+    """Return the frames that an XDP program dropped, without those that AF_XDP sockets refused.
+
+    Nothing counts what a program in the stack drops (net/core/dev.c: do_xdp_generic), so beside one
+    a 0 proves nothing.
+    """
+    dropped = _counted_xdp_drops(readings)
+    if not dropped and readings.has_generic_xdp("receiver"):
+        return None
+    drivers = _receiving_drivers(readings)
+    counts_refused = any(driver.xdp_drops_refused for driver in drivers)
+    if dropped is None or not counts_refused or _without_copy(readings):
+        return dropped
+    return max(dropped - _refused_frames_received(readings), 0)
+
+
+def _most_by_xdp(readings: Readings) -> int | None:
+    return None if readings.has_generic_xdp("receiver") else at_most(_xdp_frames)(readings)
+
+
+def _without_copy(readings: Readings) -> bool:
+    """Return whether cards wrote frames of AF_XDP where they are read."""
+    return any(stats.zerocopy for stats in readings.workers("receiver"))
+
+
+def takes_frames(readings: Readings) -> bool:
+    """Return whether an XDP program took the traffic before the kernel's stack."""
+    return readings.record.trial.receive.call == "af_xdp"
+
+
+def _refused_by_frame_socket(field: str) -> Expression:
+    """Return an expression for what AF_XDP sockets refused; None if a worker did not say it."""
+
+    def packets(readings: Readings) -> Span | None:
+        workers = readings.workers("receiver")
+        if takes_frames(readings) and not all(field in stats.counts for stats in workers):
+            return None
+        return exactly(readings.count("receiver", field))
+
+    return packets
+
+
+def _refused_frames_received(readings: Readings) -> int:
+    return readings.count("receiver", XSK_RING) + readings.count("receiver", XSK_FILL)
+
+
+def _veth_drops(readings: Readings) -> int | None:
+    """Return the frames that a veth could not redirect, which are those of full AF_XDP sockets."""
+    if not (readings.all_veth and takes_frames(readings)):
+        return None
+    return readings.total("receiver", *VETH_DROPS)
+
+
+def backlog_skbs(readings: Readings) -> int | None:
+    """Return the skbs that found the CPU's backlog queue full.
+
+    ``enqueue_to_backlog`` counts each of them twice: in softnet_stat, which the whole machine
+    shares, and in the receiving device's rx_dropped, which other drops share. The smaller of the
+    two includes neither.
+    """
+    softnet = readings.machine_counter("receiver", SOFTNET_DROPPED)
+    device = readings.counter("receiver", RX_DROPPED)
+    if _has_own_backlog(readings):
+        return device
+    if softnet is None or device is None:
+        return None
+    return min(softnet, device)
+
+
+def _has_own_backlog(readings: Readings) -> bool:
+    """Return whether a receiver is a tunnel, whose backlog softnet_stat and reasons do not have."""
+    drivers = (
+        readings.record.facts[h].driver
+        for h in readings.roles.receivers
+        if h in readings.record.facts
+    )
+    return any(driver in TUNNELS for driver in drivers)
+
+
+def _backlog_and_device_skbs(readings: Readings) -> int | None:
+    """Return those and what rx_dropped also counts: of the pair's MTU, and of AF_XDP sockets."""
+    refused = backlog_skbs(readings)
+    if refused is not None:
+        refused += _refused_frames_received(readings)
+    sent = readings.counter("sender", TX_DROPPED)
+    if refused is None or sent is None or not readings.all_veth:
+        return refused
+    return max(refused, sent) if backlog_charges_peer(readings) else refused + sent
+
+
+def backlog_charges_peer(readings: Readings) -> bool:
+    """Return whether a backlog drop is also counted at the other end of the pair.
+
+    It is if a veth without NAPI passes the packet to the backlog within the other end's own call
+    (drivers/net/veth.c:veth_xmit sees NET_RX_DROP). A veth with NAPI puts the packet into its ring
+    first and counts it in ``rx_queue_N_xdp_packets``, so the other end is not charged. No other
+    driver charges it. The other end is the sender, or the receiver's port of a bridge.
+    """
+    polled = readings.counter("receiver", NAPI_PACKETS)
+    return _receiving_drivers(readings) == {DRIVERS["veth"]} and not polled
+
+
+def _tc_skbs(readings: Readings) -> int | None:
+    """Return what a filter before the IP layer dropped; 0 if there is none.
+
+    A TCX program drops before the qdisc that counts (net/core/dev.c: sch_handle_ingress), so beside
+    one a 0 proves nothing.
+    """
+    dropped = readings.counter("receiver", INGRESS_DROPS)
+    if not dropped:
+        return 0 if readings.without("receiver", "tcx") else None
+    return dropped
+
+
+def _most_by_tc(readings: Readings) -> int | None:
+    return at_most(_tc_skbs)(readings) if readings.without("receiver", "tcx") else None
+
+
+ROWS = (
+    Stage(
+        name="rx_ring",
+        role="receiver",
+        packets=_rx_ring,
+        source="Δ of the driver's counter of a full ring; a veth has none",
+        means="The receiving NIC had no free descriptor: the host did not poll its ring in "
+        "time. A full veth ring is counted by its peer: tx_device.",
+        most=_most_in_full_rings,
+        by_driver=_steady_ring_counters,
+        parts="ethtool.{interface}.rx*_drops",
+    ),
+    Stage(
+        name="rx_xdp",
+        role="receiver",
+        packets=in_packets("rx_xdp", _xdp_frames, skbs.sent_skb),
+        source=f"Δ {VETH_XDP_DROPS}",
+        means="Dropped by an XDP program on the receiving interface, before the kernel made "
+        "an skb of it.",
+        most=_most_by_xdp,
+        counters=XDP_DROPS,
+        unit="skb",
+        parts=VETH_XDP_DROPS,
+    ),
+    Stage(
+        name="xsk_ring",
+        role="receiver",
+        packets=_refused_by_frame_socket(XSK_RING),
+        source=XSK_RING,
+        means="The ring of an AF_XDP socket was full: the application did not read fast enough.",
+        scope="worker",
+        parts=f"worker.{XSK_RING}",
+        also=(
+            Also(
+                name="Δ ethtool.{interface}.rx_queue_N_drops",
+                reads=_veth_drops,
+                low=_refused_frames_received,
+                high=_refused_frames_received,
+                next_step="the device drops packets for another reason",
+            ),
+        ),
+    ),
+    Stage(
+        name="xsk_fill",
+        role="receiver",
+        packets=_refused_by_frame_socket(XSK_FILL),
+        source=XSK_FILL,
+        means="The AF_XDP socket had no buffer for the frame, or one that was too short.",
+        scope="worker",
+        parts=f"worker.{XSK_FILL}",
+    ),
+    Stage(
+        name="rx_backlog",
+        role="receiver",
+        packets=in_packets("rx_backlog", backlog_skbs, skbs.received_skb),
+        source=f"min(Δ {SOFTNET_DROPPED}, Δ {RX_DROPPED}); of a tunnel the latter",
+        means="The backlog queue of a receiving CPU was full (RPS, or a veth without NAPI).",
+        most=at_most(backlog_skbs),
+        counters=(RX_DROPPED, NAPI_PACKETS),
+        unit="skb",
+        scope="machine",
+        parts=f"machine.{SOFTNET_DROPPED}",
+        also=(
+            Also(
+                name=f"Δ {SOFTNET_DROPPED}",
+                reads=lambda readings: readings.machine_counter("receiver", SOFTNET_DROPPED),
+                low=backlog_skbs,
+                high=backlog_skbs,
+                next_step="another device of the machine drops packets",
+            ),
+            Also(
+                name=f"Δ {RX_DROPPED}",
+                reads=counter("receiver", RX_DROPPED),
+                low=backlog_skbs,
+                high=_backlog_and_device_skbs,
+                next_step="the device drops packets for another reason",
+            ),
+        ),
+        reasons=("CPU_BACKLOG",),
+        no_other_reason=lambda readings: not _has_own_backlog(readings),
+    ),
+    Stage(
+        name="rx_tc",
+        role="receiver",
+        packets=in_packets("rx_tc", _tc_skbs, skbs.received_skb),
+        source=f"Δ {INGRESS_DROPS}",
+        means="Dropped by a tc filter on receipt. Only filters of an ingress or clsact qdisc "
+        "are counted; what a TCX program drops is not.",
+        most=_most_by_tc,
+        counters=(INGRESS_DROPS,),
+        unit="skb",
+        reasons=("TC_INGRESS",),
+    ),
+)

@@ -1,0 +1,184 @@
+"""Stages in the receiver's IP layer: its own checks, and the firewall."""
+
+from __future__ import annotations
+
+from udpbench.analysis.ledger import skbs
+from udpbench.analysis.ledger.stage import Also, Stage, at_most, in_packets
+from udpbench.analysis.readings import Readings, known_sum
+
+OTHER_HOST = "link.{interface}.rx_otherhost_dropped"
+RULES_IN = ("firewall.*/input/drop/*", "firewall.*/prerouting/drop/*")
+RECEIVES = "{ip}InReceives"
+DELIVERS = "{ip}InDelivers"
+FORWARDED = "{ip}*ForwDatagrams"
+"""``ForwDatagrams`` of IPv4, ``OutForwDatagrams`` of IPv6."""
+FRAGMENTS = "{ip}ReasmReqds"
+REASSEMBLED = "{ip}ReasmOKs"
+MULTICASTS = "snmp6.Ip6InMcastPkts"
+ICMP6 = "snmp6.Icmp6InMsgs"
+IP_REFUSED = (
+    "{ip}InHdrErrors",
+    "{ip}InAddrErrors",
+    "{ip}InDiscards",
+    "{ipx}InTruncatedPkts",
+    "{ipx}InNoRoutes",
+)
+"""Disjoint, and all of packets that InReceives has counted (net/ipv4/ip_input.c, ip6_input.c)."""
+REVERSE_PATH = "netstat.TcpExt.IPReversePathFilter"
+MARTIANS = ("rt_cache.in_martian_src", "rt_cache.in_martian_dst")
+
+
+def _gap_skbs(readings: Readings) -> int | None:
+    """Return the skbs that entered the IP layer and neither left it nor were refused.
+
+    Fragments enter one by one and leave as one datagram. What the host forwards is counted as it
+    enters and as it leaves, and is never delivered (net/ipv4/ip_forward.c: ip_forward).
+    """
+    missing = _missing_skbs(readings)
+    return missing - _undelivered_multicasts(readings) if missing is not None else None
+
+
+def _missing_skbs(readings: Readings) -> int | None:
+    """Return those and others' multicasts that nobody listens to."""
+    receives, delivers = readings.total("receiver", RECEIVES), readings.total("receiver", DELIVERS)
+    if receives is None or delivers is None:
+        return None
+    fragments = readings.total("receiver", FRAGMENTS) or 0
+    whole = readings.total("receiver", REASSEMBLED) or 0
+    forwarded = readings.total("receiver", FORWARDED) or 0
+    return receives - fragments + whole - delivers - forwarded - _refused_skbs(readings)
+
+
+def _most_missing_skbs(readings: Readings) -> int | None:
+    """Return at most how many of the traffic are missing.
+
+    None where more left the IP layer than entered it: a packet that IPsec decrypts is delivered
+    twice, and may hide a missing one.
+    """
+    missing = _missing_skbs(readings)
+    return None if missing is not None and missing < 0 else missing
+
+
+def _undelivered_multicasts(readings: Readings) -> int:
+    """Return the least number of IPv6 multicasts that came in without a listener on the host.
+
+    Hosts announce groups and look for routers, and most of that is not delivered. What is delivered
+    counts as ICMPv6, as do neighbours' unicasts, so the difference is a lower bound.
+    """
+    if readings.record.trial.traffic.family == 4:
+        return 0
+    multicasts = readings.counter("receiver", MULTICASTS) or 0
+    delivered = readings.counter("receiver", ICMP6) or 0
+    return max(multicasts - delivered, 0)
+
+
+def _refused_skbs(readings: Readings) -> int:
+    refused = readings.total("receiver", *IP_REFUSED) or 0
+    if readings.record.trial.traffic.family == 6:
+        return refused
+    return refused + (readings.counter("receiver", REVERSE_PATH) or 0)
+
+
+def _martian_skbs(readings: Readings) -> int:
+    """Return the packets refused for an impossible address.
+
+    Only rt_cache counts them, for all namespaces of the machine together, so at most what is
+    missing here is ours.
+    """
+    return _martians_among(_gap_skbs(readings) or 0, readings)
+
+
+def _martians_among(missing: int, readings: Readings) -> int:
+    counted = [readings.machine_counter("receiver", name) or 0 for name in MARTIANS]
+    return min(max(missing, 0), sum(counted)) if readings.record.trial.traffic.family == 4 else 0
+
+
+def _ip_skbs(readings: Readings) -> int | None:
+    """Return what is counted; None if that is 0 and frames to another MAC are not (before 5.19)."""
+    refused = _ip_refused(readings, _martian_skbs(readings))
+    return refused if refused or _sees_other_hosts_frames(readings) else None
+
+
+def _most_refused_by_ip(readings: Readings) -> int | None:
+    if not _sees_other_hosts_frames(readings):
+        return None
+    return _ip_refused(readings, _martians_among(_missing_skbs(readings) or 0, readings))
+
+
+def _sees_other_hosts_frames(readings: Readings) -> bool:
+    return readings.counter("receiver", OTHER_HOST) is not None
+
+
+def _ip_refused(readings: Readings, martians: int) -> int | None:
+    if readings.total("receiver", RECEIVES) is None:
+        return None
+    other_host = readings.counter("receiver", OTHER_HOST) or 0
+    return _refused_skbs(readings) + martians + other_host
+
+
+def _netfilter_skbs(readings: Readings) -> int | None:
+    """Return what is missing within the IP layer and was not refused by it."""
+    gap = _gap_skbs(readings)
+    return gap - _martian_skbs(readings) if gap is not None else None
+
+
+def _own_rules(readings: Readings) -> int:
+    """Return what udpbench's own rules dropped on the ports of the traffic."""
+    ports = {flow.destination_port for spec in readings.record.workers for flow in spec.flows}
+    counted = (
+        readings.total("receiver", *(f"{pattern[:-1]}udp/{port}" for pattern in RULES_IN))
+        for port in sorted(ports)
+    )
+    return known_sum(counted) or 0
+
+
+ROWS = (
+    Stage(
+        name="rx_ip",
+        role="receiver",
+        packets=in_packets("rx_ip", _ip_skbs, skbs.received_skb),
+        source=f"Δ {' + '.join((*IP_REFUSED, REVERSE_PATH, OTHER_HOST))} + martians of rt_cache",
+        means="Refused by the IP layer: a bad header, an address that is not the host's, a "
+        "source that fails the reverse path filter, or a frame to another MAC address.",
+        most=at_most(_most_refused_by_ip),
+        counters=(*IP_REFUSED, REVERSE_PATH, OTHER_HOST),
+        unit="skb",
+        parts="{ip}In*Errors",
+        reasons=(
+            "IP_INHDR",
+            "IP_CSUM",
+            "IP_RPFILTER",
+            "IP_LOCALNET",
+            "IP_LOCAL_SOURCE",
+            "IP_INADDRERRORS",
+            "IP_INNOROUTES",
+            "PKT_TOO_SMALL",
+            "OTHERHOST",
+        ),
+    ),
+    Stage(
+        name="rx_netfilter",
+        role="receiver",
+        packets=in_packets("rx_netfilter", _netfilter_skbs, skbs.received_skb),
+        source=f"Δ {RECEIVES} − Δ {FRAGMENTS} + Δ {REASSEMBLED} − Δ {DELIVERS} − Δ {FORWARDED} − "
+        f"what rx_ip counts after {RECEIVES}; over IPv6 also − (Δ {MULTICASTS} − Δ {ICMP6}), if "
+        "above 0",
+        means="Dropped by the receiver's firewall, in PREROUTING or INPUT: it entered the IP "
+        "layer, was not refused there, and did not leave it.",
+        most=at_most(_most_missing_skbs),
+        least=_own_rules,
+        counters=(RECEIVES, DELIVERS, FORWARDED),
+        unit="skb",
+        parts="firewall.*/drop/*",
+        also=(
+            Also(
+                name="Δ firewall.*/drop/*",
+                reads=lambda readings: readings.total("receiver", *RULES_IN),
+                low=lambda _: 0,
+                high=_netfilter_skbs,
+                next_step="other traffic of the host matches the rule",
+            ),
+        ),
+        reasons=("NETFILTER_DROP",),
+    ),
+)

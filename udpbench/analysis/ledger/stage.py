@@ -1,0 +1,132 @@
+"""What a ledger stage is: how its packets are counted, shown, explained and limited.
+
+One primary counter per place, never a sum of counters that see the same packet: the kernel counts a
+single lost packet in up to five of them. An expression is None if the host cannot tell. ``packets``
+takes the hosts for the traffic's alone; ``most`` holds whatever others send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from udpbench.analysis.ledger import skbs
+from udpbench.analysis.ledger.skbs import Segments, Span
+from udpbench.analysis.readings import Readings
+from udpbench.analysis.remedies import REMEDIES
+from udpbench.model import Role, Scope
+
+Reading = Callable[[Readings], int | None]
+Expression = Callable[[Readings], Span | None]
+
+
+@dataclass(frozen=True)
+class Also:
+    """A corroborating counter: shown with its stage, and expected between ``low`` and ``high``."""
+
+    name: str
+    reads: Reading
+    low: Reading
+    high: Reading
+    next_step: str
+    """What explains a value outside of them."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One place where a packet can end."""
+
+    name: str
+    role: Role
+    packets: Expression
+    """Packets that ended here; None if this kernel or host cannot tell."""
+    source: str
+    """The expression in words, to check it by hand; placeholders are filled in."""
+    means: str
+    most: Reading = lambda _: None
+    """At most so many packets of the traffic ended here, whoever else moves the counters; None if
+    nothing limits them. Not asked of a worker that counted."""
+    least: Reading = lambda _: 0
+    """At least so many did, by counters that only the traffic moves."""
+    counters: tuple[str, ...] = ()
+    """Counters of the role's hosts that the expression reads; a decrease is a finding."""
+    unit: Literal["packet", "skb"] = "packet"
+    """What the counters count; with GSO or GRO an skb may hold many packets."""
+    scope: Scope | Literal["worker"] = "namespace"
+    by_driver: Callable[[Readings], tuple[str, ...]] = lambda _: ()
+    """Further counters that the expression reads, by the drivers of the role's hosts."""
+    parts: str = ""
+    """Counters that say where exactly, by queue, CPU or kind: a pattern, ``worker.`` with a
+    worker's field, ``machine.`` with a counter of the machine, or ``damaged.`` frames."""
+    also: tuple[Also, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """The kernel's drop reasons for an skb dropped here (``explain``); shown with the stage."""
+    no_other_reason: Callable[[Readings], bool] = lambda _: False
+    """Whether no skb is dropped here without one of them."""
+
+    def bounds(self, readings: Readings) -> tuple[int, int | None]:
+        """Return the least and the most packets of the traffic that ended here, None if any may.
+
+        Whoever else moves the counters: by workers' counts, by counters that only the traffic
+        moves, and by the kernel's reasons, of which each skb holds a packet.
+        """
+        packets = self.packets(readings) if self.scope == "worker" else None
+        if packets is not None:
+            return packets.low, packets.high
+        least, most = self.least(readings) or 0, self.most(readings)
+        dropped = self.dropped_skbs(readings)
+        if dropped is None:
+            return least, most
+        if most is not None and self.no_other_reason(readings):
+            most = min(most, dropped.high * skbs.most_packets(readings))
+        return max(least, dropped.low), most
+
+    def dropped_skbs(self, readings: Readings) -> Span | None:
+        """Return how many skbs to the traffic's ports were dropped here, by the kernel's reasons.
+
+        At most those, too, whose ports could not be read. None without ``explain``.
+        """
+        ours, portless = (self._for_reasons(readings, group) for group in ("", "_portless"))
+        return Span(ours, ours + portless) if ours is not None and portless is not None else None
+
+    def others_skbs(self, readings: Readings) -> int:
+        """Return how many of others, to other ports, were; 0 without ``explain``."""
+        return self._for_reasons(readings, "_others") or 0
+
+    def _for_reasons(self, readings: Readings, group: str) -> int | None:
+        return readings.total(self.role, *(f"reason{group}.{name}" for name in self.reasons))
+
+    @property
+    def helps(self) -> str:
+        """What helps, in the imperative."""
+        return REMEDIES[self.name].text
+
+
+def counter(role: Role, pattern: str) -> Reading:
+    """Return the difference of counters as an expression."""
+    return lambda readings: readings.counter(role, pattern)
+
+
+def in_packets(stage: str, counted: Reading, each: Callable[[Readings], Segments]) -> Expression:
+    """Return an expression for the packets in a number of skbs; None stays unknown."""
+
+    def packets(readings: Readings) -> Span | None:
+        lost = counted(readings)
+        return (
+            skbs.lost_packets(readings, stage, lost, each(readings)) if lost is not None else None
+        )
+
+    return packets
+
+
+def at_most(
+    counted: Reading, packets_per_skb: Callable[[Readings], int] = skbs.most_packets
+) -> Reading:
+    """Return the most packets in a number of skbs that others' may be among; None stays unknown."""
+
+    def most(readings: Readings) -> int | None:
+        number = counted(readings)
+        return max(number, 0) * packets_per_skb(readings) if number is not None else None
+
+    return most
