@@ -23,7 +23,7 @@ from udpbench.analysis.ledger.ledger import is_explained, make_ledger
 from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.analysis.search import in_search
-from udpbench.analysis.watch import watched_ledger
+from udpbench.analysis.watch.host import watched_ledger
 from udpbench.metrics import TIMED
 from udpbench.model import PACKETS_FIELD, Finding, Ledger, Result, Stall, TrialRecord, WorkerResult
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from udpbench.analysis.clock_offsets import since_start_ns
-from udpbench.analysis.delta import Deltas, deltas
+from udpbench.analysis.delta import Deltas
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.rates import BUSY_TIMES, IDLE_TIMES
-from udpbench.analysis.readings import Readings, roles
+from udpbench.analysis.readings import CounterView, Readings, phase_readings
 from udpbench.model import LEDGER_STAGES, Phase, Snapshot, TrialRecord, WorkerStats
 
 SKEW_NS = 20 * 10**6
@@ -94,9 +94,8 @@ def between(
     What workers counted meanwhile is in ``stats`` if it is known; otherwise ``within`` says what an
     skb of these rounds holds.
     """
-    changes = {host: deltas(before[host], after[host]) for host in before if host in after}
     phase = Phase("measured", 0, {}, dict(before), dict(after), stats, {})
-    return Readings(record, phase, roles(record), changes, within)
+    return phase_readings(record, phase, (host for host in before if host in after), within)
 
 
 def intervals(measured: Readings) -> Iterator[Interval]:
@@ -113,7 +112,7 @@ def intervals(measured: Readings) -> Iterator[Interval]:
             yield Interval(from_ns, to_ns, between(record, first, last, measured))
 
 
-def stage_packets(readings: Readings, stages: Collection[str] = LEDGER_STAGES) -> dict[str, int]:
+def stage_packets(readings: CounterView, stages: Collection[str] = LEDGER_STAGES) -> dict[str, int]:
     """Return stage → the least number of packets that ended there, for those with counters.
 
     Counters of one host are not read at one moment, so a difference of two may be off by what came
@@ -128,7 +127,7 @@ def stage_packets(readings: Readings, stages: Collection[str] = LEDGER_STAGES) -
     return ended
 
 
-def passing(readings: Readings) -> float:
+def passing(readings: CounterView) -> float:
     """Return the mean number of packets that reach the receivers within SKEW_NS."""
     came = readings.total("receiver", "link.{interface}.rx_packets") or 0
     elapsed_ns = max((delta.elapsed_ns for delta in readings.deltas.values()), default=0)

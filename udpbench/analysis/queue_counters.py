@@ -14,7 +14,7 @@ from typing import Literal
 
 from udpbench.analysis.delta import Deltas, number_of
 from udpbench.analysis.ledger.skbs import QDISC_DROPS, QDISC_PACKETS
-from udpbench.analysis.readings import Readings
+from udpbench.analysis.readings import CounterView, Readings
 from udpbench.drivers import driver_of
 from udpbench.model import Facts, Traffic, WorkerSpec
 
@@ -59,11 +59,11 @@ def _is_bypassed(facts: Facts, delta: Deltas, direction: Direction) -> bool:
     return bool(name and delta.total(name.format(interface=facts.interface, way=direction)))
 
 
-def queue_uses(readings: Readings) -> tuple[QueueUse, ...]:
+def queue_uses(readings: CounterView) -> tuple[QueueUse, ...]:
     """Return what every queue of the senders and the receivers did, where anything counts it."""
     uses: list[QueueUse] = []
     for host in (*readings.roles.senders, *readings.roles.receivers):
-        facts, delta = readings.record.facts.get(host), readings.deltas.get(host)
+        facts, delta = readings.facts.get(host), readings.deltas.get(host)
         if facts is not None and delta is not None:
             machine = readings.deltas.get(readings.machine_of(host), delta)
             whole = readings.whole.deltas.get(host, delta)

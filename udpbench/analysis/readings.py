@@ -5,24 +5,28 @@ Owns which host plays which role and whose counter is read; it never judges a nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Literal
 
 from udpbench.analysis.delta import Deltas, deltas
 from udpbench.model import (
     GENERIC_XDP,
     NOTHING_ATTACHED,
+    Facts,
     Phase,
     PhaseName,
     Receive,
     Role,
-    Send,
+    SelfTest,
+    Traffic,
     TrialRecord,
+    WorkerSpec,
     WorkerStats,
 )
 
-FAMILIES = {
+FAMILIES: Mapping[Literal[4, 6], Mapping[str, str]] = {
     4: {"{ip}": "snmp.Ip.", "{ipx}": "netstat.IpExt.", "{udp}": "snmp.Udp."},
     6: {"{ip}": "snmp6.Ip6", "{ipx}": "snmp6.Ip6", "{udp}": "snmp6.Udp6"},
 }
@@ -38,42 +42,48 @@ class Roles:
 
 
 @dataclass(frozen=True, eq=False)
-class Readings:
-    """One phase of one record, with its counters already subtracted.
+class CounterView:
+    """What ledger stages read: hosts' counters, already subtracted, and what they depend on.
 
     Equal only to itself, so that what is derived from it can be kept.
     """
 
-    record: TrialRecord
-    phase: Phase
     roles: Roles
     deltas: dict[str, Deltas]
-    within: Readings | None = None
-    """The whole phase, with workers' counts, if these readings cover a part of it and have none."""
+    facts: Mapping[str, Facts]
+    traffic: Traffic
+    receive: Receive
+    built_in_lab: bool = False
+    selftests: Mapping[str, SelfTest] = field(default_factory=dict)
+    specs: tuple[WorkerSpec, ...] = ()
+    stats: tuple[WorkerStats, ...] = ()
+    """Final ones of every worker."""
+    loss_workers: tuple[WorkerStats, ...] = ()
+    """Of workers that lost packets on purpose."""
+    within: CounterView | None = None
+    """The whole phase, with workers' counts, if this covers a part of it and has none."""
 
     @property
-    def whole(self) -> Readings:
-        """Return the readings of the whole phase, which say what an skb holds."""
+    def whole(self) -> CounterView:
+        """Return the view of the whole phase, which says what an skb holds."""
         return self.within or self
 
     @cached_property
-    def path(self) -> Readings | None:
-        """The readings of the path phase; None where there was none."""
-        return readings_of(self.record, "path")
-
-    @cached_property
-    def way_back(self) -> Readings:
-        """The same phase as answers see it: receivers send them, one in each skb, senders receive.
+    def way_back(self) -> CounterView:
+        """The same counters as answers see them: receivers send, one in each skb, senders receive.
 
         Without workers' counts, which are not of answers, and without a bridge, which does not tell
         the two ways apart.
         """
-        roles = Roles(self.roles.receivers, self.roles.senders)
-        trial = replace(self.record.trial, send=Send(), receive=Receive())
-        record = replace(self.record, trial=trial, workers=())
-        phase = replace(self.phase, stats=(), losses=())
-        deltas_of = {host: d for host, d in self.deltas.items() if d is not self.bridge}
-        return Readings(record, phase, roles, deltas_of)
+        return CounterView(
+            roles=Roles(self.roles.receivers, self.roles.senders),
+            deltas={host: d for host, d in self.deltas.items() if d is not self.bridge},
+            facts=self.facts,
+            traffic=self.traffic,
+            receive=Receive(),
+            built_in_lab=self.built_in_lab,
+            selftests=self.selftests,
+        )
 
     def hosts(self, role: Role) -> tuple[str, ...]:
         """Return the hosts that play a role."""
@@ -81,7 +91,7 @@ class Readings:
 
     def workers(self, role: Role) -> tuple[WorkerStats, ...]:
         """Return the final statistics of every worker of a role."""
-        return tuple(stats for stats in self.phase.stats if stats.role == role)
+        return tuple(stats for stats in self.stats if stats.role == role)
 
     def pinned(self, stats: WorkerStats) -> frozenset[int]:
         """Return the CPUs that a worker is pinned to; empty: none in particular."""
@@ -92,39 +102,38 @@ class Readings:
     @cached_property
     def _cpus_of(self) -> dict[str, frozenset[int]]:
         """Worker → the CPUs that its specification names."""
-        return {spec.name: frozenset(spec.cpus) for spec in reversed(self.record.workers)}
+        return {spec.name: frozenset(spec.cpus) for spec in reversed(self.specs)}
 
     @cached_property
     def cpus_of_hosts(self) -> dict[str, frozenset[int]]:
         """Host → the CPUs that its agent may use, once: a set for each process took its square."""
-        return {host: frozenset(facts.cpus) for host, facts in self.record.facts.items()}
+        return {host: frozenset(facts.cpus) for host, facts in self.facts.items()}
 
     def count(self, role: Role, field: str) -> int:
         """Return the sum of one C field over a role's workers, those of losses on purpose included.
 
         0 without any worker.
         """
-        counted = (*self.phase.stats, *self.phase.losses)
+        counted = (*self.stats, *self.loss_workers)
         return sum(stats.counts.get(field, 0) for stats in counted if stats.role == role)
 
     def worked(self, role: Role, field: str) -> int:
         """Return the sum of one C field over a role's workers alone: for rates and cost."""
         return sum(stats.counts.get(field, 0) for stats in self.workers(role))
 
-    def losses(self, stage: str) -> tuple[int, int]:
+    def lost_on_purpose(self, stage: str) -> tuple[int, int]:
         """Return the messages, and the packets in them, that were sent to end at a stage."""
-        for stats in self.phase.losses:
+        for stats in self.loss_workers:
             if stats.role == "sender" and stats.worker.endswith(f".loss_{stage}"):
                 return stats.counts.get("sent_messages", 0), stats.counts.get("sent_packets", 0)
         return 0, 0
 
     def is_unmoved(self, role: Role, stage: str) -> bool:
         """Return whether it is proven of a host's kernel that no counter of a stage moves there."""
-        family = self.record.trial.traffic.family
+        family = self.traffic.family
         return any(
-            host in self.record.selftests
-            and self.record.selftests[host].is_unmoved(stage, family, facts.driver)
-            for host, facts in self.record.facts.items()
+            host in self.selftests and self.selftests[host].is_unmoved(stage, family, facts.driver)
+            for host, facts in self.facts.items()
             if host in self.hosts(role)
         )
 
@@ -159,19 +168,19 @@ class Readings:
 
     def without(self, role: Role, hook: str) -> bool:
         """Return whether a role's interfaces are known to have no program on a hook."""
-        facts_of = self.record.facts
+        facts_of = self.facts
         known = [facts_of[host] for host in self.hosts(role) if host in facts_of]
         return {facts.environment.get(hook) for facts in known} == {NOTHING_ATTACHED}
 
     def has_generic_xdp(self, role: Role) -> bool:
         """Return whether an XDP program of a role's interfaces runs in the stack."""
-        known = (self.record.facts[host] for host in self.hosts(role) if host in self.record.facts)
+        known = (self.facts[host] for host in self.hosts(role) if host in self.facts)
         return any(GENERIC_XDP in (facts.environment.get("xdp") or "") for facts in known)
 
     @property
     def all_veth(self) -> bool:
         """True if every host's interface is an end of a veth pair."""
-        return {facts.driver for facts in self.record.facts.values()} == {"veth"}
+        return {facts.driver for facts in self.facts.values()} == {"veth"}
 
     @property
     def bridge(self) -> Deltas | None:
@@ -179,7 +188,7 @@ class Readings:
 
         It is the one snapshot with interfaces that belongs to no host.
         """
-        hosts = {*self.record.facts, *self.roles.senders, *self.roles.receivers}
+        hosts = {*self.facts, *self.roles.senders, *self.roles.receivers}
         others = (delta for host, delta in self.deltas.items() if host not in hosts)
         return next((delta for delta in others if delta.has("link")), None)
 
@@ -211,7 +220,7 @@ class Readings:
         return {}
 
     def _machine_of(self, host: str) -> str:
-        roles, facts = {*self.roles.senders, *self.roles.receivers}, self.record.facts
+        roles, facts = {*self.roles.senders, *self.roles.receivers}, self.facts
         seeing = [name for name in sorted(self.deltas) if _has_machine(self.deltas[name])]
         if host in seeing:
             boots = {name: facts[name].boot_id for name in seeing if name in facts}
@@ -233,13 +242,13 @@ class Readings:
 
     def named(self, host: str, pattern: str) -> str:
         """Return a pattern with the host's interface and the family's protocols put in."""
-        facts = self.record.facts.get(host)
+        facts = self.facts.get(host)
         interface = facts.interface if facts is not None else "*"
-        return _named(pattern, self.record.trial.traffic.family, interface)
+        return _named(pattern, self.traffic.family, interface)
 
     def in_family(self, pattern: str) -> str:
         """Return a pattern with the names of the trial's IP version put in."""
-        return _named(pattern, self.record.trial.traffic.family, "{interface}")
+        return _named(pattern, self.traffic.family, "{interface}")
 
     def display(self, role: Role, pattern: str) -> str:
         """Return a pattern as a reader may look it up: with the interface, or with a star."""
@@ -248,8 +257,21 @@ class Readings:
         return names.pop() if len(names) == 1 else general
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Readings(CounterView):
+    """One phase of one record."""
+
+    record: TrialRecord
+    phase: Phase
+
+    @cached_property
+    def path(self) -> Readings | None:
+        """The readings of the path phase; None where there was none."""
+        return readings_of(self.record, "path")
+
+
 @lru_cache(maxsize=4096)
-def _named(pattern: str, family: int, interface: str) -> str:
+def _named(pattern: str, family: Literal[4, 6], interface: str) -> str:
     for placeholder, prefix in FAMILIES[family].items():
         pattern = pattern.replace(placeholder, prefix)
     return pattern.replace("{interface}", interface)
@@ -280,11 +302,30 @@ def roles(record: TrialRecord) -> Roles:
     return Roles(tuple(sorted(senders)), tuple(sorted(receivers - senders)))
 
 
+def phase_readings(
+    record: TrialRecord, phase: Phase, hosts: Iterable[str], within: CounterView | None = None
+) -> Readings:
+    """Return the readings of some hosts in a phase, or in a part of one."""
+    return Readings(
+        roles=roles(record),
+        deltas={host: deltas(phase.before[host], phase.after[host]) for host in hosts},
+        facts=record.facts,
+        traffic=record.trial.traffic,
+        receive=record.trial.receive,
+        built_in_lab=record.built_in_lab,
+        selftests=record.selftests,
+        specs=record.workers,
+        stats=phase.stats,
+        loss_workers=phase.losses,
+        within=within,
+        record=record,
+        phase=phase,
+    )
+
+
 def readings_of(record: TrialRecord, name: PhaseName = "measured") -> Readings | None:
     """Return the readings of one phase; None if the record has no such phase."""
     for phase in record.phases:
         if phase.name == name:
-            hosts = sorted(set(phase.before) & set(phase.after))
-            deltas_of = {host: deltas(phase.before[host], phase.after[host]) for host in hosts}
-            return Readings(record, phase, roles(record), deltas_of)
+            return phase_readings(record, phase, sorted({*phase.before} & {*phase.after}))
     return None

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
-from udpbench.analysis.watch import HostState, LiveHost, after, live_host, watch_trial
+from udpbench.analysis.watch.history import HostState, after
+from udpbench.analysis.watch.host import LiveHost, live_host
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import LabAgents
 from udpbench.control.lab_lock import Surroundings
@@ -41,9 +42,14 @@ from udpbench.model import (
     Finding,
     Lab,
     LabHost,
+    Needs,
     Phase,
+    Receive,
     Sample,
+    Send,
     Snapshot,
+    Traffic,
+    Trial,
     TrialRecord,
     WorkerSpec,
     WorkerStats,
@@ -193,6 +199,25 @@ class _Onlooker:
         return state
 
 
+def _trial(family: Literal[4, 6]) -> Trial:
+    """Return the trial that a watch is: nothing is sent, and nothing of ours receives."""
+    return Trial(
+        experiment="watch",
+        question="Where does this host lose UDP packets?",
+        point="",
+        variant=None,
+        values={},
+        repetition=1,
+        traffic=Traffic(family=family),
+        send=Send(workers=0),
+        receive=Receive(),
+        settings={},
+        needs=Needs(),
+        duration_ns=SECOND_NS,
+        warmup_ns=0,
+    )
+
+
 class KeptLooks:
     """The looks of a watch, stored as the only trial of a run, without workers."""
 
@@ -210,7 +235,7 @@ class KeptLooks:
     @classmethod
     def create(cls, folder: Path, lab: Lab, command: tuple[str, ...]) -> Self:
         """Begin a run folder; raises RecordError."""
-        trial = watch_trial(4)
+        trial = _trial(4)
         text = f"question: {trial.question}\n"
         watch_alone = Experiment("watch", "", text, trial.question, None, (trial,), 1, ())
         return cls(RunWriter.create(folder, new_header([watch_alone], lab, command, seed=0)))
@@ -241,7 +266,7 @@ class KeptLooks:
     def _record(self, findings: Sequence[Finding]) -> TrialRecord:
         hosts = list(self._first)
         elapsed_ns = max(self._latest[h].clock_ns - self._first[h].clock_ns for h in hosts)
-        trial = watch_trial(self._busier(hosts))
+        trial = _trial(self._busier(hosts))
         samples, motion = self._writer.streamed()
         phase = Phase(
             name="measured",

@@ -16,7 +16,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.watch import SOCKET_STAGES, LiveHost, SocketLoss
+from udpbench.analysis.watch.host import SOCKET_STAGES, LiveHost
+from udpbench.analysis.watch.sockets import SocketLoss
 from udpbench.model import SECOND_NS, Finding
 from udpbench.printable import all_printable, printable
 from udpbench.report.live_rates import queue_rate

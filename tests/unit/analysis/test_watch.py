@@ -12,17 +12,9 @@ from analysis.build import facts
 from analysis.test_stages import lacking
 from udpbench.analysis.ledger.ledger import losses
 from udpbench.analysis.readings import readings_of
-from udpbench.analysis.watch import (
-    LEAST_LOOKS,
-    LOOKS_KEPT,
-    PROCESSES_KEPT,
-    HostState,
-    LiveHost,
-    SocketReader,
-    after,
-    live_host,
-    watched_ledger,
-)
+from udpbench.analysis.watch.history import LOOKS_KEPT, PROCESSES_KEPT, HostState, after
+from udpbench.analysis.watch.host import LiveHost, live_host, watched_ledger
+from udpbench.analysis.watch.sockets import LEAST_LOOKS, SocketReader
 from udpbench.model import (
     THREADS_MAX,
     HostLook,

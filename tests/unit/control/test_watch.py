@@ -14,7 +14,7 @@ from golden import Golden
 from control.fake import FakeAgent, World, facts, lab
 from udpbench.analysis.judge import judge
 from udpbench.analysis.verdicts import exit_code
-from udpbench.analysis.watch import LiveHost, live_host
+from udpbench.analysis.watch.host import LiveHost, live_host
 from udpbench.commands.resume import ResumeOptions, reopen_run
 from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings

@@ -15,7 +15,8 @@ from rich.console import Console
 from udpbench.analysis.evidence import ReaderTime
 from udpbench.analysis.motion import CpuShare
 from udpbench.analysis.queue_counters import QueueUse
-from udpbench.analysis.watch import LiveHost, SocketLoss, SocketReader, StageLoss
+from udpbench.analysis.watch.host import LiveHost, StageLoss
+from udpbench.analysis.watch.sockets import SocketLoss, SocketReader
 from udpbench.control.watch import KeptLooks
 from udpbench.judged_run import chapters_of
 from udpbench.model import SECOND_NS, Lab, OtherNamespace, Snapshot, UdpSocket

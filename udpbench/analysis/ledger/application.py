@@ -7,33 +7,33 @@ from udpbench.analysis.ledger.intended_load import unanswered_packets
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.sockets import is_program, total_packets
 from udpbench.analysis.ledger.stage import Stage
-from udpbench.analysis.readings import Readings
+from udpbench.analysis.readings import CounterView
 from udpbench.analysis.worker_use import unlogged_packets
 
 ANSWERS_OUT = "{udp}OutDatagrams"
 SNDBUF = "{udp}SndbufErrors"
 
 
-def _app_truncated(readings: Readings) -> Span | None:
+def _app_truncated(readings: CounterView) -> Span | None:
     """Return the packets that were cut off; None if the way of reading cannot tell."""
     packets = readings.count("receiver", "truncated_packets")
-    blind = is_program(readings) or readings.record.trial.receive.read == "none"
+    blind = is_program(readings) or readings.receive.read == "none"
     return None if blind and packets == 0 else exactly(packets)
 
 
-def _app_log(readings: Readings) -> Span | None:
+def _app_log(readings: CounterView) -> Span | None:
     """Return the packets that were not logged; None of a program, whose log is its own."""
     return None if is_program(readings) else exactly(unlogged_packets(readings))
 
 
-def _app_unanswered(readings: Readings) -> Span | None:
+def _app_unanswered(readings: CounterView) -> Span | None:
     """Return the packets that were read, and for which no answer was sent.
 
     ``OutDatagrams`` has no datagram that queue or device dropped within the call that sent it:
     those are ``SndbufErrors``, as are calls that found the socket's own buffer full
     (net/ipv4/udp.c, udp_send_skb). 0 where no answer is awaited.
     """
-    if readings.record.trial.traffic.answers is None:
+    if readings.traffic.answers is None:
         return exactly(0)
     left = readings.counter("receiver", ANSWERS_OUT)
     if left is None:
@@ -44,14 +44,14 @@ def _app_unanswered(readings: Readings) -> Span | None:
     return exactly(max(_read_packets(readings) - sent, 0))
 
 
-def _read_packets(readings: Readings) -> int:
+def _read_packets(readings: CounterView) -> int:
     """Return what the receivers read, within a phase by the kernel's count."""
-    if readings.phase.stats:
+    if readings.stats:
         return readings.worked("receiver", "received_packets")
     return readings.counter("receiver", "{udp}InDatagrams") or 0
 
 
-def lost_answers(readings: Readings) -> dict[str, Span]:
+def lost_answers(readings: CounterView) -> dict[str, Span]:
     """Return stage → the answers that ended there on their way back, as far as that is observable.
 
     The same expressions, with the hosts swapped. What a bridge lost is in ``link``,
@@ -63,8 +63,8 @@ def lost_answers(readings: Readings) -> dict[str, Span]:
     return {name: span for name, span in ended.items() if span is not None}
 
 
-def _answer_lost(readings: Readings) -> Span:
-    if readings.record.trial.traffic.answers is None:
+def _answer_lost(readings: CounterView) -> Span:
+    if readings.traffic.answers is None:
         return exactly(0)
     return total_packets(lost_answers(readings), readings.way_back)
 

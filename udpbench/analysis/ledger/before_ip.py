@@ -12,7 +12,7 @@ from udpbench.analysis.ledger.stage import (
     counter,
     in_packets,
 )
-from udpbench.analysis.readings import Readings
+from udpbench.analysis.readings import CounterView
 from udpbench.drivers import DRIVERS, TUNNELS, VETH_DROPS, XDP_DROPS, Driver, driver_of
 
 RX_DROPPED = "link.{interface}.rx_dropped"
@@ -25,7 +25,7 @@ XSK_RING, XSK_FILL = "xsk_ring_packets", "xsk_fill_packets"
 VETH_XDP_DROPS = DRIVERS["veth"].xdp_drops[0]
 
 
-def _rx_ring(readings: Readings) -> Span | None:
+def _rx_ring(readings: CounterView) -> Span | None:
     """Return the frames for which the receiving device had no descriptor.
 
     None if drivers differ, or if the driver does not count all of them and its counter is 0.
@@ -42,7 +42,7 @@ def _rx_ring(readings: Readings) -> Span | None:
     return exactly(full) if full or _sees_full_rings(readings) else None
 
 
-def _most_in_full_rings(readings: Readings) -> int | None:
+def _most_in_full_rings(readings: CounterView) -> int | None:
     """Return at most how many frames found no descriptor; None if the driver misses some."""
     drivers = _receiving_drivers(readings)
     if drivers and not any(driver.full_ring for driver in drivers):
@@ -50,11 +50,11 @@ def _most_in_full_rings(readings: Readings) -> int | None:
     return _refused_frames(readings) if _sees_full_rings(readings) else None
 
 
-def _sees_full_rings(readings: Readings) -> bool:
+def _sees_full_rings(readings: CounterView) -> bool:
     return all(mac_frames.sees_full_ring(readings, host) for host in readings.roles.receivers)
 
 
-def _refused_frames(readings: Readings) -> int | None:
+def _refused_frames(readings: CounterView) -> int | None:
     """Return what the drivers' counters of a full ring say, without XDP drops in them."""
     full = readings.total("receiver", *_ring_counters(readings))
     if full is None:
@@ -68,23 +68,23 @@ def _refused_frames(readings: Readings) -> int | None:
     return full - xdp_frames if xdp_frames is not None else None
 
 
-def _ring_counters(readings: Readings) -> tuple[str, ...]:
+def _ring_counters(readings: CounterView) -> tuple[str, ...]:
     """Return the counters of the receivers' full rings; none if drivers differ or have none."""
     drivers = _receiving_drivers(readings)
     return next(iter(drivers)).full_ring if len(drivers) == 1 else ()
 
 
-def _steady_ring_counters(readings: Readings) -> tuple[str, ...]:
+def _steady_ring_counters(readings: CounterView) -> tuple[str, ...]:
     """Return those that only a reset lets decrease."""
     wraps = any(driver.ring_wraps for driver in _receiving_drivers(readings))
     return () if wraps else _ring_counters(readings)
 
 
-def _receiving_drivers(readings: Readings) -> set[Driver]:
-    return {driver_of(readings.record.facts.get(host)) for host in readings.roles.receivers}
+def _receiving_drivers(readings: CounterView) -> set[Driver]:
+    return {driver_of(readings.facts.get(host)) for host in readings.roles.receivers}
 
 
-def _counted_xdp_drops(readings: Readings, counters: tuple[str, ...] = XDP_DROPS) -> int | None:
+def _counted_xdp_drops(readings: CounterView, counters: tuple[str, ...] = XDP_DROPS) -> int | None:
     """Return what the drivers count as drops by XDP; 0 if the interface has no program."""
     dropped = readings.total("receiver", *counters)
     if dropped is None and readings.without("receiver", "xdp"):
@@ -92,7 +92,7 @@ def _counted_xdp_drops(readings: Readings, counters: tuple[str, ...] = XDP_DROPS
     return dropped
 
 
-def _xdp_frames(readings: Readings) -> int | None:
+def _xdp_frames(readings: CounterView) -> int | None:
     """Return the frames that an XDP program dropped, without those that AF_XDP sockets refused.
 
     Nothing counts what a program in the stack drops (net/core/dev.c: do_xdp_generic), so beside one
@@ -108,24 +108,24 @@ def _xdp_frames(readings: Readings) -> int | None:
     return max(dropped - _refused_frames_received(readings), 0)
 
 
-def _most_by_xdp(readings: Readings) -> int | None:
+def _most_by_xdp(readings: CounterView) -> int | None:
     return None if readings.has_generic_xdp("receiver") else at_most(_xdp_frames)(readings)
 
 
-def _without_copy(readings: Readings) -> bool:
+def _without_copy(readings: CounterView) -> bool:
     """Return whether cards wrote frames of AF_XDP where they are read."""
     return any(stats.zerocopy for stats in readings.workers("receiver"))
 
 
-def takes_frames(readings: Readings) -> bool:
+def takes_frames(readings: CounterView) -> bool:
     """Return whether an XDP program took the traffic before the kernel's stack."""
-    return readings.record.trial.receive.call == "af_xdp"
+    return readings.receive.call == "af_xdp"
 
 
 def _refused_by_frame_socket(field: str) -> Expression:
     """Return an expression for what AF_XDP sockets refused; None if a worker did not say it."""
 
-    def packets(readings: Readings) -> Span | None:
+    def packets(readings: CounterView) -> Span | None:
         workers = readings.workers("receiver")
         if takes_frames(readings) and not all(field in stats.counts for stats in workers):
             return None
@@ -134,18 +134,18 @@ def _refused_by_frame_socket(field: str) -> Expression:
     return packets
 
 
-def _refused_frames_received(readings: Readings) -> int:
+def _refused_frames_received(readings: CounterView) -> int:
     return readings.count("receiver", XSK_RING) + readings.count("receiver", XSK_FILL)
 
 
-def _veth_drops(readings: Readings) -> int | None:
+def _veth_drops(readings: CounterView) -> int | None:
     """Return the frames that a veth could not redirect, which are those of full AF_XDP sockets."""
     if not (readings.all_veth and takes_frames(readings)):
         return None
     return readings.total("receiver", *VETH_DROPS)
 
 
-def backlog_skbs(readings: Readings) -> int | None:
+def backlog_skbs(readings: CounterView) -> int | None:
     """Return the skbs that found the CPU's backlog queue full.
 
     ``enqueue_to_backlog`` counts each of them twice: in softnet_stat, which the whole machine
@@ -161,17 +161,13 @@ def backlog_skbs(readings: Readings) -> int | None:
     return min(softnet, device)
 
 
-def _has_own_backlog(readings: Readings) -> bool:
+def _has_own_backlog(readings: CounterView) -> bool:
     """Return whether a receiver is a tunnel, whose backlog softnet_stat and reasons do not have."""
-    drivers = (
-        readings.record.facts[h].driver
-        for h in readings.roles.receivers
-        if h in readings.record.facts
-    )
+    drivers = (readings.facts[h].driver for h in readings.roles.receivers if h in readings.facts)
     return any(driver in TUNNELS for driver in drivers)
 
 
-def _backlog_and_device_skbs(readings: Readings) -> int | None:
+def _backlog_and_device_skbs(readings: CounterView) -> int | None:
     """Return those and what rx_dropped also counts: of the pair's MTU, and of AF_XDP sockets."""
     refused = backlog_skbs(readings)
     if refused is not None:
@@ -182,7 +178,7 @@ def _backlog_and_device_skbs(readings: Readings) -> int | None:
     return max(refused, sent) if backlog_charges_peer(readings) else refused + sent
 
 
-def backlog_charges_peer(readings: Readings) -> bool:
+def backlog_charges_peer(readings: CounterView) -> bool:
     """Return whether a backlog drop is also counted at the other end of the pair.
 
     It is if a veth without NAPI passes the packet to the backlog within the other end's own call
@@ -194,7 +190,7 @@ def backlog_charges_peer(readings: Readings) -> bool:
     return _receiving_drivers(readings) == {DRIVERS["veth"]} and not polled
 
 
-def _tc_skbs(readings: Readings) -> int | None:
+def _tc_skbs(readings: CounterView) -> int | None:
     """Return what a filter before the IP layer dropped; 0 if there is none.
 
     A TCX program drops before the qdisc that counts (net/core/dev.c: sch_handle_ingress), so beside
@@ -206,7 +202,7 @@ def _tc_skbs(readings: Readings) -> int | None:
     return dropped
 
 
-def _most_by_tc(readings: Readings) -> int | None:
+def _most_by_tc(readings: CounterView) -> int | None:
     return at_most(_tc_skbs)(readings) if readings.without("receiver", "tcx") else None
 
 

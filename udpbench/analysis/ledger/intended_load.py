@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from udpbench.analysis.readings import Readings
+from udpbench.analysis.readings import CounterView, Readings
 from udpbench.model import SECOND_NS, Arrived, total_arrived
 
 
 def requested_packets(readings: Readings) -> int | None:
     """Return the packets that count and rate request; None where the rate is unlimited."""
-    specs = [spec for spec in readings.record.workers if spec.role == "sender"]
+    specs = [spec for spec in readings.specs if spec.role == "sender"]
     counts = [spec.count_packets for spec in specs if spec.count_packets is not None]
     if readings.phase.name != "measured" or not specs:
         return None
@@ -22,9 +22,9 @@ def requested_packets(readings: Readings) -> int | None:
     return None
 
 
-def loss_packets(readings: Readings) -> int:
+def loss_packets(readings: CounterView) -> int:
     """Return the packets that were attempted in addition to the traffic, to be lost on purpose."""
-    senders = (stats for stats in readings.phase.losses if stats.role == "sender")
+    senders = (stats for stats in readings.loss_workers if stats.role == "sender")
     return sum(stats.counts.get("attempted_packets", 0) for stats in senders)
 
 
@@ -36,31 +36,31 @@ def intended_packets(readings: Readings) -> int:
     return requested + loss_packets(readings)
 
 
-def sent_packets(readings: Readings) -> int:
+def sent_packets(readings: CounterView) -> int:
     """Return the packets that the kernel accepted from the senders."""
     return readings.count("sender", "sent_packets")
 
 
-def arrived(readings: Readings, workers_alone: bool = False) -> Arrived:
+def arrived(readings: CounterView, workers_alone: bool = False) -> Arrived:
     """Return what arrived; for rates and cost without the packets lost on purpose."""
-    phase = readings.phase
-    return total_arrived(phase.stats if workers_alone else (*phase.stats, *phase.losses))
+    others = () if workers_alone else readings.loss_workers
+    return total_arrived((*readings.stats, *others))
 
 
-def answered_packets(readings: Readings) -> int | None:
+def answered_packets(readings: CounterView) -> int | None:
     """Return the answers that came back to the senders; None where none are awaited."""
-    if readings.record.trial.traffic.answers is None:
+    if readings.traffic.answers is None:
         return None
     return readings.count("sender", "answered_packets")
 
 
-def unanswered_packets(readings: Readings) -> int:
+def unanswered_packets(readings: CounterView) -> int:
     """Return the packets that were read and whose answer did not come back; 0 without answers."""
     answered = answered_packets(readings)
     return arrived(readings, workers_alone=True).packets - answered if answered is not None else 0
 
 
-def kept_packets(readings: Readings) -> int:
+def kept_packets(readings: CounterView) -> int:
     """Return what was not lost: what arrived and, where answers are awaited, was answered."""
     return arrived(readings).packets - unanswered_packets(readings)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.stage import Also, Stage, at_most, in_packets
-from udpbench.analysis.readings import Readings, known_sum
+from udpbench.analysis.readings import CounterView, known_sum
 
 OTHER_HOST = "link.{interface}.rx_otherhost_dropped"
 RULES_IN = ("firewall.*/input/drop/*", "firewall.*/prerouting/drop/*")
@@ -28,7 +28,7 @@ REVERSE_PATH = "netstat.TcpExt.IPReversePathFilter"
 MARTIANS = ("rt_cache.in_martian_src", "rt_cache.in_martian_dst")
 
 
-def _gap_skbs(readings: Readings) -> int | None:
+def _gap_skbs(readings: CounterView) -> int | None:
     """Return the skbs that entered the IP layer and neither left it nor were refused.
 
     Fragments enter one by one and leave as one datagram. What the host forwards is counted as it
@@ -38,7 +38,7 @@ def _gap_skbs(readings: Readings) -> int | None:
     return missing - _undelivered_multicasts(readings) if missing is not None else None
 
 
-def _missing_skbs(readings: Readings) -> int | None:
+def _missing_skbs(readings: CounterView) -> int | None:
     """Return those and others' multicasts that nobody listens to."""
     receives, delivers = readings.total("receiver", RECEIVES), readings.total("receiver", DELIVERS)
     if receives is None or delivers is None:
@@ -49,7 +49,7 @@ def _missing_skbs(readings: Readings) -> int | None:
     return receives - fragments + whole - delivers - forwarded - _refused_skbs(readings)
 
 
-def _most_missing_skbs(readings: Readings) -> int | None:
+def _most_missing_skbs(readings: CounterView) -> int | None:
     """Return at most how many of the traffic are missing.
 
     None where more left the IP layer than entered it: a packet that IPsec decrypts is delivered
@@ -59,27 +59,27 @@ def _most_missing_skbs(readings: Readings) -> int | None:
     return None if missing is not None and missing < 0 else missing
 
 
-def _undelivered_multicasts(readings: Readings) -> int:
+def _undelivered_multicasts(readings: CounterView) -> int:
     """Return the least number of IPv6 multicasts that came in without a listener on the host.
 
     Hosts announce groups and look for routers, and most of that is not delivered. What is delivered
     counts as ICMPv6, as do neighbours' unicasts, so the difference is a lower bound.
     """
-    if readings.record.trial.traffic.family == 4:
+    if readings.traffic.family == 4:
         return 0
     multicasts = readings.counter("receiver", MULTICASTS) or 0
     delivered = readings.counter("receiver", ICMP6) or 0
     return max(multicasts - delivered, 0)
 
 
-def _refused_skbs(readings: Readings) -> int:
+def _refused_skbs(readings: CounterView) -> int:
     refused = readings.total("receiver", *IP_REFUSED) or 0
-    if readings.record.trial.traffic.family == 6:
+    if readings.traffic.family == 6:
         return refused
     return refused + (readings.counter("receiver", REVERSE_PATH) or 0)
 
 
-def _martian_skbs(readings: Readings) -> int:
+def _martian_skbs(readings: CounterView) -> int:
     """Return the packets refused for an impossible address.
 
     Only rt_cache counts them, for all namespaces of the machine together, so at most what is
@@ -88,43 +88,43 @@ def _martian_skbs(readings: Readings) -> int:
     return _martians_among(_gap_skbs(readings) or 0, readings)
 
 
-def _martians_among(missing: int, readings: Readings) -> int:
+def _martians_among(missing: int, readings: CounterView) -> int:
     counted = [readings.machine_counter("receiver", name) or 0 for name in MARTIANS]
-    return min(max(missing, 0), sum(counted)) if readings.record.trial.traffic.family == 4 else 0
+    return min(max(missing, 0), sum(counted)) if readings.traffic.family == 4 else 0
 
 
-def _ip_skbs(readings: Readings) -> int | None:
+def _ip_skbs(readings: CounterView) -> int | None:
     """Return what is counted; None if that is 0 and frames to another MAC are not (before 5.19)."""
     refused = _ip_refused(readings, _martian_skbs(readings))
     return refused if refused or _sees_other_hosts_frames(readings) else None
 
 
-def _most_refused_by_ip(readings: Readings) -> int | None:
+def _most_refused_by_ip(readings: CounterView) -> int | None:
     if not _sees_other_hosts_frames(readings):
         return None
     return _ip_refused(readings, _martians_among(_missing_skbs(readings) or 0, readings))
 
 
-def _sees_other_hosts_frames(readings: Readings) -> bool:
+def _sees_other_hosts_frames(readings: CounterView) -> bool:
     return readings.counter("receiver", OTHER_HOST) is not None
 
 
-def _ip_refused(readings: Readings, martians: int) -> int | None:
+def _ip_refused(readings: CounterView, martians: int) -> int | None:
     if readings.total("receiver", RECEIVES) is None:
         return None
     other_host = readings.counter("receiver", OTHER_HOST) or 0
     return _refused_skbs(readings) + martians + other_host
 
 
-def _netfilter_skbs(readings: Readings) -> int | None:
+def _netfilter_skbs(readings: CounterView) -> int | None:
     """Return what is missing within the IP layer and was not refused by it."""
     gap = _gap_skbs(readings)
     return gap - _martian_skbs(readings) if gap is not None else None
 
 
-def _own_rules(readings: Readings) -> int:
+def _own_rules(readings: CounterView) -> int:
     """Return what udpbench's own rules dropped on the ports of the traffic."""
-    ports = {flow.destination_port for spec in readings.record.workers for flow in spec.flows}
+    ports = {flow.destination_port for spec in readings.specs for flow in spec.flows}
     counted = (
         readings.total("receiver", *(f"{pattern[:-1]}udp/{port}" for pattern in RULES_IN))
         for port in sorted(ports)

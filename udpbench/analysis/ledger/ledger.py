@@ -37,7 +37,7 @@ def make_ledger(readings: Readings) -> Ledger:
     # whose answer did not come back in app_unanswered or answer_lost.
     received = kept_packets(readings) - unlogged_packets(readings)
     intended = intended_packets(readings)
-    if not readings.record.built_in_lab:
+    if not readings.built_in_lab:
         return _of_shared_hosts(readings, intended, received)
     spans = {stage: stage.packets(readings) for stage in STAGES}
     entries = tuple(_entry(stage, span, readings) for stage, span in spans.items())
@@ -176,7 +176,7 @@ def _parts(stage: Stage, readings: Readings) -> dict[str, int]:
     if not stage.parts:
         return {}
     if kind == "worker":
-        counted = (*readings.phase.stats, *readings.phase.losses)
+        counted = (*readings.stats, *readings.loss_workers)
         return {s.worker: s.counts[rest] for s in counted if s.counts.get(rest)}
     if kind == "machine":
         return readings.machine_by_name(stage.role, rest)
@@ -192,7 +192,7 @@ def _parts(stage: Stage, readings: Readings) -> dict[str, int]:
 def _by_socket(readings: Readings) -> dict[str, int]:
     """Return the drops of each receiving socket by the workers that read it."""
     readers: dict[int, list[str]] = {}
-    for stats in (*readings.workers("receiver"), *readings.phase.losses):
+    for stats in (*readings.workers("receiver"), *readings.loss_workers):
         for inode in stats.socket_inodes:
             readers.setdefault(inode, []).append(stats.worker)
     return {

@@ -12,7 +12,7 @@ from typing import Literal
 
 from udpbench.analysis.delta import Deltas
 from udpbench.analysis.ledger.skbs import QDISC_PACKETS
-from udpbench.analysis.readings import Readings, known_sum
+from udpbench.analysis.readings import CounterView, Readings, known_sum
 from udpbench.drivers import STANDARD_MAC, MacFrames, driver_of
 from udpbench.model import Role
 
@@ -74,7 +74,7 @@ def received_frames(readings: Readings) -> int | None:
     return _sum_of_all(_came_in(readings, host) for host in readings.hosts("receiver"))
 
 
-def _read_packets(readings: Readings, host: str) -> int:
+def _read_packets(readings: CounterView, host: str) -> int:
     """Return what the workers of a receiver read."""
     return sum(
         stats.counts.get("received_packets", 0)
@@ -83,13 +83,13 @@ def _read_packets(readings: Readings, host: str) -> int:
     )
 
 
-def sees_full_ring(readings: Readings, host: str) -> bool:
+def sees_full_ring(readings: CounterView, host: str) -> bool:
     """Return whether 0 proves that a receiver's ring was never full in the whole phase.
 
     An emulated card counts the frames that it wrote to its ring, and none that found it full
     (QEMU: igb_core.c, igb_receive_internal). If fewer came than the ring holds, it was never full.
     """
-    facts = readings.record.facts.get(host)
+    facts = readings.facts.get(host)
     driver = driver_of(facts)
     if driver.sees_full_ring or facts is None or not driver.emulated:
         return driver.sees_full_ring
@@ -100,7 +100,7 @@ def sees_full_ring(readings: Readings, host: str) -> bool:
     return frames is not None and frames < facts.rings.get("rx", 0) * READY_SHARE
 
 
-def handed_over(readings: Readings) -> int | None:
+def handed_over(readings: CounterView) -> int | None:
     """Return what the senders' queueing disciplines gave to their cards; None without one."""
     return _sum_of_all(
         readings.deltas[host].values.get(readings.named(host, QDISC_PACKETS))
@@ -109,7 +109,7 @@ def handed_over(readings: Readings) -> int | None:
     )
 
 
-def damaged_frames(readings: Readings) -> dict[str, int]:
+def damaged_frames(readings: CounterView) -> dict[str, int]:
     """Return the receivers' counters of damaged frames that may be the traffic's, if they moved."""
     hosts = readings.hosts("receiver")
     return {
@@ -121,7 +121,7 @@ def damaged_frames(readings: Readings) -> dict[str, int]:
     }
 
 
-def damage_of(readings: Readings, host: str) -> dict[Damage, dict[str, int]]:
+def damage_of(readings: CounterView, host: str) -> dict[Damage, dict[str, int]]:
     """Return what happened to frames that a host's card received → its counters that moved."""
     moved = _moved(readings, host, DAMAGED)
     if moved:
@@ -135,7 +135,7 @@ def damage_of(readings: Readings, host: str) -> dict[Damage, dict[str, int]]:
 
 
 def _moved(
-    readings: Readings, host: str, patterns: Mapping[Damage, tuple[str, ...]]
+    readings: CounterView, host: str, patterns: Mapping[Damage, tuple[str, ...]]
 ) -> dict[Damage, dict[str, int]]:
     delta = readings.deltas.get(host)
     counted = {
@@ -152,9 +152,9 @@ def _moved(
     return {damage: counters for damage, counters in counted.items() if counters}
 
 
-def least_frame_bytes(readings: Readings) -> int:
+def least_frame_bytes(readings: CounterView) -> int:
     """Return the length of the traffic's shortest frames, as long as nobody pads them."""
-    traffic = readings.record.trial.traffic
+    traffic = readings.traffic
     return OWN_BYTES[traffic.family] + min(traffic.sizes_bytes)
 
 
@@ -181,7 +181,7 @@ def _at_mac(readings: Readings, host: str, role: Role) -> int | None:
 def _came_in(readings: Readings, host: str) -> int | None:
     """Return what came in at a host's card; what found no descriptor is added if it is apart."""
     frames = _at_mac(readings, host, "receiver")
-    driver = driver_of(readings.record.facts.get(host))
+    driver = driver_of(readings.facts.get(host))
     if frames is None or driver.ring_at_mac:
         return frames
     refused = _total(readings, host, readings.deltas[host], driver.full_ring)
@@ -190,16 +190,16 @@ def _came_in(readings: Readings, host: str) -> int | None:
     return frames + refused
 
 
-def _counters(readings: Readings, host: str, role: Role) -> MacFrames:
+def _counters(readings: CounterView, host: str, role: Role) -> MacFrames:
     """Return the standard statistics if the card has them, else the driver's own."""
     delta, standard = readings.deltas.get(host), STANDARD_MAC[role]
     if delta is not None and _total(readings, host, delta, standard.plus) is not None:
         return standard
-    driver = driver_of(readings.record.facts.get(host))
+    driver = driver_of(readings.facts.get(host))
     return driver.mac_sent if role == "sender" else driver.mac_received
 
 
-def _total(readings: Readings, host: str, delta: Deltas, patterns: Iterable[str]) -> int | None:
+def _total(readings: CounterView, host: str, delta: Deltas, patterns: Iterable[str]) -> int | None:
     return known_sum(delta.total(readings.named(host, pattern)) for pattern in patterns)
 
 

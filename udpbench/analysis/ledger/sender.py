@@ -6,8 +6,8 @@ from udpbench.analysis.ledger import mac_frames, skbs
 from udpbench.analysis.ledger.before_ip import TX_DROPPED, backlog_charges_peer, backlog_skbs
 from udpbench.analysis.ledger.intended_load import sent_packets, unsent_packets
 from udpbench.analysis.ledger.skbs import Span, exactly
-from udpbench.analysis.ledger.stage import Also, Stage, at_most, counter, in_packets
-from udpbench.analysis.readings import Readings
+from udpbench.analysis.ledger.stage import Also, Stage, at_most, counter, in_packets, of_workers
+from udpbench.analysis.readings import CounterView, Readings
 from udpbench.drivers import ALLOWANCES
 from udpbench.model import Role
 
@@ -21,31 +21,31 @@ POLICY_OUT = "xfrm.XfrmOutPol*"
 NO_STATES = "xfrm.XfrmOutNoStates"
 
 
-def _policy_refusals(readings: Readings) -> int | None:
+def _policy_refusals(readings: CounterView) -> int | None:
     """Return how many calls at most a policy refused; None if one failed and IPsec counts none."""
     refused = readings.count("sender", "eperm")
     counted = readings.counter("sender", POLICY_OUT) if refused else 0
     return min(refused, max(counted, 0)) if counted is not None else None
 
 
-def _tx_policy(readings: Readings) -> Span | None:
+def _tx_policy(readings: CounterView) -> Span | None:
     refused = _policy_refusals(readings)
     return exactly(refused) if refused is not None else None
 
 
-def _firewall_refusals(readings: Readings) -> Span:
+def _firewall_refusals(readings: CounterView) -> Span:
     refused, by_policy = readings.count("sender", "eperm"), _policy_refusals(readings) or 0
-    shared = not readings.record.built_in_lab
+    shared = not readings.built_in_lab
     return Span(refused - by_policy, refused if shared else refused - by_policy)
 
 
-def refusals(readings: Readings) -> tuple[tuple[str, ...], Span]:
+def refusals(readings: CounterView) -> tuple[tuple[str, ...], Span]:
     """Return the stages that a call with EPERM may mean, and how many there were."""
     refused = readings.count("sender", "eperm")
     return ("tx_policy", "tx_netfilter"), exactly(refused)
 
 
-def _most_without_state(readings: Readings) -> int:
+def _most_without_state(readings: CounterView) -> int:
     """Return at most how many packets were sent into a route of IPsec that leads nowhere.
 
     Each look-up of such a route counts, and a packet may need several (net/xfrm/xfrm_policy.c:
@@ -55,12 +55,12 @@ def _most_without_state(readings: Readings) -> int:
     return min(lookups * skbs.most_packets(readings), sent_packets(readings)) if lookups else 0
 
 
-def _tx_qdisc(readings: Readings) -> Span | None:
+def _tx_qdisc(readings: CounterView) -> Span | None:
     drops = readings.counter("sender", skbs.QDISC_DROPS)
     return skbs.dropped_by_qdisc(readings).packets(drops) if drops is not None else None
 
 
-def _tx_device_skbs(readings: Readings) -> int | None:
+def _tx_device_skbs(readings: CounterView) -> int | None:
     """Return what the sender's device itself dropped, without what its peer refused."""
     dropped = readings.counter("sender", TX_DROPPED)
     if dropped is None:
@@ -91,7 +91,7 @@ def _most_at_sender(readings: Readings) -> int | None:
     return max(dropped, handed - left)
 
 
-def _most_in_qdisc(readings: Readings) -> int:
+def _most_in_qdisc(readings: CounterView) -> int:
     return at_most(counter("sender", skbs.QDISC_DROPS))(readings) or 0
 
 
@@ -101,7 +101,7 @@ def _refused_frames_sent(readings: Readings) -> int | None:
     return readings.count("sender", "ebusy") if send.call == "af_xdp" else None
 
 
-def _link_skbs(readings: Readings) -> int | None:
+def _link_skbs(readings: CounterView) -> int | None:
     """Return what a built-in lab's bridge accepted and did not forward.
 
     Packets in less packets out, because a bridge drops without counting: packets longer than a
@@ -110,7 +110,7 @@ def _link_skbs(readings: Readings) -> int | None:
     A veth pair loses nothing between its ends; a cable or a switch cannot be observed.
     """
     if readings.bridge is None:
-        return 0 if readings.record.built_in_lab else None
+        return 0 if readings.built_in_lab else None
     entered, left = readings.bridge.total(PORT_ENTERED), readings.bridge.total(PORT_LEFT)
     refused = readings.bridge.total(PORT_REFUSED)
     if entered is None or left is None or refused is None:
@@ -126,7 +126,7 @@ def _least_on_link(readings: Readings) -> int:
     traffic at least what the earlier stages did not take has left.
     """
     came = mac_frames.received_frames(readings)
-    if came is None or readings.record.built_in_lab:
+    if came is None or readings.built_in_lab:
         return 0
     kept = _most_in_qdisc(readings) + (_most_at_sender(readings) or 0)
     return max(sent_packets(readings) - kept - came, 0)
@@ -151,7 +151,7 @@ ROWS = (
     Stage(
         name="unsent",
         role="sender",
-        packets=lambda readings: exactly(unsent_packets(readings)),
+        packets=of_workers(lambda readings: exactly(unsent_packets(readings))),
         source="intended − sent_packets − eperm",
         means="Intended, but never accepted by the kernel: the sender was too slow for the "
         "rate, or the call failed (no listener, too large, another error). This is not loss.",

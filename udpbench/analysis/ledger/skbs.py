@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from udpbench.analysis.readings import Readings
+from udpbench.analysis.readings import CounterView
 
 ECN = ("{ipx}InNoECTPkts", "{ipx}InECT0Pkts", "{ipx}InECT1Pkts", "{ipx}InCEPkts")
 """The only counters of the IP layer that count segments rather than skbs."""
@@ -67,19 +67,19 @@ class Segments:
 ONE = Segments(1)
 
 
-def lost_packets(readings: Readings, stage: str, skbs: int, each: Segments) -> Span:
+def lost_packets(readings: CounterView, stage: str, skbs: int, each: Segments) -> Span:
     """Return how many packets were in the skbs that ended at a stage.
 
     Messages that were lost there on purpose have a known size, whatever the others have, unless GRO
     may have merged them.
     """
-    messages, packets = readings.losses(stage)
+    messages, packets = readings.lost_on_purpose(stage)
     if each == ONE or each.lacking is None or not 0 < messages <= skbs:
         return each.packets(skbs)
     return exactly(packets) + each.packets(skbs - messages)
 
 
-def message(readings: Readings) -> Segments:
+def message(readings: CounterView) -> Segments:
     """Return what an skb holds as a sender's call makes it."""
     readings = readings.whole
     packets = sum(stats.counts.get("sent_packets", 0) for stats in readings.workers("sender"))
@@ -87,7 +87,7 @@ def message(readings: Readings) -> Segments:
         stats.counts.get("sent_messages", stats.counts.get("sent_packets", 0))
         for stats in readings.workers("sender")
     )
-    sizes = {spec.send.gso for spec in readings.record.workers if spec.send is not None}
+    sizes = {spec.send.gso for spec in readings.specs if spec.send is not None}
     # The two counts of a running loop are not read at the same moment.
     if packets == messages or sizes == {"off"}:
         return ONE
@@ -98,7 +98,7 @@ def message(readings: Readings) -> Segments:
     return Segments(GSO_SEGMENTS_MAX, None)
 
 
-def sent_skb(readings: Readings) -> Segments:
+def sent_skb(readings: CounterView) -> Segments:
     """Return what an skb holds at the sender's device and the receiver's.
 
     A device that cannot segment gets every packet in its own skb (validate_xmit_skb), and so does a
@@ -118,7 +118,7 @@ def sent_skb(readings: Readings) -> Segments:
     return ONE if 2 * (given + dropped) > 3 * messages else each
 
 
-def dropped_by_qdisc(readings: Readings) -> Segments:
+def dropped_by_qdisc(readings: CounterView) -> Segments:
     """Return what an skb holds that the sender's queueing discipline dropped.
 
     It counts an skb dropped whole as one, and one that it segmented (tbf) by its segments; what
@@ -137,7 +137,7 @@ def dropped_by_qdisc(readings: Readings) -> Segments:
     return Segments(each.most, None, (drops, missing) if known else None)
 
 
-def received_skb(readings: Readings) -> Segments:
+def received_skb(readings: CounterView) -> Segments:
     """Return what an skb holds as it enters the receiver's IP layer.
 
     IP counts skbs and, by the ECN bits of their headers, segments (net/ipv4/ip_input.c).
@@ -152,10 +152,10 @@ def received_skb(readings: Readings) -> Segments:
     return sent if sent != ONE else Segments(GRO_SEGMENTS_MAX, None)
 
 
-def queued_skb(readings: Readings) -> Segments:
+def queued_skb(readings: CounterView) -> Segments:
     """Return what an skb holds in a receiving socket: only UDP_GRO keeps packets merged."""
     readings = readings.whole
-    if not readings.record.trial.receive.gro:
+    if not readings.receive.gro:
         return ONE
     each, skbs, segments = (
         received_skb(readings),
@@ -167,29 +167,29 @@ def queued_skb(readings: Readings) -> Segments:
     return each
 
 
-def most_packets(readings: Readings) -> int:
+def most_packets(readings: CounterView) -> int:
     """Return at most how many packets an skb of the traffic holds on its way, whatever others' do.
 
     Without a socket that asks for it, GRO merges datagrams only if one of two features is on, which
     neither is by default (net/ipv4/udp_offload.c: udp_gro_receive).
     """
     readings = readings.whole
-    facts = (readings.record.facts.get(host) for host in readings.roles.receivers)
+    facts = (readings.facts.get(host) for host in readings.roles.receivers)
     on = {name for host in facts if host for name in host.environment.get("offloads", "").split()}
-    merges = readings.record.trial.receive.gro or not on.isdisjoint(GRO_FEATURES)
+    merges = readings.receive.gro or not on.isdisjoint(GRO_FEATURES)
     return max(message(readings).most, GRO_SEGMENTS_MAX if merges else 1)
 
 
-def most_queued(readings: Readings) -> int:
+def most_queued(readings: CounterView) -> int:
     """Return at most how many packets an skb holds in a receiving socket."""
-    return most_packets(readings) if readings.record.trial.receive.gro else 1
+    return most_packets(readings) if readings.receive.gro else 1
 
 
-def received_skbs(readings: Readings) -> int | None:
+def received_skbs(readings: CounterView) -> int | None:
     """Return the skbs that entered the receiver's IP layer."""
     return readings.counter("receiver", "{ip}InReceives")
 
 
-def received_segments(readings: Readings) -> int | None:
+def received_segments(readings: CounterView) -> int | None:
     """Return the packets that entered the receiver's IP layer, segments one by one."""
     return readings.total("receiver", *ECN)

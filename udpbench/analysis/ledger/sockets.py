@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.before_ip import takes_frames
 from udpbench.analysis.ledger.skbs import Span, exactly
-from udpbench.analysis.ledger.stage import Also, Stage, at_most, counter, in_packets
-from udpbench.analysis.readings import Readings, known_sum
+from udpbench.analysis.ledger.stage import Also, Stage, at_most, counter, in_packets, of_workers
+from udpbench.analysis.readings import CounterView, Readings, known_sum
 
 CHECKSUM = "{udp}InCsumErrors"
 NO_PORTS = "{udp}NoPorts"
@@ -30,18 +30,18 @@ UNDIVIDED = ("udp_filter", "udp_memory")
 """Stages of which a kernel without MemErrors counts only the sum (docs/kernel.md, UDP memory)."""
 
 
-def is_program(readings: Readings) -> bool:
+def is_program(readings: CounterView) -> bool:
     """Return whether a program of the user's received, which counts nothing for us."""
-    return readings.record.trial.receive.by_program
+    return readings.receive.by_program
 
 
-def _udp_checksum(readings: Readings) -> Span | None:
+def _udp_checksum(readings: CounterView) -> Span | None:
     """Return what UDP refused; None of frames, which are taken before anybody verifies them."""
     wrong = readings.counter("receiver", CHECKSUM)
     return None if wrong is None or (wrong == 0 and takes_frames(readings)) else exactly(wrong)
 
 
-def _other_errors(readings: Readings) -> int | None:
+def _other_errors(readings: CounterView) -> int | None:
     """Return the receive errors other than full buffer, bad checksum and full memory.
 
     Without MemErrors those for full memory are among them.
@@ -53,7 +53,7 @@ def _other_errors(readings: Readings) -> int | None:
     return errors - rcvbuf - others
 
 
-def _policy_skbs(readings: Readings) -> int | None:
+def _policy_skbs(readings: CounterView) -> int | None:
     """Return those of them that IPsec may have refused; None if there are and it counts none.
 
     Its counters are of the whole namespace, and of other protocols.
@@ -65,7 +65,7 @@ def _policy_skbs(readings: Readings) -> int | None:
     return min(max(errors, 0), max(counted, 0)) if counted is not None else None
 
 
-def _filter_skbs(readings: Readings) -> int | None:
+def _filter_skbs(readings: CounterView) -> int | None:
     """Return the errors that also IPsec does not explain."""
     errors = _other_errors(readings)
     return errors - (_policy_skbs(readings) or 0) if errors is not None else None
@@ -74,19 +74,19 @@ def _filter_skbs(readings: Readings) -> int | None:
 _filtered_packets = in_packets("udp_filter", _filter_skbs, skbs.queued_skb)
 
 
-def undivided_packets(readings: Readings) -> Span | None:
+def undivided_packets(readings: CounterView) -> Span | None:
     """Return how many packets ended at one of these two; None if it is known at which."""
     packets = _filtered_packets(readings)
     known = readings.counter("receiver", MEMORY) is not None
     return None if known or packets is None or packets.high <= 0 else packets
 
 
-def _udp_filter(readings: Readings) -> Span | None:
+def _udp_filter(readings: CounterView) -> Span | None:
     either = undivided_packets(readings)
     return Span(0, either.high) if either is not None else _filtered_packets(readings)
 
 
-def total_packets(ended: Mapping[str, Span], readings: Readings) -> Span:
+def total_packets(ended: Mapping[str, Span], readings: CounterView) -> Span:
     """Return how many packets ended at some stages, each of them counted once."""
     each = sum(ended.values(), exactly(0))
     either = undivided_packets(readings)
@@ -95,19 +95,19 @@ def total_packets(ended: Mapping[str, Span], readings: Readings) -> Span:
     return Span(each.low + either.low, each.high - either.high)
 
 
-def _sockets_explained(readings: Readings) -> int | None:
-    fault = readings.record.trial.receive.fault
+def _sockets_explained(readings: CounterView) -> int | None:
+    fault = readings.receive.fault
     if fault is not None and fault.does == "exit":
         return 0  # the drops of the socket that it closed are gone with it
     return readings.counter("receiver", RCVBUF)
 
 
-def _sockets_possible(readings: Readings) -> int | None:
+def _sockets_possible(readings: CounterView) -> int | None:
     others = readings.total("receiver", RCVBUF, CHECKSUM)
     return known_sum((_memory_skbs(readings), _other_errors(readings), others)) or 0
 
 
-def _full_buffer_skbs(readings: Readings) -> int | None:
+def _full_buffer_skbs(readings: CounterView) -> int | None:
     """Return the datagrams for which the traffic's sockets had no room.
 
     In the built-in lab no more than these dropped without another reason: a stranger may have a
@@ -117,7 +117,7 @@ def _full_buffer_skbs(readings: Readings) -> int | None:
     drops = readings.counter("receiver", SOCKET_DROPS)
     if counted is None or drops is None or drops >= counted:
         return counted
-    if not readings.record.built_in_lab or is_program(readings):
+    if not readings.built_in_lab or is_program(readings):
         return counted
     if readings.within is not None and not full_buffers_of_others(readings.within):
         return counted  # the two are read one after the other
@@ -127,13 +127,13 @@ def _full_buffer_skbs(readings: Readings) -> int | None:
     return max(drops - others, 0)
 
 
-def full_buffers_of_others(readings: Readings) -> int:
+def full_buffers_of_others(readings: CounterView) -> int:
     """Return the datagrams for which other sockets had no room; 0 where that is not known."""
     counted = readings.counter("receiver", RCVBUF) or 0
     return counted - (_full_buffer_skbs(readings) or 0)
 
 
-def _memory_skbs(readings: Readings) -> int | None:
+def _memory_skbs(readings: CounterView) -> int | None:
     """Return the datagrams refused because all UDP sockets together held too much memory.
 
     Linux 6.18 counts them only at the socket (docs/kernel.md, UDP memory): they are its drops less
@@ -150,17 +150,17 @@ def _memory_skbs(readings: Readings) -> int | None:
     return refused + max(drops - explained, 0)
 
 
-def _late_checksums(readings: Readings) -> int:
+def _late_checksums(readings: CounterView) -> int:
     return (readings.counter("receiver", CHECKSUM) or 0) if _verified_late(readings) else 0
 
 
-def _verified_late(readings: Readings) -> bool:
+def _verified_late(readings: CounterView) -> bool:
     """Return whether a bad checksum is found only when the datagram is read."""
-    size_bytes = readings.record.trial.traffic.size_bytes + UDP_HEADER_BYTES
+    size_bytes = readings.traffic.size_bytes + UDP_HEADER_BYTES
     return size_bytes > EARLY_CHECKSUM_BYTES
 
 
-def _most_in_full_memory(readings: Readings) -> int | None:
+def _most_in_full_memory(readings: CounterView) -> int | None:
     """Return at most how many datagrams to the traffic's sockets were refused for their memory.
 
     SNMP may not count them. Where it and the sockets agree to the packet, it did, or there are
@@ -178,14 +178,14 @@ def _most_in_full_memory(readings: Readings) -> int | None:
     return refused if errors - early == drops else drops
 
 
-def _own_drops(readings: Readings) -> int | None:
+def _own_drops(readings: CounterView) -> int | None:
     """Return the drops of the traffic's sockets; None without any, or if one was closed."""
     inodes = [inode for stats in readings.workers("receiver") for inode in stats.socket_inodes]
     drops = [readings.counter("receiver", f"socket.{inode}.drops") for inode in set(inodes)]
     return known_sum(drops) if None not in drops else None
 
 
-def socket_losses(readings: Readings) -> tuple[tuple[str, ...], Span]:
+def socket_losses(readings: CounterView) -> tuple[tuple[str, ...], Span]:
     """Return stages that together are what the traffic's sockets dropped, and that number.
 
     ``sk_drops`` counts each of them, but a checksum only if it is verified at the read. No stages
@@ -199,7 +199,7 @@ def socket_losses(readings: Readings) -> tuple[tuple[str, ...], Span]:
     return (*late, *stages), Span(drops, drops * skbs.most_queued(readings))
 
 
-def _udp_memory(readings: Readings) -> Span | None:
+def _udp_memory(readings: CounterView) -> Span | None:
     packets, either = _memory_packets(readings), undivided_packets(readings)
     return packets + Span(0, either.high) if packets is not None and either is not None else packets
 
@@ -215,7 +215,7 @@ def _udp_purged(readings: Readings) -> Span | None:
     """
     if is_program(readings) and _own_drops(readings) is None:
         return None
-    fault = readings.record.trial.receive.fault
+    fault = readings.receive.fault
     counted = any("purged_packets" in stats.counts for stats in readings.workers("receiver"))
     if fault is not None and readings.phase.name == "measured" and not counted:
         return None
@@ -308,7 +308,7 @@ ROWS = (
     Stage(
         name="udp_purged",
         role="receiver",
-        packets=_udp_purged,
+        packets=of_workers(_udp_purged),
         source="purged_packets",
         means="Still queued when the socket was closed. No kernel counter shows that, so the "
         "process that closes a socket counts its queue first.",

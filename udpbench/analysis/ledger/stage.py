@@ -13,12 +13,13 @@ from typing import Literal
 
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.skbs import Segments, Span
-from udpbench.analysis.readings import Readings
+from udpbench.analysis.readings import CounterView, Readings
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.model import Role, Scope
 
-Reading = Callable[[Readings], int | None]
-Expression = Callable[[Readings], Span | None]
+Reading = Callable[[CounterView], int | None]
+Expression = Callable[[CounterView], Span | None]
+Limit = Callable[[Readings], int | None]
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,9 @@ class Also:
     """A corroborating counter: shown with its stage, and expected between ``low`` and ``high``."""
 
     name: str
-    reads: Reading
-    low: Reading
-    high: Reading
+    reads: Limit
+    low: Limit
+    high: Limit
     next_step: str
     """What explains a value outside of them."""
 
@@ -44,10 +45,10 @@ class Stage:
     source: str
     """The expression in words, to check it by hand; placeholders are filled in."""
     means: str
-    most: Reading = lambda _: None
+    most: Limit = lambda _: None
     """At most so many packets of the traffic ended here, whoever else moves the counters; None if
     nothing limits them. Not asked of a worker that counted."""
-    least: Reading = lambda _: 0
+    least: Limit = lambda _: 0
     """At least so many did, by counters that only the traffic moves."""
     counters: tuple[str, ...] = ()
     """Counters of the role's hosts that the expression reads; a decrease is a finding."""
@@ -62,7 +63,7 @@ class Stage:
     also: tuple[Also, ...] = ()
     reasons: tuple[str, ...] = ()
     """The kernel's drop reasons for an skb dropped here (``explain``); shown with the stage."""
-    no_other_reason: Callable[[Readings], bool] = lambda _: False
+    no_other_reason: Callable[[CounterView], bool] = lambda _: False
     """Whether no skb is dropped here without one of them."""
 
     def bounds(self, readings: Readings) -> tuple[int, int | None]:
@@ -82,7 +83,7 @@ class Stage:
             most = min(most, dropped.high * skbs.most_packets(readings))
         return max(least, dropped.low), most
 
-    def dropped_skbs(self, readings: Readings) -> Span | None:
+    def dropped_skbs(self, readings: CounterView) -> Span | None:
         """Return how many skbs to the traffic's ports were dropped here, by the kernel's reasons.
 
         At most those, too, whose ports could not be read. None without ``explain``.
@@ -90,11 +91,11 @@ class Stage:
         ours, portless = (self._for_reasons(readings, group) for group in ("", "_portless"))
         return Span(ours, ours + portless) if ours is not None and portless is not None else None
 
-    def others_skbs(self, readings: Readings) -> int:
+    def others_skbs(self, readings: CounterView) -> int:
         """Return how many of others, to other ports, were; 0 without ``explain``."""
         return self._for_reasons(readings, "_others") or 0
 
-    def _for_reasons(self, readings: Readings, group: str) -> int | None:
+    def _for_reasons(self, readings: CounterView, group: str) -> int | None:
         return readings.total(self.role, *(f"reason{group}.{name}" for name in self.reasons))
 
     @property
@@ -103,15 +104,20 @@ class Stage:
         return REMEDIES[self.name].text
 
 
+def of_workers(expression: Callable[[Readings], Span | None]) -> Expression:
+    """Return an expression of what workers counted; None where there is no trial with any."""
+    return lambda view: expression(view) if isinstance(view, Readings) else None
+
+
 def counter(role: Role, pattern: str) -> Reading:
     """Return the difference of counters as an expression."""
     return lambda readings: readings.counter(role, pattern)
 
 
-def in_packets(stage: str, counted: Reading, each: Callable[[Readings], Segments]) -> Expression:
+def in_packets(stage: str, counted: Reading, each: Callable[[CounterView], Segments]) -> Expression:
     """Return an expression for the packets in a number of skbs; None stays unknown."""
 
-    def packets(readings: Readings) -> Span | None:
+    def packets(readings: CounterView) -> Span | None:
         lost = counted(readings)
         return (
             skbs.lost_packets(readings, stage, lost, each(readings)) if lost is not None else None
@@ -121,11 +127,11 @@ def in_packets(stage: str, counted: Reading, each: Callable[[Readings], Segments
 
 
 def at_most(
-    counted: Reading, packets_per_skb: Callable[[Readings], int] = skbs.most_packets
+    counted: Reading, packets_per_skb: Callable[[CounterView], int] = skbs.most_packets
 ) -> Reading:
     """Return the most packets in a number of skbs that others' may be among; None stays unknown."""
 
-    def most(readings: Readings) -> int | None:
+    def most(readings: CounterView) -> int | None:
         number = counted(readings)
         return max(number, 0) * packets_per_skb(readings) if number is not None else None
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from udpbench.analysis.ledger import application, before_ip, ip, sender, sockets
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.stage import Stage
-from udpbench.analysis.readings import Readings
+from udpbench.analysis.readings import CounterView, Readings
 
 BEFORE_SENT = ("unsent", "tx_policy", "tx_netfilter")
 """Stages of packets that the kernel never accepted: they are not part of ``sent``."""
@@ -23,7 +23,7 @@ def _proven(row: Stage) -> Stage:
     What moved all the same is counted as ever; only a 0 proves nothing there.
     """
 
-    def packets(readings: Readings) -> Span | None:
+    def packets(readings: CounterView) -> Span | None:
         span = row.packets(readings)
         if span == exactly(0) and readings.is_unmoved(row.role, row.name):
             return None

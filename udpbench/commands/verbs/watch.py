@@ -16,7 +16,7 @@ from udpbench.commands.verbs.run import typed_command
 from udpbench.errors import NO, YES, InputError, Problem, UdpbenchError
 
 if TYPE_CHECKING:
-    from udpbench.analysis.watch import LiveHost
+    from udpbench.analysis.watch.host import LiveHost
 
 
 def watch(

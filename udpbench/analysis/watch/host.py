@@ -1,0 +1,290 @@
+"""A watched host between two looks: what each stage takes, and what each socket loses.
+
+Pure. No sender is known, so nothing is `sent` and nothing balances: a stage has what its counters
+say of all traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from udpbench.analysis.delta import Deltas, deltas
+from udpbench.analysis.ledger.sockets import UNDIVIDED, undivided_packets
+from udpbench.analysis.ledger.stages import STAGES
+from udpbench.analysis.motion import (
+    SINGLE,
+    SKEW_NS,
+    CpuShare,
+    cpu_shares,
+    passing,
+    stage_packets,
+)
+from udpbench.analysis.queue_counters import QueueUse, queue_uses
+from udpbench.analysis.readings import FAMILIES, CounterView, Readings, Roles, known_sum
+from udpbench.analysis.watch.history import HostState
+from udpbench.analysis.watch.sockets import SocketLoss, losses_by_socket
+from udpbench.model import (
+    LEDGER_STAGES,
+    SECOND_NS,
+    Facts,
+    Ledger,
+    LedgerEntry,
+    OtherNamespace,
+    Receive,
+    Traffic,
+    total_arrived,
+)
+
+DEVICE_STAGES = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc")
+"""Counted by interface."""
+LATER_STAGES = LEDGER_STAGES[LEDGER_STAGES.index("rx_tc") + 1 :]
+"""Counted by IP version."""
+EITHER = " or ".join(UNDIVIDED)
+"""A loss at one of these two, where the kernel counts only their sum."""
+SOCKET_STAGES = ("rx_policy", "udp_filter", "udp_rcvbuf", "udp_memory", EITHER)
+"""Where packets end that have reached a socket."""
+NOT_LOST = ("udp_no_port",)
+"""What anybody may send to a host, and no socket of it misses."""
+HELPS = {stage.name: stage.helps.replace("receive.buffer", "SO_RCVBUF") for stage in STAGES}
+"""For another's application, which has no keys of an experiment."""
+
+
+@dataclass(frozen=True)
+class StageLoss:
+    """What one stage takes now, and has taken since the first look: at least so many packets."""
+
+    stage: str
+    """Or ``EITHER``."""
+    pps: float
+    packets: int
+    where: str = ""
+    """The interface, of stages before the IP layer."""
+
+
+@dataclass(frozen=True)
+class LiveHost:
+    """A host between two looks."""
+
+    host: str
+    elapsed_ns: int
+    """Since the first look."""
+    received_pps: float
+    """Packets of every protocol that entered the IP layer."""
+    read_pps: float
+    """UDP datagrams that applications read (InDatagrams)."""
+    stages: tuple[StageLoss, ...]
+    """In the packet's order, those that took one since the first look."""
+    sockets: tuple[SocketLoss, ...]
+    """Those that are watched, the worst first."""
+    ended: int
+    ended_dropped: int
+    unlisted: int
+    """Packets that ended at sockets which no look listed; 0 where not all are watched."""
+    queues: tuple[QueueUse, ...]
+    seconds: float
+    """Between the two looks, as those of queues and CPUs are counted."""
+    cpus: Mapping[int, CpuShare]
+    namespaces: tuple[OtherNamespace, ...]
+    exact: bool
+    lost: bool
+    """A watched socket, or a stage before it, lost a packet since the first look."""
+    unwatched: tuple[str, ...] = ()
+    """Stages whose packets are no loss of what is watched."""
+
+    @cached_property
+    def losing(self) -> tuple[SocketLoss, ...]:
+        """Return the sockets that dropped packets between the two looks."""
+        return tuple(loss for loss in self.sockets if loss.dropped_pps)
+
+    def helps(self) -> dict[str, str]:
+        """Return stage → what helps, of every stage named."""
+        named = {stage for loss in self.stages for stage in loss.stage.split(" or ")}
+        named |= {stage for loss in self.sockets for stage in loss.stages}
+        return {stage: HELPS[stage] for stage in LEDGER_STAGES if stage in named}
+
+
+def live_host(
+    first: HostState,
+    before: HostState,
+    now: HostState,
+    facts: Mapping[str, Facts],
+    earlier: LiveHost | None = None,
+    port: int | None = None,
+) -> LiveHost:
+    """Return the host between two looks.
+
+    ``facts`` are by interface. ``earlier`` is what was said before of the reasons of sockets;
+    ``port`` is the only one that is watched.
+    """
+    lately, ever = deltas(before.snapshot, now.snapshot), deltas(first.snapshot, now.snapshot)
+    seconds = max(lately.elapsed_ns, 1) / SECOND_NS
+    said = earlier.sockets if earlier is not None else None
+    sockets = losses_by_socket(before, now, lately, ever, said, port)
+    stages = _stage_losses(lately, ever, now.interfaces, facts, seconds)
+    if "udp_memory" not in [loss.stage for loss in stages]:
+        stages += _in_memory(sockets)
+    unwatched = _unwatched(now.watched is None, port)
+    knows_whose = port is None or now.watched is not None
+    ended_dropped = now.ended_dropped if knows_whose else 0
+    device_readings = [
+        _readings(lately, 4, {lately.host: facts[name]}) for name in facts if name in now.interfaces
+    ]
+    return LiveHost(
+        host=lately.host,
+        elapsed_ns=ever.elapsed_ns,
+        received_pps=_sum(lately, "{ip}InReceives") / seconds,
+        read_pps=_sum(lately, "{udp}InDatagrams") / seconds,
+        stages=stages,
+        sockets=sockets,
+        ended=now.ended if knows_whose else 0,
+        ended_dropped=ended_dropped,
+        unlisted=_unlisted(stages, sockets, ended_dropped)
+        if port is None and now.watched is None
+        else 0,
+        queues=tuple(
+            replace(use, host=readings.facts[use.host].interface)
+            for readings in device_readings
+            for use in queue_uses(readings)
+            if use.packets or use.drops or use.interrupts
+        ),
+        seconds=seconds,
+        cpus=cpu_shares(lately),
+        namespaces=now.namespaces,
+        exact=now.counts is not None,
+        lost=any(loss.packets for loss in stages if loss.stage not in unwatched)
+        or ended_dropped > 0
+        or any(loss.dropped for loss in sockets),
+        unwatched=unwatched,
+    )
+
+
+def _unlisted(
+    stages: Collection[StageLoss], sockets: Collection[SocketLoss], ended_dropped: int
+) -> int:
+    """Return what sockets dropped that lived between two looks.
+
+    Their stages were read a moment after those that are listed: a few packets are of these.
+    """
+    counted = sum(loss.packets for loss in stages if loss.stage in SOCKET_STAGES)
+    if not counted:
+        return 0
+    listed = sum(loss.dropped for loss in sockets) + ended_dropped
+    passing_by = sum(loss.dropped_pps for loss in sockets) * SKEW_NS / SECOND_NS
+    return counted - listed if counted - listed > passing_by else 0
+
+
+def _unwatched(every_socket: bool, port: int | None) -> tuple[str, ...]:
+    """Return the stages whose packets are no loss of what is watched."""
+    others = () if every_socket and port is None else SOCKET_STAGES
+    return (*others, *(() if port is not None else NOT_LOST))
+
+
+def _sum(delta: Deltas, pattern: str) -> int:
+    named = (pattern.replace(*item) for names in FAMILIES.values() for item in names.items())
+    return known_sum(delta.values.get(name) for name in named) or 0
+
+
+def _stage_losses(
+    lately: Deltas,
+    ever: Deltas,
+    interfaces: Collection[str],
+    facts: Mapping[str, Facts],
+    seconds: float,
+) -> tuple[StageLoss, ...]:
+    """Return the stages that took a packet.
+
+    One read as a difference of counters counts only beyond what came while they were read.
+    """
+    losses: dict[tuple[str, str], tuple[float, int]] = {}
+    places: list[tuple[str, Literal[4, 6], Mapping[str, Facts]]] = [
+        (name, 4, {ever.host: facts[name]}) for name in interfaces if name in facts
+    ]
+    places += [("", family, {}) for family, ip in FAMILIES.items() if _came(ever, ip["{ip}"])]
+    for where, family, known in places:
+        whole = _readings(ever, family, known)
+        lost = {
+            stage: packets
+            for stage, packets in _ended(whole, DEVICE_STAGES if where else LATER_STAGES).items()
+            if packets > (0 if stage in SINGLE else passing(whole))
+        }
+        rates = _ended(_readings(lately, family, known, whole), lost) if lost else {}
+        for stage, packets in lost.items():
+            pps, more = losses.get((stage, where), (0.0, 0))
+            losses[stage, where] = pps + rates.get(stage, 0) / seconds, more + packets
+    order = {stage: place for place, stage in enumerate(LEDGER_STAGES)}
+    order[EITHER] = order[UNDIVIDED[0]]
+    return tuple(
+        StageLoss(stage, pps, packets, where)
+        for (stage, where), (pps, packets) in sorted(
+            losses.items(), key=lambda item: (order[item[0][0]], item[0][1])
+        )
+    )
+
+
+def _ended(readings: CounterView, stages: Collection[str]) -> dict[str, int]:
+    """Return stage → packets, and what ended at either of two stages by that name."""
+    ended = stage_packets(readings, stages)
+    either = undivided_packets(readings)
+    if either is not None and {*UNDIVIDED, EITHER} & set(stages):
+        ended[EITHER] = either.low
+    return ended
+
+
+def _came(delta: Deltas, ip: str) -> bool:
+    """Return whether any counter of an IP version moved."""
+    return any(delta.block(ip.partition(".")[0]).values())
+
+
+def _in_memory(sockets: Collection[SocketLoss]) -> tuple[StageLoss, ...]:
+    """Return what sockets alone have counted as refused for memory (Linux 6.18)."""
+    refused = [loss for loss in sockets if loss.known and loss.stages == ("udp_memory",)]
+    packets = sum(loss.dropped for loss in refused)
+    pps = sum(loss.dropped_pps for loss in refused)
+    return (StageLoss("udp_memory", pps, packets),) if packets else ()
+
+
+def _readings(
+    delta: Deltas,
+    family: Literal[4, 6],
+    facts: Mapping[str, Facts],
+    within: CounterView | None = None,
+) -> CounterView:
+    """Return differences as stages read them: of a receiver that nobody is known to send to."""
+    if not facts and family == 6:
+        # Frames to another host are of no IP version, and are counted with the other.
+        values = {k: v for k, v in delta.values.items() if not k.startswith("link.")}
+        delta = replace(delta, values=values)
+    roles, traffic = Roles((), (delta.host,)), Traffic(family=family)
+    return CounterView(roles, {delta.host: delta}, facts, traffic, Receive(), within=within)
+
+
+def watched_ledger(measured: Readings) -> Ledger:
+    """Return what each stage took while hosts were watched, of all traffic, whoever sent it.
+
+    Nothing balances: what came is what was read and what is known to be lost.
+    """
+    facts = measured.facts.values()
+    lost: dict[str, dict[str, int]] = {stage: {} for stage in stage_packets(measured)}
+    for host, delta in measured.deltas.items():
+        known = {each.interface: each for each in facts if each.host == host}
+        for loss in _stage_losses(delta, delta, tuple(known), known, 1.0):
+            where = " ".join(filter(None, (host * (len(measured.deltas) > 1), loss.where)))
+            lost.setdefault(loss.stage, {})[where] = loss.packets
+    either = sum(lost.pop(EITHER, {}).values())
+    entries = tuple(
+        LedgerEntry(
+            stage.name,
+            packets := sum(lost[stage.name].values()),
+            measured.display("receiver", stage.source),
+            at_most=packets + either if either and stage.name in UNDIVIDED else None,
+            parts=lost[stage.name] if len(lost[stage.name]) > 1 else {},
+        )
+        for stage in STAGES
+        if stage.name in lost and stage.role == "receiver"
+    )
+    received = total_arrived(measured.stats).packets
+    ended = sum(entry.packets or 0 for entry in entries) + either
+    return Ledger(received + ended, received, entries, None)

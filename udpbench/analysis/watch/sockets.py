@@ -1,0 +1,404 @@
+"""What each watched socket loses between two looks, at which stage, and what its reader does.
+
+A socket has its reason where the namespace's counters leave only one, or where the kernel named it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+
+from udpbench.analysis.delta import Deltas
+from udpbench.analysis.evidence import (
+    EMPTIED,
+    FULL,
+    MUCH,
+    SPARE,
+    ReaderTime,
+    reading_threads,
+    time_of,
+)
+from udpbench.analysis.ledger.sockets import POLICY_IN
+from udpbench.analysis.ledger.stages import STAGES
+from udpbench.analysis.motion import SKEW_NS
+from udpbench.analysis.readings import FAMILIES, known_sum
+from udpbench.analysis.remedies import REMEDIES
+from udpbench.analysis.watch.history import HostState
+from udpbench.model import (
+    LEDGER_STAGES,
+    SECOND_NS,
+    THREADS_MAX,
+    SocketCount,
+    ThreadUse,
+    UdpSocket,
+)
+from udpbench.units import format_bytes, show_count
+
+REASONS = {reason: stage.name for stage in STAGES for reason in stage.reasons}
+LEAST_LOOKS = 3
+"""From which on it is said that a program never ran."""
+MOST_BUFFER_BYTES = 256 * 2**20
+"""A burst for which this does not suffice is a load."""
+SKB_BYTES, FRAME_BYTES = 256, 2048
+"""What a datagram takes of a buffer beside its data, and the least room for these that a card's
+driver gives (include/linux/skbuff.h, SKB_TRUESIZE)."""
+NOT_KNOWN = "not known (needs root or the same user)"
+
+
+@dataclass(frozen=True)
+class SocketReader:
+    """What the reader of a socket did, as of the latest look at which packets had been dropped."""
+
+    looks: int
+    """At which packets had been dropped."""
+    emptied: int
+    """At how many of these the queue was nearly empty: it had overflowed in a burst."""
+    burst: int
+    """The most packets that were dropped between two looks."""
+    datagram_bytes: int
+    """About what a datagram takes of the buffer."""
+    visible: bool
+    """The socket's processes are known."""
+    never: bool = False
+    """It has read nothing since the first look."""
+    time: ReaderTime | None = None
+    """None: its threads were not seen."""
+
+    @property
+    def bursts(self) -> bool:
+        """Whether the queue is emptied between drops."""
+        return 2 * self.emptied >= self.looks
+
+    @property
+    def has_time(self) -> bool:
+        """Whether a buffer would help: drops come in bursts, and the reader waits between them."""
+        time = self.time
+        waits = time is not None and time.waiting is not None and time.waiting >= SPARE
+        return self.bursts and waits and not self.never
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """What it does → the share of the time, the largest first, without what matters little."""
+        time = self.time
+        if time is None or time.running >= FULL:
+            return {}
+        rest = 1 - time.running - time.stopped - (time.runnable or 0.0)
+        shares = {
+            "stopped": time.stopped,
+            "sleeps": time.asleep if time.asleep is not None else rest,
+            "waits for a CPU": time.runnable or 0.0,
+            "waits for datagrams": time.waiting or 0.0,
+        }
+        most_first = sorted(shares, key=lambda name: -shares[name])
+        much = [name for name in most_first if shares[name] >= MUCH]
+        if not much and time.running < 1 - MUCH:
+            much = most_first[:1]
+        return {name: shares[name] for name in much}
+
+    @property
+    def does(self) -> str:
+        """What it does, ``sleeps 80 % of the time (in futex)``; empty if its threads are unseen."""
+        time = self.time
+        if self.never:
+            return "never reads"
+        if time is None:
+            return "" if self.visible else NOT_KNOWN
+        if not self.shares:
+            emptied = "empties its queue, and never sleeps" if self.bursts else "bound by its CPU"
+            return f"{emptied} ({100 * time.running:.0f} %)"
+        call = f" (in {time.call})" if time.call not in ("", "other") else ""
+        where = {"sleeps": call if time.asleep is not None else " (root sees in which call)"}
+        return ", ".join(
+            f"{name} {100 * share:.0f} % of the time{where.get(name, '')}"
+            for name, share in self.shares.items()
+        )
+
+    def wanted_bytes(self, buffer_bytes: int | None) -> int | None:
+        """Return the SO_RCVBUF to ask for, with room for twice the largest burst.
+
+        None where a buffer is of no use, or none is large enough.
+        """
+        if buffer_bytes is None or not self.has_time:
+            return None
+        room = buffer_bytes // 2 + self.burst * self.datagram_bytes  # the kernel doubles it
+        size_bytes = 1 << (room - 1).bit_length()
+        return size_bytes if size_bytes <= MOST_BUFFER_BYTES else None
+
+    def helps(self, buffer_bytes: int | None) -> str:
+        """Return what helps; empty if nobody knows."""
+        size_bytes = self.wanted_bytes(buffer_bytes)
+        if size_bytes is not None and self.time is not None:
+            waits = f"it waits for datagrams {100 * (self.time.waiting or 0.0):.0f} % of the time"
+            burst = f"up to {show_count(self.burst)} packets of a burst did not fit"
+            size = f"SO_RCVBUF of {format_bytes(size_bytes)} (and net.core.rmem_max)"
+            return f"{size}: {burst}, and {waits}"
+        if self.never:
+            return READERS_HELPS["stopped"]
+        if self.time is None or (not self.shares and self.bursts):
+            return ""
+        most = next(iter(self.shares), "bound")
+        if most == "sleeps" and self.bursts:
+            return REMEDIES["reader_pauses"].text
+        return READERS_HELPS.get(most, "")
+
+
+READERS_HELPS = {
+    "stopped": REMEDIES["standstill"].text.removesuffix(", then repeat"),
+    "sleeps": REMEDIES["reader_sleeps"].text,
+    "waits for a CPU": REMEDIES["busy"].text.partition(" of the load")[0],
+    "bound": REMEDIES["late_readers"].text,
+}
+"""What a reader does most → what helps; it has no keys of an experiment, either."""
+
+
+@dataclass(frozen=True)
+class SocketLoss:
+    """One socket now, and what it has lost since it was first seen."""
+
+    socket: UdpSocket
+    dropped_pps: float
+    dropped: int
+    arrived_pps: float | None = None
+    read_pps: float | None = None
+    """Datagrams; None: not counted."""
+    stages: tuple[str, ...] = ()
+    """Where its packets ended: one where it is known, several where it may be any of them."""
+    known: bool = False
+    """The kernel named the stages, or only one is possible."""
+    reader: SocketReader | None = None
+    """None: nothing was dropped for which it may have been late."""
+
+    @property
+    def reader_helps(self) -> str:
+        """Return what helps its reader; empty if that is not known."""
+        return self.reader.helps(self.socket.buffer_bytes) if self.reader is not None else ""
+
+    @property
+    def filled(self) -> float | None:
+        """Return the share of its buffer in which datagrams wait."""
+        size_bytes = self.socket.buffer_bytes
+        return self.socket.queued_bytes / size_bytes if size_bytes else None
+
+
+def losses_by_socket(
+    before: HostState,
+    now: HostState,
+    delta: Deltas,
+    ever: Deltas,
+    earlier: tuple[SocketLoss, ...] | None,
+    port: int | None,
+) -> tuple[SocketLoss, ...]:
+    """Return what each watched socket lost, the worst first; ``earlier`` is of the look before."""
+    seconds = max(delta.elapsed_ns, 1) / SECOND_NS
+    if earlier is not None and _nothing_new(before, now, earlier):
+        return earlier
+    known_losses = {loss.socket.cookie: loss for loss in earlier or ()}
+    # Most sockets of most looks are those of the look before, as objects.
+    lately = {
+        cookie: _dropped_lately(cookie, before, now)
+        for cookie, each in now.sockets.items()
+        if each is not before.sockets.get(cookie)
+    }
+    possible = possible_stages(delta, sum(lately.values()))
+    readers = _Readers(now, ever)
+    losses = []
+    for cookie, each in now.sockets.items():
+        if (now.watched is not None and cookie not in now.watched) or port not in (None, each.port):
+            continue
+        before_this = known_losses.get(cookie)
+        if now.counts is None and before_this is not None and not lately.get(cookie):
+            same = before_this.socket is each and not before_this.dropped_pps
+            losses.append(before_this if same else replace(before_this, socket=each, dropped_pps=0))
+            continue
+        dropped = ((each.drops or 0) - now.opened_drops.get(cookie, 0)) % 2**32
+        loss = SocketLoss(each, lately.get(cookie, 0) / seconds, dropped)
+        if dropped:
+            loss = _explained(
+                loss, lately.get(cookie, 0), possible[each.family], known_losses.get(cookie)
+            )
+        if now.counts is not None:
+            loss = _counted(loss, before, now, seconds)
+        reader = readers.of(loss, before_this, lately.get(cookie, 0))
+        losses.append(replace(loss, reader=reader) if reader is not None else loss)
+    idle = [loss for loss in losses if not loss.dropped and not loss.socket.queued_bytes]
+    busy = [loss for loss in losses if loss.dropped or loss.socket.queued_bytes]
+    return (*sorted(busy, key=_worst_first), *idle)
+
+
+def _nothing_new(before: HostState, now: HostState, earlier: tuple[SocketLoss, ...]) -> bool:
+    """Return whether what was said of the sockets still holds, as of most looks at a quiet host.
+
+    It is the same of each socket; saying so of a thousand takes a third of the time of a look.
+    """
+    if any(loss.dropped_pps for loss in earlier) or now.counts is not None:
+        return False
+    return now.sockets is before.sockets and now.watched == before.watched
+
+
+def _worst_first(loss: SocketLoss) -> tuple[float, ...]:
+    return -loss.dropped_pps, -loss.dropped, -(loss.filled or 0), -loss.socket.queued_bytes
+
+
+def _dropped_lately(cookie: int, before: HostState, now: HostState) -> int:
+    earlier = before.sockets.get(cookie)
+    drops = earlier.drops if earlier is not None else now.opened_drops.get(cookie, 0)
+    return ((now.sockets[cookie].drops or 0) - (drops or 0)) % 2**32
+
+
+def possible_stages(delta: Deltas, dropped: int) -> dict[int, tuple[str, ...]]:
+    """Return IP version of a socket → the stages at which what it dropped lately may have ended.
+
+    All sockets together dropped as many. An IPv6 socket may have taken packets of either version.
+    Memory that ran out may be counted at the sockets alone (docs/kernel.md, UDP memory): then it is
+    what no other counter explains, beyond what came between the readings of both. Without
+    MemErrors it may be what else is a filter's.
+    """
+    counted: dict[int, dict[str, int]] = {}
+    either: dict[int, int] = {}
+    for family, names in FAMILIES.items():
+        each = {
+            key: delta.values.get(f"{names['{udp}']}{key}", 0)
+            for key in ("InErrors", "RcvbufErrors", "InCsumErrors")
+        }
+        memory = delta.values.get(f"{names['{udp}']}MemErrors")
+        others = each["InErrors"] - each["RcvbufErrors"] - each["InCsumErrors"] - (memory or 0)
+        policy = min(max(others, 0), sum(delta.total(name) or 0 for name in POLICY_IN))
+        counted[family] = {
+            "udp_rcvbuf": each["RcvbufErrors"],
+            "udp_checksum": each["InCsumErrors"],
+            "rx_policy": policy,
+            "udp_filter": others - policy,
+            "udp_memory": memory or 0,
+        }
+        if memory is None:
+            either[family] = max(counted[family]["udp_filter"], 0)
+    explained = sum(max(n, 0) for family in counted.values() for n in family.values())
+    for family, packets in either.items():
+        counted[family]["udp_memory"] = packets
+    if dropped - explained > dropped * SKEW_NS / max(delta.elapsed_ns, 1):
+        for of_family in counted.values():
+            of_family["udp_memory"] = of_family["udp_memory"] or dropped - explained
+    moved = {
+        family: {stage for stage, packets in each.items() if packets > 0}
+        for family, each in counted.items()
+    }
+    return {
+        4: tuple(stage for stage in LEDGER_STAGES if stage in moved[4]),
+        6: tuple(stage for stage in LEDGER_STAGES if stage in moved[4] | moved[6]),
+    }
+
+
+def _explained(
+    loss: SocketLoss, lately: int, possible: tuple[str, ...], earlier: SocketLoss | None
+) -> SocketLoss:
+    """Return a loss with its stages; what is said of it before stays unless it is contradicted."""
+    if (
+        earlier is not None
+        and earlier.known
+        and (not lately or set(earlier.stages) <= set(possible))
+    ):
+        return replace(loss, stages=earlier.stages, known=True)
+    if not lately:
+        return replace(loss, stages=earlier.stages if earlier is not None else ())
+    return replace(loss, stages=possible, known=len(possible) == 1)
+
+
+def _counted(loss: SocketLoss, before: HostState, now: HostState, seconds: float) -> SocketLoss:
+    """Return a loss with what was counted at its socket, and the kernel's own reasons."""
+    cookie = loss.socket.cookie
+    count = (now.counts or {}).get(cookie, SocketCount(read=0))
+    then = (before.counts or {}).get(cookie, SocketCount(read=0))
+    read = count.read - then.read if count.read is not None and then.read is not None else None
+    loss = replace(
+        loss,
+        arrived_pps=(count.arrived - then.arrived) / seconds,
+        read_pps=read / seconds if read is not None else None,
+    )
+    if not now.names_reasons or not loss.dropped:
+        return loss
+    named: dict[str, int] = {}
+    for reason, packets in count.dropped.items():
+        stage = REASONS.get(reason, "udp_filter")
+        named[stage] = named.get(stage, 0) + packets
+    if loss.dropped > sum(named.values()):  # its reader found the checksum wrong
+        named["udp_checksum"] = loss.dropped - sum(named.values())
+    most_first = sorted(named, key=lambda stage: -named[stage])
+    return replace(loss, stages=tuple(most_first), known=True)
+
+
+class _Readers:
+    """What is known of readers at one look."""
+
+    def __init__(self, now: HostState, ever: Deltas) -> None:
+        self._now = now
+        self._ever = ever
+        self._times: dict[tuple[tuple[str, ...], bool], ReaderTime | None] = {}
+        """One process may hold a thousand sockets."""
+
+    def of(self, loss: SocketLoss, earlier: SocketLoss | None, lately: int) -> SocketReader | None:
+        """Return what a socket's reader did; as before if the socket dropped nothing lately."""
+        before = earlier.reader if earlier is not None else None
+        if not lately or "udp_rcvbuf" not in loss.stages:
+            return before
+        looks, emptied, burst = (
+            (before.looks, before.emptied, before.burst) if before is not None else (0, 0, 0)
+        )
+        emptied += loss.filled is not None and loss.filled < EMPTIED
+        processes = loss.socket.processes
+        return SocketReader(
+            looks=looks + 1,
+            emptied=emptied,
+            burst=max(lately, burst),
+            datagram_bytes=self._datagram_bytes,
+            visible=bool(processes),
+            never=self._never_reads(loss.socket),
+            time=self._time(processes, waits=emptied > 0),
+        )
+
+    def _never_reads(self, each: UdpSocket) -> bool:
+        """Return whether a socket was not read, for certain: by its own count, or as nobody could.
+
+        That is if no application of the namespace has read a datagram, or none of its threads ran.
+        """
+        count = (self._now.counts or {}).get(each.cookie)
+        if count is not None and count.read is not None:
+            return count.read == 0
+        names = [f"{names['{udp}']}InDatagrams" for names in FAMILIES.values()]
+        if known_sum(self._ever.values.get(name) for name in names) == 0:
+            return True
+        seen = [self._now.threads.get(process, ()) for process in each.processes]
+        # In a second or two a reader may just sleep.
+        looks = min(map(len, seen), default=0)
+        windows = [window for windows in seen for window in windows]
+        unseen = any(len(window) >= THREADS_MAX for window in windows)
+        ran = any(thread.running_ns for window in windows for thread in window)
+        return looks >= LEAST_LOOKS and not unseen and not ran
+
+    def _time(self, processes: tuple[str, ...], *, waits: bool) -> ReaderTime | None:
+        """Return how readers among processes' threads spent their time; None if none was seen.
+
+        Whoever waits for datagrams while some are in the queue reads another socket. Of several
+        readers one that is full says why packets were lost, whatever the others have left.
+        """
+        if (processes, waits) in self._times:
+            return self._times[processes, waits]
+        threads: list[ThreadUse] = []
+        for window in chain.from_iterable(self._now.threads.get(each, ()) for each in processes):
+            others = [each for each in window if (time_of([each]).waiting or 0.0) < SPARE]
+            threads += reading_threads(window if waits or not others else others)
+        full = [each for each in threads if each.running_ns >= FULL * each.elapsed_ns]
+        time = time_of(full or threads, waits=waits) if threads else None
+        self._times[processes, waits] = time
+        return time
+
+    @cached_property
+    def _datagram_bytes(self) -> int:
+        """About what a datagram takes of a buffer, by the mean size of what came."""
+        links = self._ever.block("link")
+        came, size_bytes = (
+            sum(value for name, value in links.items() if name.endswith(f".{which}"))
+            for which in ("rx_packets", "rx_bytes")
+        )
+        mean_bytes = -(-size_bytes // came) if came > 0 else 0
+        return SKB_BYTES + max(FRAME_BYTES, 1 << max(mean_bytes - 1, 0).bit_length())
