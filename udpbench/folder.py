@@ -3,12 +3,14 @@
 Owns how a path is walked and how a file is created: under another name, then renamed, so that no
 link is followed. As root, every folder and link on the path has to belong to root or to the
 calling user, because the owner of a folder or link decides where it leads; and what is created is
-private, and the calling user's.
+private, and the calling user's. And exclusive locks on open files (flock(2)), which the kernel
+frees when their last holder ends.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import grp
 import os
 import pwd
@@ -297,3 +299,15 @@ def _refuse_stranger(fd: int) -> int:
         return state.st_mode
     what = f"{real_path(fd)} belongs to user {state.st_uid}; root writes only to folders of root"
     raise PermissionError(errno.EPERM, f"{what} or of the calling user")
+
+
+def lock_file(fd: int, wait: bool = False) -> bool:
+    """Lock an open file or folder; return False if it is held and ``wait`` is not set.
+
+    Raises OSError if the disk has no locks.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -43,8 +43,7 @@ from udpbench.errors import (
     RecordError,
     StoreError,
 )
-from udpbench.file_lock import lock_file
-from udpbench.folder import Folder
+from udpbench.folder import Folder, lock_file
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import SEARCHED
 from udpbench.model import CompareSpec, Experiment, Lab, Progress, Result

@@ -330,7 +330,6 @@ AGENT_LEAVES = (
     "cpu_lists",
     "drivers",
     "errors",
-    "file_lock",
     "folder",
     "host_settings",
     "json_lines",

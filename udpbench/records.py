@@ -29,8 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
 from udpbench.errors import RecordError, StoreError
-from udpbench.file_lock import lock_file
-from udpbench.folder import Folder, other_writers
+from udpbench.folder import Folder, lock_file, other_writers
 from udpbench.host_settings import set_keys
 from udpbench.json_lines import (
     MOST_LINE_BYTES,

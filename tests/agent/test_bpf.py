@@ -14,7 +14,7 @@ from test_frames import V4, V6
 from udpbench.agent.host import native
 from udpbench.agent.host.bpf import bpf, instructions
 from udpbench.agent.host.bpf.port_taker import takes
-from udpbench.agent.losses.ethernet import frame
+from udpbench.agent.losses.inject import flawed_frame
 from udpbench.model import LossSpec
 
 DROP, PASS = 1, 2
@@ -34,15 +34,15 @@ PROGRAM = instructions.drops_port(64109, (0, 4), (DROP, PASS))
 @pytest.mark.parametrize("spec", [V4, V6])
 def test_datagrams_to_the_port_are_dropped_and_no_others(spec: LossSpec) -> None:
     """Of either IP version, whatever their length."""
-    assert DROP == verdict(PROGRAM, frame(spec, "ip_header"))
-    assert DROP == verdict(PROGRAM, frame(replace(spec, size_bytes=0), "ip_header"))
-    assert PASS == verdict(PROGRAM, frame(replace(spec, port=64110), "ip_header"))
+    assert DROP == verdict(PROGRAM, flawed_frame(spec, "ip_header"))
+    assert DROP == verdict(PROGRAM, flawed_frame(replace(spec, size_bytes=0), "ip_header"))
+    assert PASS == verdict(PROGRAM, flawed_frame(replace(spec, port=64110), "ip_header"))
 
 
 @pytest.mark.parametrize("spec", [V4, V6])
 def test_what_is_no_such_datagram_passes(spec: LossSpec) -> None:
     """TCP, IP options, another protocol, or too short to tell: nothing is read beyond its end."""
-    packet = bytearray(frame(spec, "ip_header"))
+    packet = bytearray(flawed_frame(spec, "ip_header"))
     for length in range(len(packet)):
         assert verdict(PROGRAM, bytes(packet[:length])) in (DROP, PASS)
     protocol_at = 23 if spec.family == 4 else 20
@@ -65,19 +65,19 @@ def test_a_socket_takes_the_traffics_datagrams_and_no_others(spec: LossSpec) -> 
     """To its ports and addresses, of a queue that has one; the rest goes on to the host."""
     other = replace(spec, destination="10.0.0.2" if spec.family == 4 else "fd00::2")
     last = replace(spec, destination="10.0.0.200" if spec.family == 4 else "fd00::c8")
-    packets = {name: frame(loss, "ip_header") for name, loss in (("", spec), ("last", last))}
+    packets = {name: flawed_frame(loss, "ip_header") for name, loss in (("", spec), ("last", last))}
     assert [XDP_REDIRECT] * 2 == [taken(spec, packet) for packet in packets.values()]
-    assert XDP_REDIRECT == taken(spec, frame(replace(spec, port=64108), "ip_header"))
-    assert XDP_REDIRECT == taken(spec, frame(replace(spec, size_bytes=0), "ip_header"))
-    assert PASS == taken(spec, frame(replace(spec, port=64110), "ip_header"))
-    assert PASS == taken(spec, frame(other, "ip_header"))
+    assert XDP_REDIRECT == taken(spec, flawed_frame(replace(spec, port=64108), "ip_header"))
+    assert XDP_REDIRECT == taken(spec, flawed_frame(replace(spec, size_bytes=0), "ip_header"))
+    assert PASS == taken(spec, flawed_frame(replace(spec, port=64110), "ip_header"))
+    assert PASS == taken(spec, flawed_frame(other, "ip_header"))
     assert PASS == taken(spec, packets[""], queue=2)
 
 
 @pytest.mark.parametrize("spec", [V4, V6])
 def test_a_socket_takes_no_fragment_and_nothing_that_it_cannot_read(spec: LossSpec) -> None:
     """ARP, TCP, IP options, the first fragment and later ones, or frames that end too early."""
-    packet = bytearray(frame(spec, "ip_header"))
+    packet = bytearray(flawed_frame(spec, "ip_header"))
     for length in range(len(packet)):
         assert taken(spec, bytes(packet[:length])) in (XDP_REDIRECT, PASS)
     assert PASS == taken(spec, bytes(packet[: 41 if spec.family == 4 else 61]))

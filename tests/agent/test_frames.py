@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from udpbench.agent.host.frames import ones_complement
-from udpbench.agent.losses.ethernet import frame
+from udpbench.agent.losses.inject import flawed_frame
 from udpbench.model import LossSpec
 
 V4 = LossSpec(
@@ -44,7 +44,7 @@ def udp_sum(packet: bytes, spec: LossSpec) -> int:
 @pytest.mark.parametrize("spec", [V4, V6])
 def test_a_wrong_udp_checksum_is_the_only_flaw(spec: LossSpec) -> None:
     """Addresses, lengths and the IP header are right."""
-    packet = frame(spec, "udp_checksum")
+    packet = flawed_frame(spec, "udp_checksum")
     assert bytes.fromhex("020000000002020000000001") == packet[:12]
     assert 0 != udp_sum(packet, spec)
     header = ip_header(packet, spec)
@@ -61,14 +61,14 @@ def test_a_wrong_udp_checksum_is_the_only_flaw(spec: LossSpec) -> None:
 
 def test_an_ipv4_header_is_refused_for_its_checksum_alone() -> None:
     """The datagram within is right."""
-    packet = frame(V4, "ip_header")
+    packet = flawed_frame(V4, "ip_header")
     assert 0 != ones_complement(ip_header(packet, V4))
     assert 0 == udp_sum(packet, V4)
 
 
 def test_an_ipv6_header_is_refused_for_its_length_alone() -> None:
     """IPv6 has no header checksum; it says there were more than there is."""
-    packet = frame(V6, "ip_header")
+    packet = flawed_frame(V6, "ip_header")
     assert len(packet) - 54 < struct.unpack("!H", ip_header(packet, V6)[4:6])[0]
     assert 0 == udp_sum(packet, V6)
     assert socket.inet_pton(socket.AF_INET6, "fd00::30") == ip_header(packet, V6)[8:24]

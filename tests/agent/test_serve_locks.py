@@ -20,7 +20,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.locks import ACCEPTED, Held, Locks
 from udpbench.agent.notes import Note
 from udpbench.agent.settings.journal import FOLDER
-from udpbench.file_lock import lock_file
+from udpbench.folder import lock_file
 from udpbench.model import Scope
 from udpbench.protocol import Use
 

@@ -32,7 +32,7 @@ from udpbench.analysis.comparison.comparisons import compare_blocks as by_blocks
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.definition_changes import differing
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
-from udpbench.definition.same_point import against_itself
+from udpbench.definition.point_pairs import against_itself
 from udpbench.errors import RecordError
 from udpbench.judged_run import Chapter, judged
 from udpbench.model import LOOKS, SECOND_NS, Experiment

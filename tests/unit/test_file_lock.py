@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from udpbench.file_lock import lock_file
+from udpbench.folder import lock_file
 
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:

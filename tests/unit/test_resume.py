@@ -23,7 +23,7 @@ from udpbench.__main__ import main
 from udpbench.commands import resume
 from udpbench.commands.resume import ResumedRun, ResumeOptions, reopen_run
 from udpbench.definition.load import load_experiments, load_lab
-from udpbench.definition.same_point import against_itself
+from udpbench.definition.point_pairs import against_itself
 from udpbench.errors import InputError, RecordError
 from udpbench.model import TrialRecord
 from udpbench.records import RUN_FILE, SERIES_FILE, Ending, Run, RunWriter

@@ -35,7 +35,7 @@ from udpbench.agent.notes import (
     read_note,
 )
 from udpbench.agent.settings.journal import FOLDER, in_use, run_of
-from udpbench.file_lock import lock_file
+from udpbench.folder import lock_file
 from udpbench.model import Scope
 from udpbench.protocol import Lock, Use
 

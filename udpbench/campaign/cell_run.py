@@ -26,8 +26,7 @@ from udpbench.campaign.cells import (
     stored_result,
 )
 from udpbench.errors import FAILED, INTERRUPTED, YES, RecordError, in_words
-from udpbench.file_lock import lock_file
-from udpbench.folder import Folder
+from udpbench.folder import Folder, lock_file
 from udpbench.printable import printable
 from udpbench.protocol import build_id
 from udpbench.records import RUN_FILE, SERIES_FILE, read_run

@@ -23,8 +23,7 @@ from udpbench.definition.definition_changes import meaning
 from udpbench.definition.lab_rules import refuse_together
 from udpbench.definition.load import load_lab
 from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, RecordError
-from udpbench.file_lock import lock_file
-from udpbench.folder import Folder
+from udpbench.folder import Folder, lock_file
 from udpbench.json_lines import MOST_LINE_BYTES, open_regular, parse_json
 from udpbench.model import Experiment, Lab
 from udpbench.protocol import build_id

@@ -18,9 +18,9 @@ from udpbench.control.lab_lock import Surroundings
 from udpbench.control.survey import Survey, surveyed
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition.endpoints import parse_cpus
-from udpbench.definition.experiment_template import EXPERIMENT
 from udpbench.definition.lab_proposal import (
     EXISTING,
+    EXPERIMENT,
     CablePair,
     HostSurvey,
     ProposedHost,

@@ -22,7 +22,7 @@ from udpbench.control.schedule import lasting, remaining
 from udpbench.definition import shipped
 from udpbench.definition.definition_changes import differing, experiment_changes, lab_changes
 from udpbench.definition.load import bases_of, experiment_of, lab_of, load_experiments, load_lab
-from udpbench.definition.same_point import against_itself
+from udpbench.definition.point_pairs import against_itself
 from udpbench.differences import differences, flat, written
 from udpbench.errors import InputError, Problem, UdpbenchError
 from udpbench.folder import other_writers, steps

@@ -1,24 +1,25 @@
 """The agents of a lab: which ones there are, in which order they start, and how they end.
 
 Owns everything from a Lab to taken hosts, and back to restored ones. Knows nothing of trials, nor
-of waiting for a lab (``lab_lock``).
+of waiting for a lab (``lab_lock``). A thread for each agent pings it, so that none restores by
+itself: one that takes no ping holds up its own thread alone.
 """
 
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from udpbench.control.agent_client import AgentClient, Requests
 from udpbench.control.connections.channel import AGENT, OBSERVER, Channel
 from udpbench.control.connections.local_agent import open_machine, open_observer
 from udpbench.control.connections.namespaces import Namespaces
-from udpbench.control.lease import Lease
 from udpbench.definition.binding.bind import (
     BRIDGE,
     BRIDGE_INTERFACE,
@@ -38,7 +39,7 @@ from udpbench.errors import (
     SafetyError,
     Unseen,
 )
-from udpbench.model import Change, Connect, Lab, Scope, Trial, lost_without
+from udpbench.model import SECOND_NS, Change, Connect, Lab, Scope, Trial, lost_without
 from udpbench.protocol import Hello, Taken, Use
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ MACHINE = "machine"
 """Name of the agent with the machine scope of a built-in lab; it takes no part in trials."""
 
 Open = Callable[[str, Connect], Requests]
+END_NS = SECOND_NS // 10
+"""For a thread to end; one whose ping is not taken is left to the limit of that write."""
 
 
 def _open_ssh(
@@ -388,3 +391,35 @@ def restore(agents: Agents) -> Restored:
         except HostError as error:
             failed.append(RestoreError(f"restore: {error.message}", client.name))
     return Restored(tuple(failed), tuple(lost))
+
+
+class Renewable(Protocol):
+    """A channel, as the lease needs it."""
+
+    def ping(self) -> None:
+        """Send a request without waiting for the reply."""
+
+
+class Lease:
+    """Pings every channel each third of the lease until it ends."""
+
+    def __init__(self, lease_ns: int) -> None:
+        self._interval_s = lease_ns / 3 / SECOND_NS
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def keep(self, channel: Renewable) -> None:
+        """Ping a channel from now on."""
+
+        def ping() -> None:
+            while not self._ended.wait(self._interval_s):
+                channel.ping()
+
+        self._threads.append(threading.Thread(target=ping, name="lease", daemon=True))
+        self._threads[-1].start()
+
+    def close(self) -> None:
+        """End the pings, waiting for no agent."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(END_NS / SECOND_NS)

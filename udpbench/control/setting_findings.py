@@ -1,23 +1,26 @@
-"""The settings of a trial on every agent, and the findings about applied settings.
+"""The settings of a trial on every agent, what hosts refuse of them, and the findings about them.
 
-Contacts no host and changes nothing.
+Changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from udpbench.control.agents import MACHINE, Agents
 from udpbench.definition.binding.bind import (
     BRIDGE,
     LabContext,
+    Unavailable,
     bridge_settings_for,
     machine_settings_for,
+    require_offers,
     settings_for,
 )
-from udpbench.model import Change, Facts, Finding, Lab, Setting, Trial
-from udpbench.setting_kinds import requested_part, show_value, show_values
+from udpbench.errors import SettingRefused
+from udpbench.model import Change, Facts, Finding, Lab, Planned, Setting, Trial
+from udpbench.setting_kinds import asked_for, requested_part, show_value, show_values
 
 
 def desired(
@@ -121,4 +124,38 @@ def rules_changed(before: Facts, now: Facts) -> list[Finding]:
             "rates are those of neither state; what was lost, and where, is counted",
             "find out who changes that host, then repeat",
         )
+    ]
+
+
+def refuse_foreseen(trials: Iterable[Trial], lab: Lab, agents: Agents) -> None:
+    """Raise SettingRefused with every required setting that a real host would refuse.
+
+    Ignores trials that will be skipped. Asks for each set of settings once.
+    """
+    if lab.built_in:
+        return
+    facts = {client.name: client.facts() for client in agents.hosts}
+    planned: list[tuple[str, tuple[Setting, ...]]] = []
+    refusals: dict[str, None] = {}
+    for trial in trials:
+        try:
+            require_offers(trial, lab, facts, agents.capabilities)
+            settings = desired(trial, lab, agents, facts)
+        except Unavailable:
+            continue
+        for client in agents.setting_up:
+            request = (client.name, settings[client.name])
+            if request not in planned:
+                planned.append(request)
+                refusals.update(dict.fromkeys(_refusals(client.name, client.plan(request[1]))))
+    if refusals:
+        raise SettingRefused("\n".join(refusals))
+
+
+def _refusals(host: str, planned: Iterable[Planned]) -> list[str]:
+    return [
+        f"{host}: {item.setting.path}: {item.setting.kind} {item.setting.target}: "
+        f"{asked_for(item.setting)}: {item.refusal}"
+        for item in planned
+        if item.refusal is not None and not item.setting.optional
     ]

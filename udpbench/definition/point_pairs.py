@@ -1,4 +1,4 @@
-"""``compare``: from the points as a file names them to pairs of points.
+"""``compare``: from the points as a file names them to pairs of points, or of a point with itself.
 
 Knows only names; ``analysis`` compares.
 """
@@ -6,12 +6,13 @@ Knows only names; ``analysis`` compares.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from udpbench.definition.overrides import PointTree
 from udpbench.definition.problems import KeyPath, Tree, did_you_mean
-from udpbench.errors import SHOWN_PROBLEMS, Problem
+from udpbench.errors import SHOWN_PROBLEMS, InputError, Problem
 from udpbench.metrics import margin_of
-from udpbench.model import CompareSpec, PointPair
+from udpbench.model import CompareSpec, Experiment, PointPair, Trial
 
 
 def resolve(
@@ -83,3 +84,36 @@ def _rest(parts: Sequence[str], name: str) -> tuple[str, ...] | None:
         else:
             rest.append(part)
     return None if left or not name else tuple(rest)
+
+
+def against_itself(experiments: Sequence[Experiment], point: str | None) -> list[Experiment]:
+    """Return the experiments that have a point, each reduced to a comparison of it with its copy.
+
+    ``all`` is the point of a single-point experiment; without a point nothing is changed. Raises
+    InputError if none has it.
+    """
+    if point is None:
+        return list(experiments)
+    twins = [
+        _twice(experiment, trial, point)
+        for experiment in experiments
+        for trial in experiment.points
+        if (trial.point or "all") == point
+    ]
+    if not twins:
+        names = [trial.point or "all" for each in experiments for trial in each.points]
+        raise InputError(
+            [Problem("no such point", "--same", point, next_step=did_you_mean(point, names))]
+        )
+    return twins
+
+
+def _twice(experiment: Experiment, trial: Trial, name: str) -> Experiment:
+    again = f"{name} again"
+    metric = experiment.headline
+    return replace(
+        experiment,
+        points=tuple(replace(trial, point=each) for each in (name, again)),
+        compare=(PointPair(name, again, metric, margin_of(metric)),),
+        expect=tuple(e for e in experiment.expect if {e.left.point, e.right.point} == {None}),
+    )

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from udpbench.analysis.ledger.stages import BEFORE_SENT
-from udpbench.analysis.medians import estimate
 from udpbench.analysis.motion import intervals, stage_packets
-from udpbench.analysis.points import Point
+from udpbench.analysis.points import Point, estimate
 from udpbench.analysis.queue_counters import by_receiver, queue_uses
 from udpbench.analysis.rates import (
     BUSY_TIMES,

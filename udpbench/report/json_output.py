@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from udpbench.analysis.comparison.comparisons import Comparison
-from udpbench.analysis.comparison.resolution import resolution
+from udpbench.analysis.comparison.comparisons import Comparison, resolution
 from udpbench.analysis.motion import intervals
 from udpbench.analysis.queue_counters import queue_rows, queue_uses
 from udpbench.analysis.readings import Readings, readings_of

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from udpbench.analysis.medians import estimate
-from udpbench.analysis.points import Point, metric, trials_with
+from udpbench.analysis.points import Point, estimate, metric, trials_with
 from udpbench.analysis.verdicts import Verdict, evaluate_at, expected_at
 from udpbench.definition.published import Bar, Published, published
 from udpbench.judged_run import Chapter

@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from udpbench.analysis.medians import estimate
-from udpbench.analysis.points import Point
+from udpbench.analysis.points import Point, estimate
 from udpbench.definition.published import Bar, published
 from udpbench.judged_run import Chapter, tuning_answer
 from udpbench.metrics import METRICS

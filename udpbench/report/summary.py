@@ -12,12 +12,10 @@ from itertools import zip_longest
 from typing import TypeVar
 
 from udpbench.analysis.checks.cpu_checks import STRUCK_OUT
-from udpbench.analysis.comparison.comparisons import Comparison
-from udpbench.analysis.comparison.resolution import RESOLVED, resolution
+from udpbench.analysis.comparison.comparisons import RESOLVED, Comparison, resolution
 from udpbench.analysis.ledger.ledger import losses, worst_place
 from udpbench.analysis.ledger.stages import STAGES
-from udpbench.analysis.medians import estimate
-from udpbench.analysis.points import Point, but_lossy, metric, trials_with
+from udpbench.analysis.points import Point, but_lossy, estimate, metric, trials_with
 from udpbench.analysis.search import NOT_FIRST, PointSearch
 from udpbench.analysis.verdicts import Verdict, nothing_measured
 from udpbench.errors import HostLacks

@@ -16,8 +16,7 @@ from rich.text import Text
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.ledger.ledger import OR, lost_at_any, unobserved
 from udpbench.analysis.ledger.skbs import exactly
-from udpbench.analysis.medians import estimate
-from udpbench.analysis.points import Point, bounds, metric
+from udpbench.analysis.points import Point, bounds, estimate, metric
 from udpbench.analysis.search import PointSearch
 from udpbench.judged_run import Chapter, tuning_answer
 from udpbench.model import LEDGER_STAGES, Finding, Result

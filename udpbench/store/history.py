@@ -13,7 +13,7 @@ from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from udpbench.analysis.medians import interval
+from udpbench.analysis.points import interval
 from udpbench.errors import InputError, Problem
 from udpbench.metrics import unit_of
 from udpbench.model import Estimate

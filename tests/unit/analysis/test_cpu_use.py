@@ -13,8 +13,7 @@ from analysis.build import LOAD_MS, MS, NAPI, hog, own, shared
 from udpbench.analysis import cpu_use
 from udpbench.analysis.checks import cpu_checks
 from udpbench.analysis.judge import judge
-from udpbench.analysis.medians import estimate
-from udpbench.analysis.points import points
+from udpbench.analysis.points import estimate, points
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.metrics import TIMED
 from udpbench.model import Finding, Process, TrialRecord

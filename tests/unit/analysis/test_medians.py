@@ -8,8 +8,7 @@ from scipy.stats import binom
 from analysis import build
 from udpbench.analysis import medians
 from udpbench.analysis.judge import judge
-from udpbench.analysis.medians import estimate, interval
-from udpbench.analysis.points import points
+from udpbench.analysis.points import estimate, interval, points
 from udpbench.model import Estimate, Result
 
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from analysis import build
 from udpbench.analysis import rates
-from udpbench.analysis.comparison.comparisons import Comparison, compare_points
-from udpbench.analysis.comparison.resolution import resolution
+from udpbench.analysis.comparison.comparisons import Comparison, compare_points, resolution
 from udpbench.analysis.rates import lump_share, pps_by_bin, role_rate, spread, totals_at
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.model import DAY_NS, SECOND_NS, PointPair, Result, Sample, WorkerStats

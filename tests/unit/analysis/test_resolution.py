@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from udpbench.analysis.comparison.comparisons import Comparison
+from udpbench.analysis.comparison.comparisons import RESOLVED, Comparison, resolution
 from udpbench.analysis.comparison.effect import LOOKS, _rank, _signed_ranks
-from udpbench.analysis.comparison.resolution import RESOLVED, resolution
 
 EFFECTS = (0.99, 1.01, 1.02, 0.98, 1.0, 1.03, 0.97)
 

@@ -19,8 +19,7 @@ from udpbench.campaign import cell_run
 from udpbench.campaign.cell_run import run_cell
 from udpbench.campaign.cells import CampaignFolder, task_of
 from udpbench.errors import BAD_INPUT, FAILED, INTERRUPTED
-from udpbench.file_lock import lock_file
-from udpbench.folder import Folder
+from udpbench.folder import Folder, lock_file
 
 PROGRAM = cell_run.PROGRAM
 STAND_IN = """\

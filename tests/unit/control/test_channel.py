@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from golden import Golden
 
+from udpbench.control.agents import Lease
 from udpbench.control.connections import channel as channel_module
 from udpbench.control.connections.channel import Channel
 from udpbench.control.connections.local_agent import open_local
-from udpbench.control.lease import Lease
 from udpbench.errors import AgentError, AgentLost, ConnectError, DeadlineExceeded, SettingRefused
 from udpbench.model import SECOND_NS
 

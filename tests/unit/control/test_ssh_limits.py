@@ -16,12 +16,12 @@ import pytest
 from golden import Golden
 
 from control.test_channel import Pinged
+from udpbench.control.agents import Lease
 from udpbench.control.connections.ssh import MARKER, _Login, open_ssh, talk
 from udpbench.control.connections.ssh_limits import SshLimits, WholeLimit
 from udpbench.control.deployment import deployer
 from udpbench.control.deployment.bundle import Bundle
 from udpbench.control.deployment.deployer import Conversation, Deployer
-from udpbench.control.lease import Lease
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS, Connect
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from udpbench.definition import load
 from udpbench.definition.binding.bind import Landed, Unavailable, bind, keep
-from udpbench.definition.binding.cpu_relations import queue_cpu, related
+from udpbench.definition.binding.worker_cpus import queue_cpu, related
 from udpbench.model import FlowSpec, Lab, Traffic, WorkerSpec
 
 # Two nodes of two cores with two threads each, the siblings four apart; the card is on node 1.

@@ -9,7 +9,7 @@ import pytest
 from golden import Golden
 
 from udpbench.definition.load import load_experiments
-from udpbench.definition.same_point import against_itself
+from udpbench.definition.point_pairs import against_itself
 from udpbench.errors import InputError
 from udpbench.model import Experiment
 

@@ -12,8 +12,9 @@ import fcntl
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Optional
+from typing import Literal, Optional
 
+from udpbench.agent.host.frames import ETHERNET_BYTES, headers, packed_addresses, udp_checksum
 from udpbench.agent.host.socket_options import (
     IP_RECVERR,
     SO_RCVBUFFORCE,
@@ -28,7 +29,6 @@ from udpbench.agent.host.socket_options import (
     refuse_all,
 )
 from udpbench.agent.host.system import Host
-from udpbench.agent.losses.ethernet import frame
 from udpbench.agent.losses.udp_memory import HeldMemory
 from udpbench.errors import AgentError, in_words
 from udpbench.model import MAX_PAYLOAD_BYTES, LossSpec, WorkerStats
@@ -57,6 +57,9 @@ BACKLOG_SEGMENTS = 64
 TAKEN_UP_S = 5.0
 GONE = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENODEV, errno.ENXIO)
 """Errors of a send once the interface is down, has lost its routes, or is gone."""
+HOPS = 1
+IPV4_CHECKSUM_AT, IPV6_LENGTH_AT = ETHERNET_BYTES + 10, ETHERNET_BYTES + 4
+Flaw = Literal["ip_header", "udp_checksum"]
 
 
 class LossInjector:
@@ -173,7 +176,7 @@ class Source:
     def _call(self, sock: socket.socket, size: int) -> None:
         spec = self._spec
         if spec.stage in RAW:
-            sock.send(frame(spec, RAW[spec.stage]))  # type: ignore[arg-type]
+            sock.send(flawed_frame(spec, RAW[spec.stage]))  # type: ignore[arg-type]
             return
         payload = bytes(spec.size_bytes * size)
         segment = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", spec.size_bytes))] if size > 1 else []
@@ -275,3 +278,22 @@ def _read(sock: socket.socket, room_bytes: int, flags: int = 0) -> Iterator[bool
                 continue
             raise
         yield bool(flags_read & socket.MSG_TRUNC)
+
+
+def flawed_frame(spec: LossSpec, flaw: Flaw) -> bytes:
+    """Return one frame to the spec's port that is correct except for one flaw.
+
+    ``ip_header``: a wrong header checksum (IPv4), or a length beyond the end of the frame (IPv6).
+    """
+    payload, ports = bytes(spec.size_bytes), (spec.port, spec.port)
+    macs, addresses = (spec.source_mac, spec.destination_mac), (spec.source, spec.destination)
+    flawed = bytearray(headers(macs, addresses, ports, len(payload), HOPS))
+    checksum = udp_checksum(packed_addresses(*addresses), ports, payload)
+    if flaw == "udp_checksum":
+        checksum = checksum ^ 0x5555 or 1  # never 0, which means not computed
+    struct.pack_into("!H", flawed, len(flawed) - 2, checksum)
+    if flaw == "ip_header":
+        at = IPV4_CHECKSUM_AT if spec.family == 4 else IPV6_LENGTH_AT
+        (right,) = struct.unpack_from("!H", flawed, at)
+        struct.pack_into("!H", flawed, at, right ^ 0x5555 if spec.family == 4 else right + 100)
+    return bytes(flawed) + payload

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Optional
 
 from udpbench.agent.host.system import Host
-from udpbench.agent.settings import by_hand, link_flap, refusal
+from udpbench.agent.settings import link_flap, refusal
 from udpbench.agent.settings.handlers import KINDS
 from udpbench.agent.settings.journal import Entry, Journal
 from udpbench.agent.settings.kind import EVERY, Kind
@@ -383,7 +383,7 @@ class Engine:
                 failures[entry.seq] = (
                     f"{setting.kind} {setting.target}: the interface was moved to another network "
                     "namespace and keeps this setting (udpbench restore --force forgets it); by "
-                    f"hand there: {by_hand.command(self._host, setting, entry.before)}"
+                    f"hand there: {refusal.by_hand(self._host, setting, entry.before)}"
                 )
                 return None
             return None if setting.kind in self._altered_kinds else Change(setting, None, None)
@@ -401,7 +401,7 @@ class Engine:
                 put_back = self._write_back(kind, entry, now, force)
         except Exception as error:  # noqa: BLE001 - one kind's fault must not keep others in force
             if not refusal.is_gone(error) or not self._is_gone(entry):
-                command = by_hand.command(self._host, setting, entry.before)
+                command = refusal.by_hand(self._host, setting, entry.before)
                 why = refusal.explain(setting, error)
                 failures[entry.seq] = f"{setting.kind} {setting.target}: {why}; by hand: {command}"
                 return None

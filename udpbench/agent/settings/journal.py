@@ -17,7 +17,7 @@ from typing import Any, Optional
 
 from udpbench.agent.host.system import Host
 from udpbench.errors import RestoreError
-from udpbench.file_lock import lock_file
+from udpbench.folder import lock_file
 from udpbench.json_lines import DamagedLine, append, parse_lines
 from udpbench.model import Setting
 from udpbench.protocol import decode

@@ -1,11 +1,16 @@
-"""Messages for refused settings: setting, requested and actual value, kernel text, alternative."""
+"""What is said of a refused setting: requested and actual value, kernel text, alternative, command.
+
+The command restores a value by hand where udpbench could not.
+"""
 
 from __future__ import annotations
 
 import errno
+import shlex
 import struct
 from typing import Any
 
+from udpbench.agent.host.system import Host
 from udpbench.agent.settings.handlers import KINDS
 from udpbench.model import Setting
 from udpbench.setting_kinds import asked_for, requested_part, show_value, show_values
@@ -77,3 +82,15 @@ def sentence(setting: Setting, why: str) -> str:
     """Return the complete message for a refused setting."""
     where = f"{setting.path}: " if setting.path else ""
     return f"{where}{setting.kind} {setting.target}: {asked_for(setting)}: {why}"
+
+
+def by_hand(host: Host, setting: Setting, value: Any) -> str:
+    """Return a shell command that sets ``value`` at the setting's target, or a description."""
+    words = None
+    try:
+        words = KINDS[setting.kind].by_hand_here(host, setting.target, value)
+    except Exception:  # noqa: BLE001 - called while restoring, which must continue
+        words = None
+    if words is None:
+        return f"change {setting.kind} {setting.target} back to {show_value(setting.kind, value)}"
+    return words if isinstance(words, str) else shlex.join(words)

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from udpbench.analysis.comparison.comparisons import Comparison, compare_blocks, compare_unpaired
-from udpbench.analysis.medians import estimate
-from udpbench.analysis.points import Point
+from udpbench.analysis.points import Point, estimate
 from udpbench.errors import CannotTell
 from udpbench.metrics import METRICS
 from udpbench.model import Result

@@ -89,7 +89,7 @@ def run(
     """Run experiments; print results and ledger, write the report."""
     lease_ns = parse_lease(lease)
     from udpbench.commands.resume import ResumeOptions
-    from udpbench.definition.same_point import against_itself
+    from udpbench.definition.point_pairs import against_itself
     from udpbench.judged_run import code_of_run
     from udpbench.records import RunWriter, new_folder, new_header
 

@@ -1,22 +1,25 @@
 """The CPU of every worker of a trial, once the RX queues of its packets are known.
 
-Pure; until then a worker placed relative to a queue is not pinned.
+Pure; until then a worker is not pinned that is placed relative to the CPU of a queue: the same, its
+SMT sibling, same node, other node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition.binding.cpu_placement import (
     Unavailable,
     crowded,
     listed_cpus,
     worker_cpus,
 )
-from udpbench.definition.binding.cpu_relations import queue_cpu, related
 from udpbench.definition.values import CPU_RELATIONS
 from udpbench.model import Facts, Finding, Lab, LabHost, Trial
+
+PIN = "pin it: settings.receiver.irq, napi.cpus or rps with one CPU each"
 
 
 @dataclass(frozen=True)
@@ -108,3 +111,62 @@ def _receiver_beside(lab: Lab, sender: LabHost, facts: Mapping[str, Facts]) -> L
         f"send.cpus: {sender.name} has no receiver on its machine, and so no RX queue to be placed "
         f"relative to; name CPUs, or write lab"
     )
+
+
+def queue_cpu(facts: Facts, queue: int) -> int:
+    """Return the one CPU that serves an RX queue; Unavailable if unknown, or several."""
+    cpus = facts.queue_cpus.get(str(queue), ())
+    where = f"RX queue {queue} of {facts.interface} on {facts.host}"
+    if not cpus:
+        raise Unavailable(
+            f"no CPU is known to serve {where}: it has no interrupt, NAPI thread or RPS; "
+            "in a built-in lab write link: {receive: napi}"
+        )
+    if len(cpus) > 1:
+        listed = format_cpu_list(cpus)
+        raise Unavailable(f"{where} may be served by any of the CPUs {listed}; {PIN}")
+    return cpus[0]
+
+
+def related(
+    relation: str, queue_cpus: Sequence[int], workers: int, facts: Facts, taken: Collection[int]
+) -> tuple[int, ...]:
+    """Return a CPU for each worker: worker k relative to the k-th queue, wrapping round.
+
+    ``taken`` are the CPUs of the other role. Except with ``same-cpu``, no two workers share a CPU
+    and none uses a queue's. Raises Unavailable if no CPU is left.
+    """
+    chosen: list[int] = []
+    for k in range(workers):
+        base = queue_cpus[k % len(queue_cpus)]
+        candidates = [c for c in cpus_by_relation(relation, base, facts) if c in facts.cpus]
+        barred = set(taken)
+        if relation != "same-cpu":
+            barred |= {*queue_cpus, *chosen}
+        free = [cpu for cpu in candidates if cpu not in barred]
+        if not free:
+            why = f"CPUs in use: {_listed(candidates)}" if candidates else "none exists"
+            raise Unavailable(
+                f"cpus: {relation}: no CPU for worker {k} of {facts.host} relative to CPU {base} "
+                f"of its RX queue: {why}"
+            )
+        chosen.append(free[0])
+    return tuple(chosen)
+
+
+def cpus_by_relation(relation: str, cpu: int, facts: Facts) -> tuple[int, ...]:
+    """Return the CPUs in a relation to a CPU; ``same-node`` leaves out its own core."""
+    core = facts.siblings.get(str(cpu), (cpu,))
+    node = next((cpus for cpus in facts.numa_nodes.values() if cpu in cpus), ())
+    if relation == "same-cpu":
+        return (cpu,)
+    if relation == "smt-sibling":
+        return tuple(sibling for sibling in core if sibling != cpu)
+    if relation == "same-node":
+        return tuple(other for other in node if other not in core)
+    nodes = facts.numa_nodes.values()
+    return tuple(other for cpus in nodes if cpu not in cpus for other in cpus)
+
+
+def _listed(cpus: Sequence[int]) -> str:
+    return ", ".join(str(cpu) for cpu in cpus)

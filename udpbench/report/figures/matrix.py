@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from udpbench.analysis.medians import estimate
-from udpbench.analysis.points import Point
+from udpbench.analysis.points import Point, estimate
 from udpbench.differences import key_of, written
 from udpbench.judged_run import Chapter
 from udpbench.model import Estimate, Experiment

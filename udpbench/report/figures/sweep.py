@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from udpbench.analysis.medians import estimate
-from udpbench.analysis.points import Point, metric
+from udpbench.analysis.points import Point, estimate, metric
 from udpbench.definition.published import Bar, Published, published
 from udpbench.differences import flat, key_of, written
 from udpbench.judged_run import Chapter
