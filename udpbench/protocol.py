@@ -295,7 +295,7 @@ VERBS = {
     "send_losses": Verb(
         "stage", WorkerStats, 30, "losing packets on purpose", "of one stage; returns what was sent"
     ),
-    "take_losses": Verb(
+    "collect_losses": Verb(
         "", tuple[WorkerStats, ...], 10, "counting packets lost on purpose", "returns what arrived"
     ),
     "hear_strangers": Verb(

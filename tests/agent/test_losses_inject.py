@@ -72,7 +72,7 @@ def test_what_a_closed_socket_still_held_is_counted_before() -> None:
         for _ in range(4):
             sender.sendto(b"x", ("127.0.0.1", port))
     wait_for_loopback()
-    assert {"purged_packets": 4} == sink.take()
+    assert {"purged_packets": 4} == sink.collect()
     assert sink.inode in udp_sockets(Host()), "its drops can still be read"
     sink.close()
 
@@ -86,7 +86,7 @@ def test_a_datagram_that_is_cut_off_is_truncated_and_not_received() -> None:
         for payload in (b"xx", b"x", b"xxx"):
             sender.sendto(payload, ("127.0.0.1", port))
     wait_for_loopback()
-    counts = sink.take()
+    counts = sink.collect()
     sink.close()
     assert (3, 2, 1) == tuple(
         counts[name] for name in ("read_packets", "truncated_packets", "received_packets")
@@ -108,7 +108,7 @@ def test_a_filter_lets_nothing_in() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"x", ("127.0.0.1", port))
     wait_for_loopback()
-    assert 0 == sink.take()["read_packets"]
+    assert 0 == sink.collect()["read_packets"]
     sink.close()
 
 

@@ -513,7 +513,7 @@ def test_the_beginning_and_the_end_of_an_output_are_kept() -> None:
     fd = os.memfd_create("test")
     output = Output(fd)
     for number in range(30_000):
-        output.take(f"line {number:5d}\n".encode())
+        output.append(f"line {number:5d}\n".encode())
     output.finish()
     kept = os.pread(fd, 2**20, 0).decode()
     os.close(fd)

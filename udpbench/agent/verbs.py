@@ -244,9 +244,9 @@ class Verbs:
         """Send one stage's packets and return once none is in transit."""
         return self._losses.send(stage)
 
-    def take_losses(self) -> tuple[WorkerStats, ...]:
+    def collect_losses(self) -> tuple[WorkerStats, ...]:
         """Return which of the packets lost on purpose arrived after all."""
-        return self._losses.take()
+        return self._losses.collect()
 
     def hear_strangers(self, listen: bool) -> tuple[Stranger, ...]:
         """Listen for strangers to the workers' ports; or end it and return who was heard."""

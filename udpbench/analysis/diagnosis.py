@@ -458,7 +458,7 @@ def _had(case: Evidence, cpu: LoadedCpu) -> Iterator[Bottleneck]:
     sure, seconds = CERTAIN, case.stalled_ns / SECOND_NS
     what = f"others had {cpu.name} for {seconds:.3f} s in which packets were due"
     if not seconds:
-        sure, seconds = LIKELY, case.taken(cpu) * case.load_ns / SECOND_NS
+        sure, seconds = LIKELY, case.others_share(cpu) * case.load_ns / SECOND_NS
         what = f"others had {cpu.name} for up to {seconds:.3f} s"
     yield from taken or [_bottleneck(case, "others_cpu", sure, what, remedy="busy")]
 

@@ -335,7 +335,7 @@ class Evidence:
         waits = [s.counts.get("runnable_ns", 0) for s in self.readings.workers("sender")]
         return max(waits, default=0) >= MOST_OF_IT * self.stalled_ns > 0
 
-    def taken(self, cpu: LoadedCpu) -> float:
+    def others_share(self, cpu: LoadedCpu) -> float:
         """Return for which share of the load others, or the machine, had a CPU, at most.
 
         What they used is known for the time between the snapshots.
@@ -344,11 +344,11 @@ class Evidence:
         used = min(max(cpu.others, cpu.steal) * elapsed_ns / max(self.load_ns, 1), 1.0)
         return max(used, cpu.napi_waits if cpu.kept_off >= LITTLE else 0.0)
 
-    def was_taken(self, cpu: LoadedCpu | None) -> bool:
+    def belonged_to_others(self, cpu: LoadedCpu | None) -> bool:
         """Return whether others had a CPU for most of the time of the long stalls, or more."""
-        if cpu is None or self.taken(cpu) < SPARE:
+        if cpu is None or self.others_share(cpu) < SPARE:
             return False
-        return self.taken(cpu) * self.load_ns >= MOST_OF_IT * self.stalled_ns
+        return self.others_share(cpu) * self.load_ns >= MOST_OF_IT * self.stalled_ns
 
     @property
     def sender_slept_ns(self) -> int:
@@ -368,7 +368,7 @@ class Evidence:
         if not self.stalls_explain or self.sender_waited:
             return False
         slept = self.sender_slept_ns >= MOST_OF_IT * self.stalled_ns
-        return slept or not self.was_taken(self.sending)
+        return slept or not self.belonged_to_others(self.sending)
 
     @property
     def interrupted_sender(self) -> LoadedCpu | None:
@@ -379,10 +379,10 @@ class Evidence:
     def interrupted_polling(self) -> LoadedCpu | None:
         """The CPU at the other end of a pair, if others took it and that held the sender up."""
         cpu = self.polling if self.readings.all_veth and self.stage == "unsent" else None
-        if cpu is None or self.sends_late is not False or self.taken(cpu) < SPARE:
+        if cpu is None or self.sends_late is not False or self.others_share(cpu) < SPARE:
             return None
         came = self.ledger.received_packets + self.packets
-        explains = came * self.taken(cpu) >= MOST_OF_IT * self.packets
+        explains = came * self.others_share(cpu) >= MOST_OF_IT * self.packets
         sending = self.sending
         return cpu if explains and (sending is None or sending.others < SPARE) else None
 
@@ -449,7 +449,7 @@ class Evidence:
 
         Then it need not be full over the whole time.
         """
-        came, taken = self.ledger.received_packets + self.packets, self.taken(cpu)
+        came, taken = self.ledger.received_packets + self.packets, self.others_share(cpu)
         explains = came * taken >= MOST_OF_IT * self.packets
         return self.lasts_on is False and taken >= SPARE and explains
 

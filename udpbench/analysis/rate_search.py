@@ -128,9 +128,9 @@ class _Replay:
     def measure(self, intended_duration: float, intended_load: float) -> Any:
         """Return the trial that was made for this question; raises _Stop, _RangeEnds."""
         pps, duration_ns = max(1, round(intended_load)), round(intended_duration * SECOND_NS)
-        trial = self.take(pps, duration_ns)
+        trial = self.next_trial(pps, duration_ns)
         if trial.short:
-            again = self.take(pps, duration_ns)
+            again = self.next_trial(pps, duration_ns)
             if again.short:
                 best = max(trial.offered_pps, again.offered_pps)
                 raise _RangeEnds(min(best, SENDER_SHARE * intended_load))
@@ -143,7 +143,7 @@ class _Replay:
             loss_count=max(trial.lost_packets, 0),
         )
 
-    def take(self, pps: int | None, duration_ns: int) -> SearchTrial:
+    def next_trial(self, pps: int | None, duration_ns: int) -> SearchTrial:
         """Return the next valid trial, which must be one of this load."""
         invalid = robbed = 0
         while invalid < TRIES:
@@ -177,7 +177,7 @@ def search_state(search: Search, size_bytes: int, trials: Sequence[SearchTrial])
     least, most, bound = search.rate.least_pps(size_bytes), search.rate.most_pps(size_bytes), False
     if most is None:
         try:
-            own = replay.take(None, search.trial_ns)
+            own = replay.next_trial(None, search.trial_ns)
         except _Stop as stop:
             return _ended(search, state, stop, "sender", ["sender"] * replay.next)
         purposes = ["sender"] * replay.next
@@ -244,7 +244,7 @@ def _confirmed(
         return state
     stop = _Stop("done")
     try:
-        replay.take(round(lower), search.confirm_ns)
+        replay.next_trial(round(lower), search.confirm_ns)
     except _Stop as early:
         stop = early if early.ended is None else stop
     purposes = [*purposes, *["confirm"] * (replay.next - len(purposes))]  # type: ignore[list-item]

@@ -138,7 +138,7 @@ class _Conductor:
                     self._place_next(pair)
                     self._look_for_workers(pair)
                 for news in self.engine.news(NEWS_S):
-                    self._take(news)
+                    self._keep(news)
                 self.tell()
         finally:
             interrupt.doing = "restoring the hosts of the running cells"
@@ -182,7 +182,7 @@ class _Conductor:
             pair.under_way = None
             self._set_aside(pair, how, FAILED)
 
-    def _take(self, news: News) -> None:
+    def _keep(self, news: News) -> None:
         pair = self._pair_of(news)
         if pair is None or pair.under_way is None:
             return

@@ -338,9 +338,9 @@ class AgentClient:
         stats: WorkerStats = self._ask("send_losses", stage=stage)
         return stats
 
-    def take_losses(self) -> tuple[WorkerStats, ...]:
+    def collect_losses(self) -> tuple[WorkerStats, ...]:
         """Return which of the packets lost on purpose arrived after all."""
-        stats: tuple[WorkerStats, ...] = self._ask("take_losses")
+        stats: tuple[WorkerStats, ...] = self._ask("collect_losses")
         return stats
 
     def hear_strangers(self, listen: bool) -> tuple[Stranger, ...]:

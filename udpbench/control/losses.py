@@ -62,9 +62,9 @@ class Losses:
         finally:
             self.machine.apply(self.in_force)
 
-    def take(self) -> tuple[WorkerStats, ...]:
+    def collect(self) -> tuple[WorkerStats, ...]:
         """Return the counts of the packets that arrived."""
-        return self.receiver.take_losses()
+        return self.receiver.collect_losses()
 
 
 def plan_losses(

@@ -165,7 +165,7 @@ class PhaseRun:
         self._await_quiet()
         self._stop()
         if self.losses is not None:
-            self._loss_stats += self.losses.take()
+            self._loss_stats += self.losses.collect()
         self._after = self._snapshots("end")
         self._read_clocks()
         self._await_cards()

@@ -226,24 +226,24 @@ class _Run:
         proven = self.options.proven
         bench = Bench(self.lab, agents, waiter, self.progress, self.writer, label, proven)
         try:
-            self._take_turns(bench)
+            self._run_trials(bench)
         finally:
             with suppress(HostError):  # the agents end them anyway
                 release_warm(bench)
 
-    def _take_turns(self, bench: Bench) -> None:
+    def _run_trials(self, bench: Bench) -> None:
         schedule = trial_order(self.experiments, self.options.seed)
         index, result = 0, None
         while (trial := next_trial(schedule, result)) is not None:
             index += 1
-            self.total.take(trial)
+            self.total.count(trial)
             record = stored_as(self.lasting, trial)
             if record is None:
                 total = self.total.fewest, self.total.most
                 result = self._measure(Attempt(bench, trial, index, *total))
             else:
                 result = judge(record)
-            progress = self.searches.take(result)
+            progress = self.searches.add(result)
             if progress is not None:
                 self.progress(progress)
 

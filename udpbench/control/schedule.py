@@ -186,7 +186,7 @@ class Total:
         self.fewest, self.most = trial_count(experiments)
         self._of_tune = 0
 
-    def take(self, trial: Trial) -> None:
+    def count(self, trial: Trial) -> None:
         """Count a trial that is run, and its block."""
         experiment = self._experiments[trial.experiment]
         if experiment.tune is not None:

@@ -37,8 +37,8 @@ class SearchProgress:
             for repetition in range(1, experiment.trials_of(trial.point)[0] + 1)
         }
 
-    def take(self, result: Result) -> Progress | None:
-        """Take a result; return the progress of its search, None if it belongs to none."""
+    def add(self, result: Result) -> Progress | None:
+        """Add a result; return the progress of its search, None if it belongs to none."""
         trial = result.trial
         if trial.search is None:
             return None

@@ -211,7 +211,7 @@ def close_workers(attempt: Attempt) -> None:
         attempt.bench.close(client, attempt.trial.name, keep_logs)
 
 
-def take_over(attempt: Attempt) -> None:
+def inherit_workers(attempt: Attempt) -> None:
     """Take over the workers of the search's previous trial, at this trial's rate."""
     warm = attempt.bench.warm
     if warm is None:
@@ -285,7 +285,7 @@ built-in lab exist only then. Recording is done by the run, because failed trial
 
 
 WARM_STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
-    ("take over", take_over),
+    ("take over", inherit_workers),
     ("measured", measured_phase),
     ("verify", verify_settings),
     ("close", close_workers),

@@ -189,7 +189,7 @@ class _Onlooker:
                     f"{what} took longer than {limit}; {step}", self._client.name
                 )
         if self._kept is not None:
-            self._kept.take(look.snapshot, self._facts)
+            self._kept.add(look.snapshot, self._facts)
         state = after(before, look)
         if len(state.sockets) > MOST_SOCKETS:
             what = f"{len(state.sockets)} UDP sockets are open, and {MOST_SOCKETS} can be watched"
@@ -240,7 +240,7 @@ class KeptLooks:
         watch_alone = Experiment("watch", "", text, trial.question, None, (trial,), 1, ())
         return cls(RunWriter.create(folder, new_header([watch_alone], lab, command, seed=0)))
 
-    def take(self, snapshot: Snapshot, facts: Mapping[str, Facts]) -> None:
+    def add(self, snapshot: Snapshot, facts: Mapping[str, Facts]) -> None:
         """Keep one look with the counters that changed; written to disk once there are many."""
         host, before = snapshot.host, self._latest.get(snapshot.host)
         self._latest[host], self._facts[host] = snapshot, facts

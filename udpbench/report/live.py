@@ -59,9 +59,9 @@ class LiveLines:
 
     def __call__(self, progress: Progress) -> None:
         """Write what happened."""
-        self._watch.take(progress, 0)
+        self._watch.add(progress, 0)
         if progress.event == "sample":
-            self._seconds.take(progress.samples)
+            self._seconds.add(progress.samples)
             for rates in self._seconds.passed():
                 self._write(f"  {second_line(*rates)}{drops_text(self._watch.counted.drops)}")
             return

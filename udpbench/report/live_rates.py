@@ -117,7 +117,7 @@ class Watch:
         self._latest: dict[str, Snapshot] = {}
         self._pace = Pace(sum(map(trial_ns, trials)))
 
-    def take(self, progress: Progress, now_ns: int) -> None:
+    def add(self, progress: Progress, now_ns: int) -> None:
         """Process progress; ``now_ns`` is from any monotonic clock."""
         if progress.trial is not None and progress.index not in (0, self.index):
             grown = progress.total - self.total if self.total else 0
@@ -136,8 +136,8 @@ class Watch:
             self.phase = progress.phase
             self._forget(progress.record)
         elif progress.event == "sample":
-            self._take_samples(progress.samples)
-            self._take_snapshots(progress.snapshots)
+            self._add_samples(progress.samples)
+            self._add_snapshots(progress.snapshots)
         elif progress.event == "trial" and progress.trial is not None:
             self._pace.ended(trial_ns(progress.trial), now_ns)
             self.phase, self.step = None, ""
@@ -182,7 +182,7 @@ class Watch:
         self._begun, self._samples, self._before, self._latest = {}, {}, {}, {}
         self.counted = Counted()
 
-    def _take_samples(self, samples: Sequence[Sample]) -> None:
+    def _add_samples(self, samples: Sequence[Sample]) -> None:
         for sample in samples:
             kept = self._samples.setdefault(sample.worker, deque())
             self._begun.setdefault(sample.worker, sample.clock_ns)
@@ -190,7 +190,7 @@ class Watch:
             while len(kept) > 2 and sample.clock_ns - kept[1].clock_ns >= SECOND_NS:
                 kept.popleft()
 
-    def _take_snapshots(self, moved: Sequence[Snapshot]) -> None:
+    def _add_snapshots(self, moved: Sequence[Snapshot]) -> None:
         """Take a round of counters; the first of a phase is the baseline."""
         if not moved:
             return
@@ -304,7 +304,7 @@ class Seconds:
         self._passed = 0
         self._before = (0.0, 0.0)
 
-    def take(self, samples: Sequence[Sample]) -> None:
+    def add(self, samples: Sequence[Sample]) -> None:
         """Take samples as they arrive; those of the other role are ignored."""
         for sample in samples:
             if PACKETS_FIELD[self._role] not in sample.counts:

@@ -68,7 +68,7 @@ class Screen:
     def __call__(self, progress: Progress) -> None:
         """Process progress and draw."""
         now_ns = self._now_ns()
-        self._watch.take(progress, now_ns)
+        self._watch.add(progress, now_ns)
         if self._console.width != self._width:
             self._restart()
         if progress.event in SAID_EVENTS or progress.ended:

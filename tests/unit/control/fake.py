@@ -287,7 +287,7 @@ class FakeAgent:
         sent = dict.fromkeys(("attempted_packets", "sent_packets"), self.losses[stage])
         return WorkerStats(f"{self.host}.loss_{stage}", "sender", None, sent)
 
-    def _take_losses(self) -> list[WorkerStats]:
+    def _collect_losses(self) -> list[WorkerStats]:
         return [WorkerStats(f"{self.host}.loss_{s}", "receiver", None, {}) for s in self.losses]
 
     def _start(self, **phase: Any) -> None:

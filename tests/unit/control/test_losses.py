@@ -35,7 +35,7 @@ def test_losses_are_sent_before_the_traffic_and_read_after_it(tmp_path: Path) ->
         "start receiver measured",
         "start sender measured",
         "stop receiver",
-        "take_losses receiver",
+        "collect_losses receiver",
         "close receiver",
         "close sender",
     ] == loss_words(world)

@@ -107,7 +107,7 @@ def test_without_results_only_the_first_look_is_certain() -> None:
     assert (16, 32) == trial_count([COMPARED])
     total, known = Total([COMPARED]), []
     for trial in measured(COMPARED, noisy):
-        total.take(trial)
+        total.count(trial)
         known.append(total.fewest)
     assert list(range(16, 33, 2)) == list(dict.fromkeys(known))
     assert 32 == total.most

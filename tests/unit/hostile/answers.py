@@ -34,7 +34,7 @@ ASKED: tuple[Callable[[AgentClient], object], ...] = (
     lambda client: client.snapshot("end"),
     lambda client: client.look(None, None, exact=False),
     lambda client: client.send_losses("rx_ring"),
-    lambda client: client.take_losses(),
+    lambda client: client.collect_losses(),
     lambda client: client.hear_strangers(listen=False),
     lambda client: client.close(),
     lambda client: client.restore(),

@@ -25,7 +25,7 @@ def watching(*progress: Progress) -> Watch:
     """Return a watch that has heard all this."""
     watch = Watch()
     for event in progress:
-        watch.take(event, 0)
+        watch.add(event, 0)
     return watch
 
 
@@ -159,9 +159,9 @@ def test_the_time_left_follows_the_plan_and_then_the_trials() -> None:
     """Two trials of 2.5 s each; the first took twice as long, so will the second."""
     watch = Watch([trial(), trial(repetition=2)])
     assert 5 * SECOND_NS == watch.left_ns(0)
-    watch.take(Progress("step", "facts", trial(), 1, 2), 0)
+    watch.add(Progress("step", "facts", trial(), 1, 2), 0)
     assert 4 * SECOND_NS == watch.left_ns(SECOND_NS)
-    watch.take(Progress("trial", "done", trial(), 1, 2), 5 * SECOND_NS)
+    watch.add(Progress("trial", "done", trial(), 1, 2), 5 * SECOND_NS)
     assert 5 * SECOND_NS == watch.left_ns(5 * SECOND_NS)
 
 

@@ -41,15 +41,15 @@ def busy(of: Trial | None = None) -> Watch:
     """Return a watch in the middle of a measured phase that loses packets."""
     watch = Watch([trial(), trial(repetition=2)])
     common = {} if of is None else {"trial": of}
-    watch.take(measuring(**common), 0)
+    watch.add(measuring(**common), 0)
     both = [
         *sampled(series([40_000], of_worker="left.sender0", field="sent_packets")),
         *sampled(series([27_655])),
     ]
     for event in both:
-        watch.take(event, 0)
+        watch.add(event, 0)
     for snapshots in (counters(0), counters(1, **MOVED)):
-        watch.take(Progress("sample", "", trial(), 1, 2, snapshots=snapshots), 0)
+        watch.add(Progress("sample", "", trial(), 1, 2, snapshots=snapshots), 0)
     return watch
 
 
@@ -138,7 +138,7 @@ def test_a_resumed_run_counts_what_is_done_already() -> None:
     of = trial()
     watch = Watch([of, of])
     step = Progress("step", "facts", trial=of, index=3, total=4)
-    watch.take(step, 0)
+    watch.add(step, 0)
     line = headline(watch, of, 0, 80)
     left = clock(2 * trial_ns(of))
     assert (True, True) == (line.startswith("[3/4] "), line.endswith(f"{left} left"))
@@ -149,11 +149,11 @@ def test_where_comparisons_decide_totals_are_a_range() -> None:
     """What is certain, and what there is at most; a further block adds its time."""
     of = trial()
     watch = Watch([of, of])
-    watch.take(Progress("step", "facts", trial=of, index=1, total=2, total_at_most=6), 0)
+    watch.add(Progress("step", "facts", trial=of, index=1, total=2, total_at_most=6), 0)
     line = headline(watch, of, 0, 90)
     left = clock(2 * trial_ns(of))
     assert (True, True) == (line.startswith("[1/2–6] "), line.endswith(f"at least {left} left"))
-    watch.take(Progress("step", "facts", trial=of, index=2, total=6, total_at_most=6), 0)
+    watch.add(Progress("step", "facts", trial=of, index=2, total=6, total_at_most=6), 0)
     line = headline(watch, of, 0, 90)
     assert line.startswith("[2/6] ")
     assert clock(6 * trial_ns(of)) in line
@@ -164,16 +164,16 @@ def test_a_search_shows_its_bracket_in_place_of_the_trials_done() -> None:
     """On one line, until another search has its turn; only what has ended is said for good."""
     of = trial(search=Search(), search_trial=2)
     watch = Watch([of])
-    watch.take(Progress("step", "facts", trial=of, index=2, total=2), 0)
+    watch.add(Progress("step", "facts", trial=of, index=2, total=2), 0)
     bounds = (GoalBounds(0.001, "unfinished", 4e5, 4e5, 5e5),)
     known = Progress("search", "x#1: at most 9s left", of, bounds=bounds, left_ns=9 * SECOND_NS)
     known = replace(known, range_pps=(1e3, 1e6))
-    watch.take(known, 0)
+    watch.add(known, 0)
     bar = "x#1 |-----------====---------------| 0.1% lost: 400.0 – 500.0 kpps; at most 9s left"
     assert bar == shown(watch, 90)[1]
     assert 60 == len(shown(watch, 60)[1])
     other = trial("other", search=Search(), search_trial=1)
-    watch.take(Progress("step", "facts", trial=other, index=3, total=3), 0)
+    watch.add(Progress("step", "facts", trial=other, index=3, total=3), 0)
     assert "lost:" not in "\n".join(shown(watch, 90))
     terminal = Terminal(90)
     with Screen(terminal, Watch([of])) as screen:
@@ -275,9 +275,9 @@ def test_a_terminal_gets_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_of_paper_need_no_cpu() -> None:
     """A worker that may run anywhere says so."""
     watch = Watch()
-    watch.take(measuring(workers=[replace(spec, cpu=None) for spec in specs(trial())]), 0)
+    watch.add(measuring(workers=[replace(spec, cpu=None) for spec in specs(trial())]), 0)
     for event in sampled(series([1])):
-        watch.take(event, 0)
+        watch.add(event, 0)
     assert "any CPU" in shown(watch, 80)[2]
 
 

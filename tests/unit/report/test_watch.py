@@ -172,7 +172,7 @@ def test_a_kept_watch_has_the_report_of_a_run(tmp_path: Path, golden: Golden) ->
             "snmp.Udp.RcvbufErrors": 100 * second,
             "link.eth0.rx_packets": 1000 * second,
         }
-        kept.take(Snapshot("left", second * SECOND_NS, counters), known)
+        kept.add(Snapshot("left", second * SECOND_NS, counters), known)
     kept.finish(losses([LIVE]))
     run = read_run(folder)
     (page,) = write([run], folder, ["html"])

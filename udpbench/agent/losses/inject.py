@@ -94,14 +94,14 @@ class LossInjector:
         counts = source.send(messages(spec))
         return WorkerStats(f"{self._name}.loss_{stage}", "sender", None, counts)
 
-    def take(self) -> tuple[WorkerStats, ...]:
+    def collect(self) -> tuple[WorkerStats, ...]:
         """Return what arrived after all, and what was discarded with a closed socket."""
         return tuple(
             WorkerStats(
                 f"{self._name}.loss_{stage}",
                 "receiver",
                 None,
-                sink.take(),
+                sink.collect(),
                 socket_inodes=(sink.inode,),
             )
             for stage, sink in self._sinks.items()
@@ -232,7 +232,7 @@ class Sink:
             refuse_all(sock)
         sock.bind(("" if spec.family == 4 else "::", spec.port))
 
-    def take(self) -> dict[str, int]:
+    def collect(self) -> dict[str, int]:
         """Read or discard the queued packets, and return what happened to them."""
         sock, stage = self.sock, self._spec.stage
         if sock is None or stage == "udp_rcvbuf":

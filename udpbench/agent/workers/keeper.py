@@ -59,7 +59,7 @@ class Output:
         self._tail = b""
         self._left_out_bytes = 0
 
-    def take(self, chunk: bytes) -> None:
+    def append(self, chunk: bytes) -> None:
         """Append a chunk to the beginning, or else to the end that is kept."""
         os.write(self._fd, chunk[: self._room_bytes])
         self._tail += chunk[self._room_bytes :]
@@ -86,7 +86,7 @@ class Keeper:
         self._pipe, theirs = os.pipe()
         os.set_blocking(self._pipe, False)
         try:
-            _take_place(order["cpus"], order["priority"])
+            _place_self(order["cpus"], order["priority"])
             _enter(order["folders"], order["user"])
             self._program = _start(order, theirs)  # kept, since a dropped Popen is waited for
         finally:
@@ -120,7 +120,7 @@ class Keeper:
                     os.close(self._pipe)
                     self._pipe = -1
                     return
-                self._output.take(chunk)
+                self._output.append(chunk)
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
@@ -173,7 +173,7 @@ def _child_signals() -> int:
     return reading
 
 
-def _take_place(cpus: list[int], priority: str) -> None:
+def _place_self(cpus: list[int], priority: str) -> None:
     """Set this process's CPUs and priority, which the program inherits."""
     if cpus:
         os.sched_setaffinity(0, cpus)

@@ -193,7 +193,7 @@ class Pool:
             return
         group.read()
         if group.state == "done" and not self._final:
-            self._take_samples(group, ended=True)
+            self._keep_samples(group, ended=True)
             self._note_progress(group)
             self._final = self._final_stats(group)
 
@@ -206,7 +206,7 @@ class Pool:
         if self._series.ticks % USAGE_TICKS == 0:
             self._usage.read_memory()
         if self._series.due():
-            self._take_samples(group, ended=False)
+            self._keep_samples(group, ended=False)
         self._looks.look()
         self._note_progress(group)
 
@@ -214,7 +214,7 @@ class Pool:
         counts = [self._counts(group, index) for index in range(len(self.specs))]
         self._usage.read_cpu(sum(count[PACKETS_FIELD[self.specs[0].role]] for count in counts))
 
-    def _take_samples(self, group: WorkerGroup, ended: bool) -> None:
+    def _keep_samples(self, group: WorkerGroup, ended: bool) -> None:
         clock_ns, queues = time.monotonic_ns(), self._queues.read()
         for index, spec in enumerate(self.specs):
             counts = {**self._counts(group, index), **queues.get(spec.name, {})}

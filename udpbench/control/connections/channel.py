@@ -288,9 +288,9 @@ class Channel:
     def _listen(self) -> None:
         """Read replies until the agent or its connection has ended for good."""
         try:
-            why = self._take_replies()
+            why = self._read_replies()
             while why == ENDED and self._come_back():
-                why = self._take_replies()
+                why = self._read_replies()
         except HostError as error:
             why = error.message
         except Exception as error:  # noqa: BLE001 - another thread may wait for a reply
@@ -353,7 +353,7 @@ class Channel:
             for pending in self._waiting.values():
                 pending.slot.put(notice)
 
-    def _take_replies(self) -> str:
+    def _read_replies(self) -> str:
         """Hand every reply to the waiter for its id; return why there are no more."""
         why = ENDED
         while line := self._pipes.replies.readline(MAX_LINE_BYTES + 1):

@@ -198,7 +198,7 @@ def forget_count(counts: int, key: tuple[int, int]) -> None:
         _bpf(MAP_DELETE, struct.pack("=I4xQ", counts, ctypes.addressof(key_bytes)))
 
 
-def take_place(sockets: int, place: int, own: int, value_bytes: int) -> None:
+def insert_socket(sockets: int, place: int, own: int, value_bytes: int) -> None:
     """Insert a bound socket into an array of sockets; closing the socket removes it.
 
     FileExistsError if the place is taken.

@@ -66,7 +66,7 @@ def _put(sockets: int, sock: socket.socket, number: int, members: int) -> None:
         text = f"its array has {places} places for {members} workers; lower receive.workers"
         raise OSError(errno.E2BIG, text)
     try:
-        bpf.take_place(sockets, number, sock.fileno(), value_bytes)
+        bpf.insert_socket(sockets, number, sock.fileno(), value_bytes)
     except FileExistsError as error:
         text = f"place {number} of its array already holds a socket; pin another program"
         raise OSError(error.errno, text) from error
