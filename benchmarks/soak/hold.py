@@ -25,7 +25,7 @@ from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 from udpbench.units import format_duration, parse_duration
 
 GROWTH = 0.05
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 class Watch:
@@ -55,7 +55,7 @@ class Watch:
 
     def _look(self) -> None:
         own = psutil.Process()
-        while not self._ended.wait(LOOK_S):
+        while not self._ended.wait(POLL_S):
             self._measuring.wait()
             for process in (own, *own.children(recursive=True)):
                 try:

@@ -12,7 +12,7 @@ from proc_files import stat
 
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers import usage
-from udpbench.agent.workers.usage import LISTED_MAX, LOOKED_MAX, PAUSE, ThreadLooks
+from udpbench.agent.workers.usage import LISTED_MAX, PAUSE, SAMPLED_MAX, ThreadSampler
 from udpbench.model import SECOND_NS, THREADS_MAX, ThreadUse
 
 PID = 7
@@ -60,10 +60,10 @@ class Machine:
         if call is not None:
             self.put(f"{folder}/syscall", call.encode())
 
-    def program(self, *, executable: bytes = ELF_64, during: Any = ANY_TIME) -> ThreadLooks:
+    def program(self, *, executable: bytes = ELF_64, during: Any = ANY_TIME) -> ThreadSampler:
         """Begin to look at the program."""
         self.put(f"{PID}/exe", executable)
-        return ThreadLooks(self.host, {}, {PID: "reader0"}, during)
+        return ThreadSampler(self.host, {}, {PID: "reader0"}, during)
 
     def looked(self) -> list[int]:
         """Return the threads that were looked at since the last time."""
@@ -85,7 +85,7 @@ class _Uname:
 
 def test_a_thread_is_known_by_what_changed_between_two_looks(machine: Machine) -> None:
     """Its states and calls are those of each look; a call counts only while it sleeps."""
-    looks = machine.program()
+    sampler = machine.program()
     steps = [
         ("100 20 1", "S", f"{RECVMMSG['x86_64']} 0x3 0x0"),
         ("150 20 2", "R", "running"),
@@ -96,49 +96,49 @@ def test_a_thread_is_known_by_what_changed_between_two_looks(machine: Machine) -
     for number, (times, state, call) in enumerate(steps):
         machine.now_ns = number * 1000
         machine.thread(8, times, state, call, "a) S (b")
-        looks.look()
+        sampler.sample()
     use = ThreadUse(
         *("a) S (b", 90, 10, 4000),
         {"S": 2, "R": 1, "T": 1, "D": 1},
         {"recvmmsg": 1, "other": 1},
     )
-    assert {"reader0": (use,)} == looks.uses()
+    assert {"reader0": (use,)} == sampler.uses()
 
 
 def test_a_phase_begins_where_the_one_before_it_ended(machine: Machine) -> None:
-    """Without what was seen in it; a thread that nobody looks at again has no part in it."""
-    looks = machine.program()
+    """Without what was seen in it; a thread that nobody sampler at again has no part in it."""
+    sampler = machine.program()
     for tid in (8, 9):
         machine.thread(tid, "100 20 1", "R")
     for machine.now_ns in (0, 1000):
-        looks.look()
-    looks.restart()
-    assert {} == looks.uses()
+        sampler.sample()
+    sampler.restart()
+    assert {} == sampler.uses()
     machine.now_ns = 3000
     machine.thread(8, "400 20 2", "S", "230 0x0")
     (machine.root / f"proc/{PID}/task/9/stat").unlink()
-    looks.look()
+    sampler.sample()
     use = ThreadUse("reader", 300, 0, 2000, {"S": 1}, {"clock_nanosleep": 1})
-    assert {"reader0": (use,)} == looks.uses()
+    assert {"reader0": (use,)} == sampler.uses()
 
 
 def test_what_is_not_counted_or_seen_is_missing(machine: Machine) -> None:
     """No times without sched_info, or after one look; no call without the rights to see it."""
-    looks = machine.program()
+    sampler = machine.program()
     machine.thread(8, "0 0 0")
     machine.thread(9, "5 0 1")
     machine.thread(10, "5 0 1")
     (machine.root / f"proc/{PID}/task/10/schedstat").unlink()
-    looks.look()
+    sampler.sample()
     machine.now_ns = 50
     machine.thread(11, "5 0 1")
-    looks.look()
+    sampler.sample()
     machine.now_ns = 100 + SECOND_NS
     (machine.root / f"proc/{PID}/task/9/stat").unlink()
-    looks.look()
-    assert {"reader0": (ThreadUse("reader", 0, 0, 50, {"S": 2}),)} == looks.uses()
+    sampler.sample()
+    assert {"reader0": (ThreadUse("reader", 0, 0, 50, {"S": 2}),)} == sampler.uses()
     machine.looked()
-    looks.look()
+    sampler.sample()
     assert [8, 10, 11] == sorted(machine.looked())
 
 
@@ -148,68 +148,68 @@ def test_a_program_for_other_machines_has_no_call_by_name(
     """A program of 32 bits numbers its calls differently, and so does an unknown machine."""
     for executable, name in ((ELF_64, "x86_64"), (ELF_32, "x86_64"), (ELF_64, "riscv64")):
         monkeypatch.setattr(_Uname, "machine", name)
-        looks = machine.program(executable=executable)
+        sampler = machine.program(executable=executable)
         for machine.now_ns in (1, 2):
             machine.thread(8, "5 0 1", "S", f"{RECVMMSG['x86_64']} 0x3")
-            looks.look()
+            sampler.sample()
         known = (executable, name) == (ELF_64, "x86_64")
-        (use,) = looks.uses()["reader0"]
+        (use,) = sampler.uses()["reader0"]
         assert {"recvmmsg" if known else "other": 2} == use.calls
 
 
 def test_only_the_phase_is_looked_at(machine: Machine) -> None:
     """Neither the wait for its start nor the rest after its end."""
-    looks = machine.program(during=(10, 20))
+    sampler = machine.program(during=(10, 20))
     machine.thread(8, "5 0 1")
     for machine.now_ns in (9, 10, 20, 21):
-        looks.look()
+        sampler.sample()
     assert [8, 8] == machine.looked()
 
 
 def test_a_look_at_many_threads_takes_the_busy_ones_and_others_in_turn(machine: Machine) -> None:
     """Each is seen in the end, those that run are seen every time."""
-    looks, tids, busy = machine.program(), range(100, 100 + 3 * LOOKED_MAX), 150
+    sampler, tids, busy = machine.program(), range(100, 100 + 3 * SAMPLED_MAX), 150
     for tid in tids:
         machine.thread(tid, "5 0 1")
     seen = set()
     for number in range(10):
         machine.now_ns += 100
         machine.thread(busy, f"{5 + 10 * number} 0 1", "R")
-        looks.look()
+        sampler.sample()
         looked = machine.looked()
-        assert len(looked) <= LOOKED_MAX
+        assert len(looked) <= SAMPLED_MAX
         assert busy in looked or number < 4
         seen |= {*looked}
     assert {*tids} == seen
-    uses = looks.uses()["reader0"]
+    uses = sampler.uses()["reader0"]
     assert (THREADS_MAX, True) == (len(uses), uses[0].running_ns >= 50)
 
 
 def test_a_program_of_ten_thousand_threads_is_listed_in_part(machine: Machine) -> None:
     """Once a second; threads that have ended make room."""
-    looks = machine.program()
+    sampler = machine.program()
     for tid in range(10_000):
         (machine.root / f"proc/{PID}/task/{tid}").mkdir(parents=True)
     seen = set()
-    for number in range(LISTED_MAX // LOOKED_MAX):
+    for number in range(LISTED_MAX // SAMPLED_MAX):
         machine.now_ns = number
-        looks.look()
+        sampler.sample()
         seen |= {*machine.looked()}
     assert LISTED_MAX == len(seen)
     (machine.root / f"proc/{PID}/task").rename(machine.root / "before")
     machine.thread(20_000, "5 0 1")
-    looks.look()
+    sampler.sample()
     assert [] == machine.looked()
     machine.now_ns += SECOND_NS
-    looks.look()
+    sampler.sample()
     assert [20_000] == machine.looked()
 
 
 def test_a_dear_look_is_followed_by_a_pause(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that looks take a small share of a CPU, whatever they cost."""
-    looks = machine.program()
+    """So that sampler take a small share of a CPU, whatever they cost."""
+    sampler = machine.program()
     machine.thread(8, "5 0 1")
     read = machine.host.read_text
 
@@ -220,17 +220,17 @@ def test_a_dear_look_is_followed_by_a_pause(
     monkeypatch.setattr(machine.host, "read_text", slow)
     took_ns = 3 * 10  # stat, schedstat, syscall
     for machine.now_ns in (0, PAUSE * took_ns - 1, PAUSE * took_ns):
-        looks.look()
+        sampler.sample()
     assert [8, 8] == machine.looked()
 
 
 def test_real_threads_are_read_as_the_kernel_writes_them() -> None:
-    """The test's own runs while it looks at itself."""
+    """The test's own runs while it sampler at itself."""
     key = (os.getpid(), os.getpid())
-    looks = ThreadLooks(Host(), {key: "reader0"}, {}, ANY_TIME)
+    sampler = ThreadSampler(Host(), {key: "reader0"}, {}, ANY_TIME)
     end_ns = time.monotonic_ns() + 5 * SECOND_NS
-    while sum(use.looks["R"] for use in looks.uses().get("reader0", ())) < 3:
+    while sum(use.looks["R"] for use in sampler.uses().get("reader0", ())) < 3:
         assert time.monotonic_ns() < end_ns
-        looks.look()
-    (use,) = looks.uses()["reader0"]
+        sampler.sample()
+    (use,) = sampler.uses()["reader0"]
     assert (True, {}) == (use.elapsed_ns > 0, use.calls)

@@ -42,11 +42,11 @@ from udpbench.protocol import Lock, Use
 RESTORES_S = 10.0
 """Half of the controller's limit for hello; most settings take milliseconds, a link seconds."""
 SUFFIX = ".lock"
-LOOK_NS = 5_000_000
-"""Longest look at other users' notes: any user can bind ten thousands of names, and the agent has
-one thread. What is left is looked at next."""
+SCAN_NS = 5_000_000
+"""Longest scan of other users' notes: any user can bind ten thousands of names, and the agent has
+one thread. What is left is scanned next."""
 PAUSE = 99
-"""Pause after a look, as a multiple of its duration: at most 1 % of the agent's time."""
+"""Pause after a scan, as a multiple of its duration: at most 1 % of the agent's time."""
 USERS_MAX = 64
 """Reported until they are asked for: a user may own a range of user ids (subuid(5))."""
 RUN_NAME_BYTES = 40
@@ -81,8 +81,8 @@ class Locks:
         self._sockets: dict[Note, socket.socket] = {}
         self._seen: dict[tuple[int, str], str] = {}
         """(user, run) → description; reported once, however many agents the run has here."""
-        self._looking: Optional[Iterator[Names]] = None
-        """The rest of a look at other users' notes."""
+        self._scan: Optional[Iterator[Names]] = None
+        """The rest of a scan of other users' notes."""
         self._due_ns = 0
 
     def take(self, scopes: Collection[Scope], use: Use) -> None:
@@ -135,9 +135,9 @@ class Locks:
             with self._gate():
                 for note in self._others("machine"):
                     self._seen.setdefault((0, note.run), str(note))
-            self._look()
+            self._scan_notes()
 
-    def _look(self) -> None:
+    def _scan_notes(self) -> None:
         """Record which other users have a run here, and go on with a long list another time.
 
         These runs are reported, not waited for; of them only the user is the kernel's word.
@@ -145,15 +145,15 @@ class Locks:
         begun_ns = self._host.clock_ns()
         if begun_ns < self._due_ns:
             return
-        self._looking = self._looking or note_names(self._host, self._prefix)
-        for names in self._looking:
+        self._scan = self._scan or note_names(self._host, self._prefix)
+        for names in self._scan:
             for note, user in self._proven(names, self._is_news):
                 if note.lock == "machine" and self._is_news(user) and len(self._seen) < USERS_MAX:
                     self._seen[user, ""] = f"a run of user {user}"
-            if self._host.clock_ns() - begun_ns >= LOOK_NS:
+            if self._host.clock_ns() - begun_ns >= SCAN_NS:
                 break
         else:
-            self._looking = None
+            self._scan = None
         ended_ns = self._host.clock_ns()
         self._due_ns = ended_ns + PAUSE * (ended_ns - begun_ns)
 

@@ -21,7 +21,7 @@ KNOWN = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
 """NUD_* of include/uapi/linux/neighbour.h with a valid address."""
 RESOLVE_S = 3.0
 """As long as the kernel tries: three times, one second apart (neigh/*/mcast_solicit)."""
-LOOK_S = 0.01
+POLL_S = 0.01
 
 
 def frame_addresses(host: Host, interface: str, workers: Iterable[WorkerSpec]) -> dict[str, str]:
@@ -53,7 +53,7 @@ def _neighbour(host: Host, index: int, address: str) -> Optional[str]:
     while mac is None and time.monotonic() < deadline:
         with suppress(PermissionError):  # without CAP_NET_ADMIN the entry must already exist
             host.rtnl("neigh", "replace", dst=address, ifindex=index, state=0, flags=NTF_USE)
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         mac = _known(host, index, address)
     return mac
 

@@ -32,7 +32,7 @@ from udpbench.agent.host.socket_owners import (
     why_unseen,
 )
 from udpbench.agent.host.udp_diag import SocketList
-from udpbench.agent.workers.usage import ThreadLooks
+from udpbench.agent.workers.usage import ThreadSampler
 from udpbench.errors import NothingToWatch
 from udpbench.model import HostLook, Snapshot, SocketCount, ThreadUse, UdpSocket
 
@@ -43,7 +43,7 @@ RARELY = 10
 """Looks between two queries for something that few hosts have."""
 READERS_MAX = 8
 """Processes whose threads are looked at."""
-LOOK_MS = (10, 30)
+SAMPLE_MS = (10, 30)
 """Between two looks at threads, at random: of a reader that sleeps in step with them, they would
 see a part alone."""
 
@@ -72,7 +72,7 @@ class Looks:
         self._irqs: set[int] = set()
         self._readers: dict[int, str] = {}
         """Processes whose threads are looked at, by name."""
-        self._threads = ThreadLooks(host, {}, {}, (0, None))
+        self._threads = ThreadSampler(host, {}, {}, (0, None))
         self._tick_ns = 0
         self._number = 0
         self._begun = False
@@ -122,8 +122,8 @@ class Looks:
         if not self._readers:
             return None
         if now_ns >= self._tick_ns:
-            self._threads.look()
-            self._tick_ns = max(self._threads.due_ns, now_ns + random.randint(*LOOK_MS) * 10**6)  # noqa: S311
+            self._threads.sample()
+            self._tick_ns = max(self._threads.due_ns, now_ns + random.randint(*SAMPLE_MS) * 10**6)  # noqa: S311
         return self._tick_ns
 
     def _uses(
@@ -154,7 +154,7 @@ class Looks:
         if readers != self._readers:
             during = self._threads.due_ns, None
             self._readers = readers
-            self._threads = ThreadLooks(self._host, {}, readers, during)
+            self._threads = ThreadSampler(self._host, {}, readers, during)
         late_names = {self._owners.label(pid) for pid in late}
         return {name: threads for name, threads in uses.items() if name in late_names}
 

@@ -136,7 +136,7 @@ class _Conductor:
                 interrupt.check()
                 for pair in self.pairs.values():
                     self._place_next(pair)
-                    self._look_for_workers(pair)
+                    self._await_workers(pair)
                 for news in self.engine.news(NEWS_S):
                     self._keep(news)
                 self.tell()
@@ -168,7 +168,7 @@ class _Conductor:
             pair.under_way, pair.line = pair.left.popleft(), ""
             self.engine.place(pair.pair, task_of(pair.under_way, self.campaign, self.share))
 
-    def _look_for_workers(self, pair: PairState) -> None:
+    def _await_workers(self, pair: PairState) -> None:
         """Report at once if no worker serves a pair, and set it aside if none appears."""
         if pair.under_way is None or self.engine.serves(pair.pair):
             pair.unserved_since_ns = None

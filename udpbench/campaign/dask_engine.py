@@ -35,7 +35,7 @@ from udpbench.printable import printable
 
 RESTORED_S = 60.0
 """The longest wait for hosts after an interruption: twice the agents' lease, and slow settings."""
-LOOK_S = 1.0
+POLL_S = 1.0
 """Between two questions which workers there are."""
 OTHER_BUILD = (ImportError, AttributeError)
 """Raised there by the name of a function that it lacks."""
@@ -232,7 +232,7 @@ class DaskEngine:
     def _resources(self) -> frozenset[str]:
         """Return the names of the workers' resources, as of the latest update."""
         now = time.monotonic()
-        if self._served is None or now - self._served[0] > LOOK_S:
+        if self._served is None or now - self._served[0] > POLL_S:
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
             if self.address is not None:
                 self._refuse_open_workers(self.address, workers)
@@ -259,7 +259,7 @@ class DaskEngine:
         """Look at workers that are new; InputError if any takes orders of anyone on the network."""
         self._safe &= workers.keys()
         new = sorted(workers.keys() - self._safe)
-        answers = self._client.sync(self._look_at, new) if new else []
+        answers = self._client.sync(self._open_ports_of, new) if new else []
         problems = []
         for worker, why in zip(new, answers, strict=True):
             # Gone, stuck, or the client has lost the scheduler: it serves no pair until it answers.
@@ -273,7 +273,7 @@ class DaskEngine:
         if problems:
             raise InputError(problems)
 
-    async def _look_at(self, workers: Sequence[str]) -> list[Any]:
+    async def _open_ports_of(self, workers: Sequence[str]) -> list[Any]:
         """Return the complaints about each worker, or an error; a stuck one delays no other."""
 
         async def answer(worker: str) -> Any:

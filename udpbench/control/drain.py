@@ -125,9 +125,9 @@ class Drain:
             polling and now_ns - self._moved_ns < POLLING_NS
         ):
             self._busy_ns = now_ns
-        self._look_for_strangers(now_ns, read, queue_end, moved=moved, is_foreign=is_foreign)
+        self._find_strangers(now_ns, read, queue_end, moved=moved, is_foreign=is_foreign)
 
-    def _look_for_strangers(
+    def _find_strangers(
         self, now_ns: int, read: int, queue_end: int, *, moved: bool, is_foreign: bool
     ) -> None:
         if self._rated is None and now_ns >= self._flight_end_ns - SECOND_NS:

@@ -18,7 +18,7 @@ from udpbench.errors import AgentLost, DeadlineExceeded, HelloRefused, HostError
 from udpbench.model import SECOND_NS, Lab
 from udpbench.units import format_duration
 
-LOOK_NS = 60 * SECOND_NS
+CHECK_NS = 60 * SECOND_NS
 """For all of a second look: reaching the host, what its guardian still does, and restoring it."""
 POLL_NS = SECOND_NS // 2
 PROC = Path("/proc")
@@ -44,7 +44,7 @@ class _Place:
     lease_ns: int
 
 
-def look_again(
+def check_again(
     agents: Agents,
     lost: Sequence[AgentLost],
     lab: Lab,
@@ -52,7 +52,7 @@ def look_again(
     clock: Clock,
     lease_ns: int,
 ) -> SecondLook:
-    """Wait for the lease, then look at every lost host at once, for no longer than LOOK_NS.
+    """Wait for the lease, then look at every lost host at once, for no longer than CHECK_NS.
 
     Until the lease has expired, an agent that still runs waits for its controller.
     """
@@ -60,7 +60,7 @@ def look_again(
     names = {loss.host for loss in lost}
     place = _Place(lab, reach, clock, lease_ns)
     looks = [_Look(client, place) for client in agents.everyone if client.name in names]
-    end_ns = clock.now_ns() + LOOK_NS
+    end_ns = clock.now_ns() + CHECK_NS
     for look in looks:
         look.thread.start()
     for look in looks:
@@ -85,14 +85,14 @@ class _Look:
 
     def __init__(self, client: AgentClient, place: _Place) -> None:
         self.client = client
-        self.why: str | None = f"no answer within {format_duration(LOOK_NS)}"
+        self.why: str | None = f"no answer within {format_duration(CHECK_NS)}"
         """Why it is not known to be restored; None: it was seen."""
         self.thread = threading.Thread(target=self._run, daemon=True)
         self._place = place
 
     def _run(self) -> None:
         try:
-            self._look()
+            self._check()
         except HostError as error:
             self.why = error.message
         except Exception as error:  # noqa: BLE001 - the host is not known to be restored
@@ -100,7 +100,7 @@ class _Look:
         else:
             self.why = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         lab, client = self._place.lab, self.client
         if lab.built_in and client.name != MACHINE:
             self._await("its namespace has not ended", self._namespace_ended)
@@ -139,10 +139,10 @@ class _Look:
 
     def _await(self, what: str, condition: Callable[[], bool]) -> None:
         clock = self._place.clock
-        end_ns = clock.now_ns() + LOOK_NS
+        end_ns = clock.now_ns() + CHECK_NS
         while not condition():
             if clock.now_ns() >= end_ns:
-                raise DeadlineExceeded(f"{what} after {format_duration(LOOK_NS)}")
+                raise DeadlineExceeded(f"{what} after {format_duration(CHECK_NS)}")
             clock.sleep_ns(POLL_NS)
 
 

@@ -77,7 +77,7 @@ def place_workers(attempt: Attempt) -> None:
         return
     prepared = attempt.workers
     for _ in range(PLACING_TRIES):
-        landed = _look_at_queues(attempt, prepared)
+        landed = _find_queues(attempt, prepared)
         bound = bind(attempt.trial, attempt.bench.lab, attempt.facts, landed)
         moved = _move(attempt, prepared, bound.workers)
         settled = _senders(moved) == _senders(prepared)
@@ -97,7 +97,7 @@ def place_workers(attempt: Attempt) -> None:
     )
 
 
-def _look_at_queues(attempt: Attempt, prepared: tuple[WorkerSpec, ...]) -> Landed:
+def _find_queues(attempt: Attempt, prepared: tuple[WorkerSpec, ...]) -> Landed:
     """Return the queues of the latest path phase, or the flows that fill as many as requested."""
     facts = {host.name: attempt.facts[host.name] for host in attempt.bench.lab.receivers}
     attempt.workers, attempt.flows = prepared, None

@@ -25,7 +25,7 @@ from udpbench.control.agents import (
 )
 from udpbench.control.host_changes import compared, refuse_changed
 from udpbench.control.lab_lock import Surroundings, Terms, take_lab
-from udpbench.control.lost_hosts import LOOK_NS, look_again
+from udpbench.control.lost_hosts import CHECK_NS, check_again
 from udpbench.control.schedule import Total, lasting, next_trial, stored_as, trial_order
 from udpbench.control.search import SearchProgress
 from udpbench.control.setting_findings import refuse_foreseen
@@ -269,22 +269,22 @@ class _Run:
             restored = restore(agents)
             self.restore_errors, self.lost = restored.failed, restored.lost
             if restored.lost:
-                self._look_again(agents, restored.lost)
+                self._check_again(agents, restored.lost)
         for error in self.restore_errors:
             self._tell("restore", f"not restored: {error}")
         for name in self.seen:
             self._tell("restore", f"{name}: lost, and then seen restored")
 
-    def _look_again(self, agents: Agents, lost: Sequence[AgentLost]) -> None:
+    def _check_again(self, agents: Agents, lost: Sequence[AgentLost]) -> None:
         names = ", ".join(loss.host for loss in lost)
         lease_ns = self.options.lease_ns
-        limit = format_duration(lease_ns + LOOK_NS)
+        limit = format_duration(lease_ns + CHECK_NS)
         self.around.interrupt.doing = f"looking at {names}, lost, for at most {limit}"
         try:
             self._tell("restore", f"{names}: lost; looking again after the lease, within {limit}")
         finally:
             around = self.around
-            look = look_again(agents, lost, self.lab, around.reach, around.clock, lease_ns)
+            look = check_again(agents, lost, self.lab, around.reach, around.clock, lease_ns)
             self.seen = look.restored
             self.restore_errors += look.failed
 

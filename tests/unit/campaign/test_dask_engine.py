@@ -275,7 +275,7 @@ def test_a_stuck_worker_serves_nothing_and_delays_no_other(
         monkeypatch.setattr(
             dask_engine, "open_ports", lambda _: () if released.wait(60) else ("late",)
         )
-        monkeypatch.setattr(dask_engine, "LOOK_S", 0.0)
+        monkeypatch.setattr(dask_engine, "POLL_S", 0.0)
         engine._safe.clear()
         assert not engine.serves("rack1")
         released.set()

@@ -434,7 +434,7 @@ def test_a_host_that_answers_no_look_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the limit it is not known to be restored."""
-    monkeypatch.setattr(lost_hosts, "LOOK_NS", SECOND_NS // 20)
+    monkeypatch.setattr(lost_hosts, "CHECK_NS", SECOND_NS // 20)
     world, over = World(), threading.Event()
     world.raises("restore machine", AgentLost("gone", "machine"))
     world.hooks["restore receiver"] = lambda: world.hooks.update({"open machine": over.wait})

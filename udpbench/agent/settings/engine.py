@@ -95,16 +95,16 @@ class Engine:
         coming: set[str] = set()
         changing: set[tuple[str, str]] = set()
         for setting in settings:
-            look = self._look(setting)
-            if look.refusal is None and (look.now is None or look.now is False):
+            plan = self._planned(setting)
+            if plan.refusal is None and (plan.now is None or plan.now is False):
                 coming.add(setting.target)  # also an interface that is down: it is taken up first
-            elif look.refusal and coming & set(re.split(r"[./]", setting.target)):
-                look = Planned(setting, None, self._not_allowed(setting))
-            elif look.refusal and self._may_appear(setting, changing):
-                look = Planned(setting, None)
-            if not look.as_wanted and look.refusal is None:
+            elif plan.refusal and coming & set(re.split(r"[./]", setting.target)):
+                plan = Planned(setting, None, self._not_allowed(setting))
+            elif plan.refusal and self._may_appear(setting, changing):
+                plan = Planned(setting, None)
+            if not plan.as_wanted and plan.refusal is None:
                 changing.add((_interface(setting), setting.kind))
-            planned.append(look)
+            planned.append(plan)
         return tuple(planned)
 
     def _may_appear(self, setting: Setting, changing: Collection[tuple[str, str]]) -> bool:
@@ -132,8 +132,8 @@ class Engine:
         """
         last = {(change.setting.kind, change.setting.target): change for change in self._in_force}
         with self._host.cached_dumps():
-            looked = [self._altered(change) for change in last.values()]
-        return tuple(change for change in looked if change is not None)
+            altered = [self._altered(change) for change in last.values()]
+        return tuple(change for change in altered if change is not None)
 
     def _altered(self, change: Change) -> Optional[Change]:
         kind = self._kinds[change.setting.kind] if change.refusal is None else None
@@ -181,7 +181,7 @@ class Engine:
             return f"scope {setting.scope} is outside this agent's scopes ({given})"
         return None
 
-    def _look(self, setting: Setting) -> Planned:
+    def _planned(self, setting: Setting) -> Planned:
         """Return the current value, or why it cannot be read or must not be changed."""
         reason = self._not_allowed(setting)
         if reason is not None:
@@ -276,18 +276,18 @@ class Engine:
 
     def _apply_one(self, setting: Setting) -> Change:
         """Apply one setting; a refused optional setting changes nothing."""
-        look = self._look(setting)
-        why = look.refusal
+        plan = self._planned(setting)
+        why = plan.refusal
         if why is None:
             kind = self._kinds[setting.kind]
-            if look.as_wanted:
-                return Change(setting, look.now, look.now)
-            after, why = self._write(kind, setting, look.now)
+            if plan.as_wanted:
+                return Change(setting, plan.now, plan.now)
+            after, why = self._write(kind, setting, plan.now)
             if why is None:
                 rounded = not kind.same(setting.value, after)
-                return Change(setting, look.now, after, rounded=rounded)
+                return Change(setting, plan.now, after, rounded=rounded)
         if setting.optional:
-            return Change(setting, look.now, look.now, why)
+            return Change(setting, plan.now, plan.now, why)
         raise SettingRefused(refusal.sentence(setting, why))
 
     def _write(self, kind: Kind, setting: Setting, before: Any) -> tuple[Any, Optional[str]]:

@@ -12,7 +12,7 @@ from udpbench.agent.host.socket_options import AF_XDP
 
 RELEASED_S = 2.0
 """A queue becomes free shortly after its last socket is closed (xp_release_deferred)."""
-LOOK_S = 0.01
+POLL_S = 0.01
 
 
 def bound_to_queue(queue: str, bind: Callable[[socket.socket], int]) -> socket.socket:
@@ -29,4 +29,4 @@ def bound_to_queue(queue: str, bind: Callable[[socket.socket], int]) -> socket.s
         own.close()
         if error != errno.EBUSY or time.monotonic() >= deadline:
             raise OSError(error, f"AF_XDP socket on {queue}: {os.strerror(error)}")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)

@@ -16,7 +16,7 @@ from udpbench.agent.workers.attached import Attached
 from udpbench.agent.workers.process_client import Limits, WorkerProcess
 from udpbench.agent.workers.program import Program
 from udpbench.agent.workers.samples import TICK_NS, Queues, Series
-from udpbench.agent.workers.usage import ThreadLooks, Usage, shared_bytes
+from udpbench.agent.workers.usage import ThreadSampler, Usage, shared_bytes
 from udpbench.errors import HostError, SafetyError, WorkerFailed, to_wire
 from udpbench.model import PACKETS_FIELD, SECOND_NS, FlowStats, Sample, WorkerSpec, WorkerStats
 from udpbench.protocol import Prepared, SampleReply, WorkersState
@@ -104,7 +104,7 @@ class Pool:
         """Discard the state of the previous phase."""
         self._series = series
         self._usage = Usage(self._host, pids)
-        self._looks = ThreadLooks(self._host, {}, {}, (0, 0))
+        self._sampler = ThreadSampler(self._host, {}, {}, (0, 0))
         self._cpus_seen: dict[str, set[int]] = {spec.name: set() for spec in self.specs}
         self._final: dict[str, dict[str, Any]] = {}
 
@@ -173,18 +173,18 @@ class Pool:
         pids = [worker.pid for worker in group.prepared]
         self._reset(Series(phase["duration_ns"], milliseconds), pids)
         if phase["phase"] == "measured":
-            self._looks = self._looks_at(group, phase)
+            self._sampler = self._sampler_of(group, phase)
         self._queues.begin()
         group.start(phase)
         self._tick(group)
         self.read()
 
-    def _looks_at(self, group: WorkerGroup, phase: dict[str, Any]) -> ThreadLooks:
+    def _sampler_of(self, group: WorkerGroup, phase: dict[str, Any]) -> ThreadSampler:
         threads = {(w.pid, w.thread): w.worker for w in group.prepared if w.thread is not None}
         programs = dict.fromkeys(group.programs(), self.specs[0].name)
         begin_ns, timed = phase["at_ns"], phase["count"] is None
         until_ns = begin_ns + phase["duration_ns"] if timed else None
-        return ThreadLooks(self._host, threads, programs, (begin_ns, until_ns))
+        return ThreadSampler(self._host, threads, programs, (begin_ns, until_ns))
 
     def read(self) -> None:
         """Process the workers' events; when they have ended, collect their final statistics."""
@@ -207,7 +207,7 @@ class Pool:
             self._usage.read_memory()
         if self._series.due():
             self._keep_samples(group, ended=False)
-        self._looks.look()
+        self._sampler.sample()
         self._note_progress(group)
 
     def _note_progress(self, group: WorkerGroup) -> None:
@@ -233,7 +233,7 @@ class Pool:
         """Return worker → those fields of its ``WorkerStats`` that only the end of a phase has."""
         pids = [worker.pid for worker in group.prepared]
         memory_bytes = {pid: shared_bytes(self._host, pid) for pid in set(pids)}
-        stats, threads = {}, self._looks.uses()
+        stats, threads = {}, self._sampler.uses()
         for index, (spec, pid) in enumerate(zip(self.specs, pids)):
             cpu_ns, load_ns = self._usage.under_load(pid)
             stats[spec.name] = {

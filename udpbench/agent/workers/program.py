@@ -38,7 +38,7 @@ ENVIRONMENT = ("PATH", "LANG", "HOME", "USER", "LOGNAME")
 SHOWN = 60
 """Maximum characters of the command in a message."""
 END_IT = "end that, or choose another port"
-LOOK_S = 0.02
+POLL_S = 0.02
 """Interval between looks for its sockets."""
 
 
@@ -153,7 +153,7 @@ class Program(CountedReader):
                     return tuple(i for i, known in sockets.items() if known.port in ports)
             if time.monotonic_ns() >= deadline_ns:
                 raise WorkerFailed(self._late(missing), self._name)
-            select.select([self._answers], [], [], LOOK_S)
+            select.select([self._answers], [], [], POLL_S)
 
     def _refuse_sharing(self, own: Collection[int]) -> None:
         """Raise WorkerFailed if the kernel gives the traffic to others' sockets, too."""

@@ -165,7 +165,7 @@ class CountedReader:
     def stop(self) -> None:
         """End the phase; the program continues."""
         if self.state == "running":
-            self._look()
+            self._count()
         if self.state == "running":
             self.state = "done"
 
@@ -175,7 +175,7 @@ class CountedReader:
         A rate spans two looks under load; ``first_packets`` are the packets outside them.
         """
         if self.state == "running":
-            self._look()
+            self._count()
         packets = self._latest.packets
         counts = {"read_packets": packets, "received_packets": packets}
         if self._others_sockets:
@@ -192,7 +192,7 @@ class CountedReader:
             counts.update(received_bytes=packets * size_bytes, first_bytes=outside * size_bytes)
         return counts
 
-    def _look(self) -> None:
+    def _count(self) -> None:
         try:
             read_packets = self._read_so_far() - self._base
         except OSError as error:

@@ -22,7 +22,7 @@ from udpbench.model import SECOND_NS, THREADS_MAX, ThreadUse
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PAUSE = 49
 """Pause between looks at threads, as a multiple of the CPU time of a look: at most 2 % of a CPU."""
-LOOKED_MAX = 64
+SAMPLED_MAX = 64
 """Threads in one look; each takes 80 us."""
 LISTED_MAX = 1024
 """Threads of which those are chosen, of each process the oldest; 10,000 would take 0.13 s."""
@@ -167,10 +167,10 @@ def _of_nothing(call: str, arguments: list[str]) -> str:
     return "" if int(arguments[place], 16) % 2**32 else " of nothing"
 
 
-class ThreadLooks:
+class ThreadSampler:
     """Looks at the workers' threads during a phase: their times, states and system calls.
 
-    Each look takes at most ``LOOKED_MAX`` threads: of more, half are those that ran most, the
+    Each look takes at most ``SAMPLED_MAX`` threads: of more, half are those that ran most, the
     others have their turns.
     """
 
@@ -193,7 +193,7 @@ class ThreadLooks:
         pids = {*programs, *(pid for pid, _ in threads)}
         self._calls = {pid: own if _is_64_bit(host, pid) else {} for pid in pids}
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Look at the threads if the phase has begun and the pause is over."""
         now_ns, begun_ns = self._host.clock_ns(), time.thread_time_ns()
         if now_ns < self.due_ns or (self._until_ns is not None and now_ns > self._until_ns):
@@ -202,7 +202,7 @@ class ThreadLooks:
             self._list()
             self._list_ns = now_ns + LIST_NS
         for pid, tid in self._chosen():
-            self._look_at(pid, tid)
+            self._sample(pid, tid)
         self.due_ns = now_ns + PAUSE * (time.thread_time_ns() - begun_ns)
 
     def _list(self) -> None:
@@ -216,15 +216,15 @@ class ThreadLooks:
 
     def _chosen(self) -> Collection[tuple[int, int]]:
         living = [key for key, each in self._threads.items() if not each.gone]
-        if len(living) <= LOOKED_MAX:
+        if len(living) <= SAMPLED_MAX:
             return living
         known = (key for key in living if self._threads[key].end is not None)
-        most = nlargest(LOOKED_MAX // 2, known, key=lambda key: self._threads[key].ran_ns)
-        places = range(self._turn, self._turn + LOOKED_MAX - len(most))
+        most = nlargest(SAMPLED_MAX // 2, known, key=lambda key: self._threads[key].ran_ns)
+        places = range(self._turn, self._turn + SAMPLED_MAX - len(most))
         self._turn = places.stop % len(living)
         return dict.fromkeys((*most, *(living[place % len(living)] for place in places)))
 
-    def _look_at(self, pid: int, tid: int) -> None:
+    def _sample(self, pid: int, tid: int) -> None:
         thread, folder = self._threads[pid, tid], f"/proc/{pid}/task/{tid}"
         stat = read(self._host, f"{folder}/stat")
         if stat is None:
