@@ -15,7 +15,7 @@ from test_ways import conducted
 
 from udpbench.analysis.checks.host_checks import CHANGED
 from udpbench.analysis.judge import judge
-from udpbench.analysis.ledger.ledger import losses
+from udpbench.analysis.ledger.ledger import lost_by_place
 from udpbench.definition.losses import LOSS_PORTS
 from udpbench.model import Ledger, Progress, TrialRecord
 
@@ -149,7 +149,7 @@ def test_what_a_policy_without_keys_takes_has_a_stage(tmp_path: Path) -> None:
     policy = f"ip xfrm policy add src {SENDER} dst {RECEIVER} dir out {transport}"
     (record,) = conducted(tmp_path / "run", KEYS, tell=once_measured(inside("sender", policy)))
     ledger = ledger_of(record)
-    assert {"tx_ipsec": ledger.intended_packets} == losses(ledger)
+    assert {"tx_ipsec": ledger.intended_packets} == lost_by_place(ledger)
     assert (0, 0) == (ledger.unaccounted, ledger.received_packets)
 
 

@@ -17,7 +17,7 @@ from udpbench.analysis.evidence import LITTLE, MOST_OF_IT, MUCH, Evidence, Loade
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.before_ip import NAPI_PACKETS
 from udpbench.analysis.ledger.intended_load import intended_packets, unsent_packets
-from udpbench.analysis.ledger.ledger import OR, intervals, losses, packets_at, worst_place
+from udpbench.analysis.ledger.ledger import OR, intervals, lost_by_place, packets_at, worst_place
 from udpbench.analysis.ledger.skbs import Span
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.queue_counters import by_receiver
@@ -76,7 +76,7 @@ def diagnose(
     """
     if ledger is None or not ledger.intended_packets:
         return ()
-    lost = sum(losses(ledger).values()) + abs(ledger.unaccounted or 0)
+    lost = sum(lost_by_place(ledger).values()) + abs(ledger.unaccounted or 0)
     main: list[Bottleneck] = []
     beside: list[Bottleneck] = []
     for number, evidence in enumerate(_places(readings, ledger, valid)):
@@ -96,7 +96,7 @@ def diagnose(
 
 def _places(readings: Readings, ledger: Ledger, valid: bool) -> list[Evidence]:
     """Return the evidence for each place of the loss, most packets first; one without a loss."""
-    ended = losses(ledger)
+    ended = lost_by_place(ledger)
     if unsent_packets(readings) <= UNSENT * intended_packets(readings):
         ended.pop("unsent", None)
     known = {place: packets for place, packets in ended.items() if OR not in place}
@@ -259,7 +259,7 @@ def _with_room(case: Evidence, held: int) -> int:
 
 def unaccounted(case: Evidence) -> Iterator[Bottleneck]:
     """Find more packets that no stage explains, or counters that contradict what was received."""
-    remainder, lost = case.ledger.unaccounted or 0, losses(case.ledger)
+    remainder, lost = case.ledger.unaccounted or 0, lost_by_place(case.ledger)
     what = f"no stage explains {_packets(remainder)} of the loss"
     if remainder < 0:
         what = f"stages count {_packets(-remainder)} more than were lost"
@@ -287,7 +287,7 @@ def bounded_loss(case: Evidence) -> Iterator[Bottleneck]:
     """Find a loss of which the ledger knows how large it is, and not at which of several stages."""
     if not case.shared:
         return
-    packets = packets_at(losses(case.ledger), case.shared)
+    packets = packets_at(lost_by_place(case.ledger), case.shared)
     spans = intervals(case.ledger, case.shared)
     parts = [f"{stage} {show_count(s.low)} to {show_count(s.high)}" for stage, s in spans.items()]
     what = f"{_packets(packets)}, {', '.join(parts)}"

@@ -21,7 +21,7 @@ from udpbench.analysis.cpu_use import (
     others_anywhere,
     stolen_ns,
 )
-from udpbench.analysis.ledger.ledger import losses
+from udpbench.analysis.ledger.ledger import lost_by_place
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.rates import (
     IDLE_TIMES,
@@ -278,7 +278,7 @@ class Evidence:
     @property
     def lost_packets(self) -> int:
         """Packets that ended anywhere, whether a stage explains them or not."""
-        return sum(losses(self.ledger).values()) + abs(self.ledger.unaccounted or 0)
+        return sum(lost_by_place(self.ledger).values()) + abs(self.ledger.unaccounted or 0)
 
     @cached_property
     def behind(self) -> LoadedCpu | None:

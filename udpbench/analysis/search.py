@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from udpbench.analysis.ledger.ledger import losses, packets_at, worst_place
+from udpbench.analysis.ledger.ledger import lost_by_place, packets_at, worst_place
 from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.analysis.rate_search import (
     MOSTLY_ROBBED,
@@ -304,7 +304,7 @@ def _breaking(
 
 def _lost_at(trial: Result) -> dict[str, int]:
     """Return place → packets that ended there on their way to the application."""
-    ended = losses(trial.ledger) if trial.ledger is not None else {}
+    ended = lost_by_place(trial.ledger) if trial.ledger is not None else {}
     return {place: packets for place, packets in ended.items() if place not in NOT_FIRST}
 
 

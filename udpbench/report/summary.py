@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from udpbench.analysis.checks.cpu_checks import STRUCK_OUT
 from udpbench.analysis.comparison.comparisons import RESOLVED, Comparison, resolution
-from udpbench.analysis.ledger.ledger import losses, worst_place
+from udpbench.analysis.ledger.ledger import lost_by_place, worst_place
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.points import Point, but_lossy, estimate, metric, trials_with
 from udpbench.analysis.search import NOT_FIRST, PointSearch
@@ -351,7 +351,7 @@ def worst_stage(result: Result) -> str:
     """Return the place that lost most of a trial's packets; empty without one, or if unknown."""
     if result.ledger is None:
         return ""
-    lost = {p: n for p, n in losses(result.ledger).items() if p not in NOT_FIRST}
+    lost = {p: n for p, n in lost_by_place(result.ledger).items() if p not in NOT_FIRST}
     worst = worst_place(lost)
     return worst if lost.get(worst, 0) >= (result.ledger.unaccounted or 0) else ""
 

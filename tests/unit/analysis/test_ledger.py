@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import build
-from udpbench.analysis.ledger.ledger import losses, make_ledger
+from udpbench.analysis.ledger.ledger import lost_by_place, make_ledger
 from udpbench.analysis.ledger.stages import BEFORE_SENT, STAGES
 from udpbench.analysis.readings import readings_of, roles
 from udpbench.drivers import DRIVERS
@@ -162,7 +162,7 @@ def test_a_policy_without_keys_may_have_taken_as_many_as_were_looked_up() -> Non
         ledger = make_ledger(measured)
         (at,) = (entry for entry in ledger.entries if entry.stage == "tx_ipsec")
         assert (0, 18, 0) == (at.packets, at.at_most, ledger.unaccounted)
-        assert ({"tx_ipsec": lost} if lost else {}) == losses(ledger)
+        assert ({"tx_ipsec": lost} if lost else {}) == lost_by_place(ledger)
 
 
 def test_attempts_that_the_kernel_refused_are_unsent() -> None:

@@ -10,7 +10,7 @@ import pytest
 from analysis import build
 from analysis.build import facts
 from analysis.test_stages import lacking
-from udpbench.analysis.ledger.ledger import losses
+from udpbench.analysis.ledger.ledger import lost_by_place
 from udpbench.analysis.readings import readings_of
 from udpbench.analysis.watch.history import LOOKS_KEPT, PROCESSES_KEPT, HostState, after
 from udpbench.analysis.watch.host import LiveHost, live_host, watched_ledger
@@ -132,7 +132,7 @@ def test_a_kept_watch_has_both_as_intervals() -> None:
     entries = {entry.stage: (entry.packets, entry.at_most) for entry in ledger.entries}
     assert ((0, 7), (0, 7)) == (entries["udp_filter"], entries["udp_memory"])
     assert (7, 0) == (ledger.intended_packets - ledger.received_packets, entries["udp_rcvbuf"][0])
-    assert {"udp_filter or udp_memory": 7} == losses(ledger)
+    assert {"udp_filter or udp_memory": 7} == lost_by_place(ledger)
 
 
 def before_5_11(each: HostLook) -> dict[str, int]:

@@ -69,7 +69,7 @@ def lost_at_any(ledger: Ledger, stages: Collection[str]) -> Span:
     return Span(max(inside.low, lost - others.high), min(inside.high, lost - others.low))
 
 
-def losses(ledger: Ledger) -> dict[str, int]:
+def lost_by_place(ledger: Ledger) -> dict[str, int]:
     """Return place → packets that ended there, in the packet's order; empty if none is missing.
 
     A place is a stage with what it lost for certain, or the stages that share all the rest, because
@@ -90,12 +90,12 @@ def losses(ledger: Ledger) -> dict[str, int]:
 
 
 def worst_place(lost: Mapping[str, int]) -> str:
-    """Return the place of ``losses`` with most packets, a stage before several; empty if none."""
+    """Return the place of ``lost_by_place`` with most packets, a stage before several; empty if none."""
     return max(lost, key=lambda place: lost[place], default="")
 
 
 def packets_at(lost: Mapping[str, int], place: str) -> int:
-    """Return how many packets of ``losses`` ended at the stages of a place."""
+    """Return how many packets of ``lost_by_place`` ended at the stages of a place."""
     stages = set(place.split(OR))
     return sum(packets for each, packets in lost.items() if stages.issuperset(each.split(OR)))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from udpbench.analysis.ledger.sender import refusals
 from udpbench.analysis.ledger.skbs import Span, exactly
-from udpbench.analysis.ledger.sockets import socket_losses
+from udpbench.analysis.ledger.sockets import socket_drops
 from udpbench.analysis.ledger.stage import Stage
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import Readings
@@ -43,7 +43,7 @@ def divide(readings: Readings, lost: int) -> tuple[dict[Stage, Share], int]:
         stage.name: Span(least, max(least, lost if most is None else most))
         for stage, (least, most) in bounds.items()
     }
-    packets, explained = _solution(parts, (refusals(readings), socket_losses(readings)), lost)
+    packets, explained = _solution(parts, (refusals(readings), socket_drops(readings)), lost)
     shares = {}
     for stage, span in counted.items():
         ours = packets[stage.name]

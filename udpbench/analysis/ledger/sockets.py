@@ -185,7 +185,7 @@ def _own_drops(readings: CounterView) -> int | None:
     return known_sum(drops) if None not in drops else None
 
 
-def socket_losses(readings: CounterView) -> tuple[tuple[str, ...], Span]:
+def socket_drops(readings: CounterView) -> tuple[tuple[str, ...], Span]:
     """Return stages that together are what the traffic's sockets dropped, and that number.
 
     ``sk_drops`` counts each of them, but a checksum only if it is verified at the read. No stages

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from udpbench.analysis.ledger.ledger import losses, worst_place
+from udpbench.analysis.ledger.ledger import lost_by_place, worst_place
 from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.analysis.search import late_packets
 from udpbench.report.figures.style import (
@@ -70,7 +70,7 @@ def dots_of(search: PointSearch) -> list[tuple[float, float, str]]:
 
 def _stage(trial: Result) -> str:
     """Return the place of most packets that were lost; there is none without a ledger."""
-    ended = losses(trial.ledger) if trial.ledger is not None else {}
+    ended = lost_by_place(trial.ledger) if trial.ledger is not None else {}
     lost = {place: packets for place, packets in ended.items() if place not in BEFORE_SENT}
     return worst_place(lost) or "unknown"
 
