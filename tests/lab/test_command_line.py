@@ -19,7 +19,7 @@ from own_namespaces import left_since, own_namespaces
 from recorded_host import RecordedHost, read_recorded
 from sampled import sampled
 
-from udpbench.analysis.doctor import worst
+from udpbench.analysis.doctor import most_distorting
 from udpbench.definition.load import load_lab
 from udpbench.records import read_run
 from udpbench.report.summary import hosts_of
@@ -74,7 +74,7 @@ def test_smoke_runs_shows_and_reports(tmp_path: Path) -> None:
         assert part in out
     assert (tmp_path / "run" / "report.pdf").read_bytes().startswith(b"%PDF")
     facts = hosts_of(read_run(tmp_path / "run").records).values()
-    spoiling = worst(facts, load_lab("local"))
+    spoiling = most_distorting(facts, load_lab("local"))
     assert bool(spoiling) == ("worst first; full list: udpbench doctor\n" in out)
     assert [] == [finding.check for finding in spoiling if finding.what not in out]
     (trial,) = result(tmp_path, "run")["trials"]

@@ -658,7 +658,7 @@ def _is_set(line: str, settings: Settings) -> bool:
     return bool(line)
 
 
-def worst(hosts: Iterable[Facts], lab: Lab, count: int = 3) -> tuple[Readiness, ...]:
+def most_distorting(hosts: Iterable[Facts], lab: Lab, count: int = 3) -> tuple[Readiness, ...]:
     """Return the worst that a run's own facts show."""
     facts = tuple(hosts)
     if lab.built_in:  # one machine, seen from each of its namespaces

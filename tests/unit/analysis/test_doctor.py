@@ -20,7 +20,7 @@ from udpbench.analysis.doctor import (
     Readiness,
     arp_flux,
     assess,
-    worst,
+    most_distorting,
 )
 from udpbench.definition.load import load_lab
 from udpbench.model import Examined, Facts, Inspection, Lab, Snapshot
@@ -505,9 +505,9 @@ def test_a_run_tells_the_worst_of_its_facts(lab: Lab) -> None:
         "", "", {"link": "no carrier"}, {"turbo": "on", "governor": "powersave", "xdp": "1"}
     )
     hosts = [sender().facts, examined(case).facts]
-    assert ["link", "xdp", "governor"] == [result.check for result in worst(hosts, lab)]
-    results = worst(hosts[::-1], load_lab("local"))
+    assert ["link", "xdp", "governor"] == [result.check for result in most_distorting(hosts, lab)]
+    results = most_distorting(hosts[::-1], load_lab("local"))
     assert [("governor", "machine"), ("turbo", "machine")] == [
         (result.check, result.host) for result in results
     ]
-    assert () == worst([], lab)
+    assert () == most_distorting([], lab)

@@ -249,12 +249,12 @@ def _print_worst(stored: Run, lab: Lab) -> None:
     """Print the most serious readiness findings about the run's hosts."""
     from shlex import quote
 
-    from udpbench.analysis.doctor import worst
+    from udpbench.analysis.doctor import most_distorting
     from udpbench.report.doctor import print_worst
     from udpbench.report.summary import hosts_of
 
     command = "udpbench doctor" if lab.built_in else f"udpbench doctor --lab {quote(lab.path)}"
-    print_worst(open_console(), worst(hosts_of(stored.records).values(), lab), command)
+    print_worst(open_console(), most_distorting(hosts_of(stored.records).values(), lab), command)
 
 
 def refuse_trust(trust: bool) -> None:
