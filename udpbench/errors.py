@@ -46,7 +46,7 @@ SHOWN_PROBLEMS = 50
 PRECEDENCE = (NOT_RESTORED, INTERRUPTED, FAILED, BAD_INPUT, NO, CANNOT_TELL)
 
 
-def worst(codes: Iterable[int]) -> int:
+def worst_code(codes: Iterable[int]) -> int:
     """Return the exit code that outranks the others; 0 if there is none."""
     present = set(codes)
     return next((code for code in PRECEDENCE if code in present), YES)

@@ -15,7 +15,7 @@ from udpbench.analysis.judge import judge
 from udpbench.analysis.points import Point, points
 from udpbench.analysis.search import PointSearch, folded, searches_of
 from udpbench.analysis.verdicts import Verdict, evaluate, exit_code
-from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, code_of, worst
+from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, code_of, worst_code
 from udpbench.model import Experiment, Facts, Result, Role, Trial, TrialRecord
 from udpbench.records import Run
 from udpbench.tuning.derived_points import derivation
@@ -153,7 +153,7 @@ def ending_code(run: Run) -> int:
     if ending is None:
         return CANNOT_TELL
     how = {"complete": YES, "interrupted": INTERRUPTED, "failed": code_of(ending.kind)}
-    return worst([how[ending.status], NOT_RESTORED if ending.restore_errors else YES])
+    return worst_code([how[ending.status], NOT_RESTORED if ending.restore_errors else YES])
 
 
 def code_of_run(run: Run, outcome_code: int = YES) -> int:
@@ -165,5 +165,5 @@ def code_of_run(run: Run, outcome_code: int = YES) -> int:
     endings = [outcome_code, ending_code(run)]
     tunes = [chapter.tuning for chapter in chapters if chapter.tuning is not None]
     if tunes:
-        return worst([*endings, *map(exit_code_of_tuning, tunes)])
+        return worst_code([*endings, *map(exit_code_of_tuning, tunes)])
     return exit_code(results, verdicts, endings, comparisons)

@@ -25,7 +25,7 @@ from udpbench.analysis.comparison.comparisons import (
     without_replaced,
 )
 from udpbench.analysis.points import Point, bounds, is_count, points, trials_with
-from udpbench.errors import CANNOT_TELL, FAILED, NO, worst
+from udpbench.errors import CANNOT_TELL, FAILED, NO, worst_code
 from udpbench.metrics import SEARCHED, goal_of
 from udpbench.model import Expectation, Experiment, Result, Side
 from udpbench.units import show_count
@@ -501,4 +501,4 @@ def exit_code(
     )
     if empty or invalid or unknown or not all(each.answered for each in comparisons):
         codes.add(CANNOT_TELL)
-    return worst(codes)
+    return worst_code(codes)

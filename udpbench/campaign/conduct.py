@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from udpbench.campaign.cells import CampaignFolder, Cell, CellResult, pairs_of, task_of
 from udpbench.control.wait import Clock, Interrupt
-from udpbench.errors import CANNOT_TELL, FAILED, INTERRUPTED, NO, NOT_RESTORED, YES, worst
+from udpbench.errors import CANNOT_TELL, FAILED, INTERRUPTED, NO, NOT_RESTORED, YES, worst_code
 from udpbench.model import SECOND_NS
 
 NEWS_S = 0.2
@@ -84,7 +84,7 @@ class PairState:
     @property
     def exit_code(self) -> int:
         """Return the most serious code of its cells."""
-        return worst([*self.codes, *([self.code_aside] if self.aside else [])])
+        return worst_code([*self.codes, *([self.code_aside] if self.aside else [])])
 
 
 Tell = Callable[[Sequence[PairState], str], None]

@@ -22,7 +22,7 @@ from udpbench.definition.expectations import KNOWN
 from udpbench.definition.load import lab_of
 from udpbench.definition.problems import did_you_mean
 from udpbench.differences import differences, flat
-from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, worst
+from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, worst_code
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import is_metric, margin_of
 from udpbench.model import FEWEST_BLOCKS, Experiment, Facts, PointPair, Result
@@ -60,7 +60,7 @@ class RunComparison:
     @property
     def exit_code(self) -> int:
         """Return NO if anything is worse, else CANNOT_TELL if anything is undecided, else YES."""
-        return worst(
+        return worst_code(
             NO if comparison.worse else YES if comparison.answered else CANNOT_TELL
             for comparison in self.comparisons
         )

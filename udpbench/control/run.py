@@ -43,7 +43,7 @@ from udpbench.errors import (
     RestoreError,
     UdpbenchError,
     unforeseen,
-    worst,
+    worst_code,
 )
 from udpbench.model import (
     SECOND_NS,
@@ -91,7 +91,7 @@ class Outcome:
         """Return the most serious code of the run's error and its restore errors."""
         errors = (*self.restore_errors, self.error)
         codes = [error.exit_code for error in errors if error is not None]
-        return worst([*codes, INTERRUPTED if self.interrupted else YES])
+        return worst_code([*codes, INTERRUPTED if self.interrupted else YES])
 
 
 def run(

@@ -11,7 +11,7 @@ from analysis import build
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.judge import judge
 from udpbench.analysis.verdicts import Answer, Verdict, evaluate, exit_code
-from udpbench.errors import PRECEDENCE, code_of, worst
+from udpbench.errors import PRECEDENCE, code_of, worst_code
 from udpbench.model import Result
 
 GOOD = judge(build.record(1000))
@@ -139,8 +139,8 @@ def test_codes_outrank_each_other_in_one_order() -> None:
     """4, 130, 3, 2, 1, 5; and anything outranks 0."""
     assert (4, 130, 3, 2, 1, 5) == PRECEDENCE
     for first, second in combinations(PRECEDENCE, 2):
-        assert first == worst([second, 0, first])
-    assert 0 == worst([])
+        assert first == worst_code([second, 0, first])
+    assert 0 == worst_code([])
 
 
 @pytest.mark.parametrize(

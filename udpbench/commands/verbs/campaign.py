@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from udpbench.commands.verbs.options import AllowRead, Names, Sets
 from udpbench.commands.verbs.output import RESULTS, reader_may_leave, say
-from udpbench.errors import worst
+from udpbench.errors import worst_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,7 @@ def campaign(
         say(f"run folders: {folder.path}")
     if store is not None:
         _store_campaign(cells, folder, store)
-    raise typer.Exit(worst(state.exit_code for state in states))
+    raise typer.Exit(worst_code(state.exit_code for state in states))
 
 
 def _store_campaign(cells: Sequence[Cell], folder: CampaignFolder, store: str) -> None:

@@ -32,7 +32,7 @@ from udpbench.commands.verbs.output import (
     try_report,
 )
 from udpbench.commands.verbs.reach import parse_lease, reach_hosts, real_path
-from udpbench.errors import InputError, Problem, RecordError, worst
+from udpbench.errors import InputError, Problem, RecordError, worst_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -242,7 +242,7 @@ def _compared(stored: Run, base: Sequence[Run], code: int) -> int:
     comparison = compare_runs(base, [stored], Choice())
     with reader_may_leave():
         print_comparisons(comparison)
-    return worst([code, comparison.exit_code])
+    return worst_code([code, comparison.exit_code])
 
 
 def _print_worst(stored: Run, lab: Lab) -> None:

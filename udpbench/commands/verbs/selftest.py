@@ -10,7 +10,7 @@ import typer
 from udpbench.commands.verbs.options import LabName, NoDeploy, Wheels
 from udpbench.commands.verbs.output import open_console, reader_may_leave, say
 from udpbench.commands.verbs.reach import deployer_of
-from udpbench.errors import UdpbenchError, worst
+from udpbench.errors import UdpbenchError, worst_code
 
 if TYPE_CHECKING:
     from udpbench.model import SelfTest
@@ -56,7 +56,7 @@ def selftest(
             print(json.dumps(shown, indent=2, allow_nan=False))
         for tried in proven:
             _keep_proof(tried)
-    raise typer.Exit(worst(codes))
+    raise typer.Exit(worst_code(codes))
 
 
 def _keep_proof(tried: SelfTest) -> None:
