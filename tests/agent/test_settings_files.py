@@ -455,7 +455,7 @@ def test_every_kind_is_in_the_leaf_and_every_row_of_it_has_a_kind() -> None:
 )
 def test_a_refusal_is_explained(kind: str, error: Exception, words: str) -> None:
     """The kernel's text comes first, then what would do instead where that is known."""
-    assert refusal.explain(Setting(kind, "x", 1), error).startswith(words)
+    assert refusal.why(Setting(kind, "x", 1), error).startswith(words)
 
 
 def test_only_a_missing_thing_is_gone() -> None:

@@ -17,7 +17,7 @@ def _check(target: str) -> None:
         raise ValueError(f"{target} is not {TARGET}")
 
 
-class Explain(Kind):
+class NamedReasons(Kind):
     """Count the kernel's drop reasons in this namespace, target ``drops``; UDP ports, or null.
 
     Datagrams to the ports are counted separately. The program stays attached while this agent
@@ -43,4 +43,4 @@ class Explain(Kind):
                 raise OSError(f"this kernel does not report drop reasons: {error}") from error
 
 
-KINDS: Mapping[str, Kind] = {"explain": Explain()}
+KINDS: Mapping[str, Kind] = {"explain": NamedReasons()}

@@ -199,7 +199,7 @@ class Engine:
                 if kind.flaps:
                     link_flap.check_flap(self._host, _interface(setting))
         except refusal.FAILURES as error:
-            return Planned(setting, None, refusal.explain(setting, error))
+            return Planned(setting, None, refusal.why(setting, error))
         return Planned(setting, now, danger, as_wanted)
 
     def _check_destroyed(self, kind: Kind, setting: Setting) -> None:
@@ -296,7 +296,7 @@ class Engine:
         try:
             kept = tuple(self._kept(kind, setting))
         except refusal.FAILURES as error:
-            return None, refusal.explain(setting, error)
+            return None, refusal.why(setting, error)
         try:
             for other, value in kept:
                 self._journal.begin(other, value, self._index(other))
@@ -310,7 +310,7 @@ class Engine:
             after = kind.read(self._host, setting.target)
             self._journal.applied(entry, after)
         except refusal.FAILURES as error:
-            why = refusal.explain(setting, error, before)
+            why = refusal.why(setting, error, before)
         else:
             if kind.same(setting.value, after) or kind.rounded(setting.value, after):
                 return after, None
@@ -402,7 +402,7 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - one kind's fault must not keep others in force
             if not refusal.is_gone(error) or not self._is_gone(entry):
                 command = refusal.by_hand(self._host, setting, entry.before)
-                why = refusal.explain(setting, error)
+                why = refusal.why(setting, error)
                 failures[entry.seq] = f"{setting.kind} {setting.target}: {why}; by hand: {command}"
                 return None
         if setting.kind in self._altered_kinds and now == put_back:

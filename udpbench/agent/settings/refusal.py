@@ -32,7 +32,7 @@ class Unrestored(Exception):
     """Why one change could not be undone, as text."""
 
 
-def explain(setting: Setting, error: BaseException, now: Any = _UNREAD) -> str:
+def why(setting: Setting, error: BaseException, now: Any = _UNREAD) -> str:
     """Return the kernel's text, with an alternative; ``now`` is in force if a write was refused.
 
     An error outside ``FAILURES`` is a bug in udpbench and includes its class.

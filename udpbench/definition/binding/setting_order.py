@@ -31,7 +31,7 @@ MACHINE_WIDE_IPV4 = ("udp_mem", "tcp_mem", "fib_sync_mem", "tcp_max_orphans", "t
 # Per namespace are those writable in /proc/sys/net of a child namespace, 6.18.
 
 
-def _explain(block: HostBlock) -> Iterator[Setting]:
+def _drop_reasons(block: HostBlock) -> Iterator[Setting]:
     """Count drop reasons of the trial's packets; a finding if the host cannot."""
     trial = block.explained
     if trial is None:
@@ -60,7 +60,7 @@ def settings_for(
             f"settings.{host.role}.link: only a built-in lab creates its link; --lab is {lab.name}"
         )
         raise Unavailable(f"{what}; write needs: {{lab: true}}, or leave it out")
-    settings = [*_in_order(PARTS, block), *losses.loss_settings(block), *_explain(block)]
+    settings = [*_in_order(PARTS, block), *losses.loss_settings(block), *_drop_reasons(block)]
     return tuple(
         setting for setting in settings if not (lab.built_in and setting.scope == "machine")
     )
