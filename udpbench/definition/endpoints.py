@@ -117,12 +117,12 @@ def parse_route(text: str) -> str:
         raise ValueError(f"not a route; {example}")
     try:
         to = ipaddress.ip_network(network)
-        way = None if gateway == ON_LINK else ipaddress.ip_address(gateway)
+        gateway_address = None if gateway == ON_LINK else ipaddress.ip_address(gateway)
     except ValueError as error:
         raise ValueError(f"{error}; {example}") from None
-    if way is not None and to.version != way.version:
+    if gateway_address is not None and to.version != gateway_address.version:
         raise ValueError(f"network and gateway are of different families; {example}")
-    return f"{to} via {way or ON_LINK}"
+    return f"{to} via {gateway_address or ON_LINK}"
 
 
 def parse_neighbour(text: str) -> str:

@@ -208,25 +208,25 @@ def tuning_of(experiment: Experiment, results: Sequence[Result], derive: Derive)
     """
     if experiment.tune is None:
         raise ValueError(f"{experiment.name} is not a tune")
-    way = _way(experiment, experiment.tune, derive)
+    course = _course(experiment, experiment.tune, derive)
     rounds: list[TuningRound] = []
     ending: TuningEnd | None = None
     base, first, left_ns = experiment.points[0], 1, experiment.tune.within_ns
     try:
-        planned = next(way)
+        planned = next(course)
         while True:
             each_ns = _each_ns(planned, rounds)
             rounds.append(_played(planned, experiment, results, first, left_ns, each_ns))
             if rounds[-1].block:
                 break
             first, left_ns = first + rounds[-1].blocks, left_ns - rounds[-1].took_ns
-            planned = way.send(rounds[-1])
+            planned = course.send(rounds[-1])
     except StopIteration as end:
         ending = end.value
     return Tuning(experiment.tune, base, tuple(rounds), ending)
 
 
-# --- the way -------------------------------------------------------------------------------------
+# --- the course -----------------------------------------------------------------------------------
 
 
 class _Best(NamedTuple):
@@ -239,7 +239,7 @@ class _Best(NamedTuple):
 _Way = Generator[PlannedRound, TuningRound, TuningEnd]
 
 
-def _way(experiment: Experiment, tune: Tune, derive: Derive) -> _Way:
+def _course(experiment: Experiment, tune: Tune, derive: Derive) -> _Way:
     """Yield each planned round, receive it with results; return the outcome."""
     base = experiment.points[0]
     look = yield PlannedRound("look", (base,))

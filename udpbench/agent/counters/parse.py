@@ -260,10 +260,10 @@ def queue_statistics(interface: str, queues: Iterable[Mapping[int, int]]) -> dic
     """Return ``qstats.eth3.rx-0.packets`` and the like of a NETDEV_CMD_QSTATS_GET answer."""
     counters = {}
     for queue in queues:
-        way = "tx" if queue.get(QSTATS_QUEUE_TYPE) else "rx"
+        direction = "tx" if queue.get(QSTATS_QUEUE_TYPE) else "rx"
         for at, name in QUEUE_STATISTICS.items():
             if at in queue:
-                key = f"qstats.{interface}.{way}-{queue.get(QSTATS_QUEUE_ID, 0)}.{name}"
+                key = f"qstats.{interface}.{direction}-{queue.get(QSTATS_QUEUE_ID, 0)}.{name}"
                 counters[key] = queue[at]
     return counters
 

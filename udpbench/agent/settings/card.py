@@ -126,10 +126,10 @@ class Coalesce(Parameters):
     def same(self, requested: dict[str, int], got: dict[str, int]) -> bool:
         """Compare the requested keys only, without values that adaptive mode controls."""
         adapting = {
-            f"{way}-{unit}"
-            for way in ("rx", "tx")
+            f"{direction}-{unit}"
+            for direction in ("rx", "tx")
             for unit in ("usecs", "frames")
-            if requested.get(f"adaptive-{way}") and got.get(f"adaptive-{way}")
+            if requested.get(f"adaptive-{direction}") and got.get(f"adaptive-{direction}")
         }
         return all(got.get(key) == value for key, value in requested.items() if key not in adapting)
 

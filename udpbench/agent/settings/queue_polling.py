@@ -182,9 +182,9 @@ _CHRT[os.SCHED_IDLE] = "-i"
 def _by_queue(host: Host, interface: str) -> dict[str, NapiInstance]:
     """Return queue → NAPI instance, by its RX queue if it serves both."""
     served = {
-        napi.id: (f"{way}-{queue}", napi)
-        for way in ("tx", "rx")
-        for queue, napi in host.queue_napis(interface, way).items()
+        napi.id: (f"{direction}-{queue}", napi)
+        for direction in ("tx", "rx")
+        for queue, napi in host.queue_napis(interface, direction).items()
     }
     return dict(served.values())
 

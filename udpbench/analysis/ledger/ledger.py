@@ -90,7 +90,7 @@ def lost_by_place(ledger: Ledger) -> dict[str, int]:
 
 
 def worst_place(lost: Mapping[str, int]) -> str:
-    """Return the place of ``lost_by_place`` with most packets, a stage before several; empty if none."""
+    """Return the place with most lost packets, a stage before several; empty if none."""
     return max(lost, key=lambda place: lost[place], default="")
 
 
