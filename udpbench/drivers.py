@@ -277,7 +277,7 @@ TUNNELS = (
 """Whose own queue of a CPU counts what it has no room for in their ``rx_dropped`` alone, above
 net.core.netdev_max_backlog (net/core/gro_cells.c: gro_cells_receive)."""
 ALLOWANCES = "ethtool.{interface}.*_allowance_exceeded"
-"""Of ena: packets that the hypervisor queued or dropped, beyond what it allows an instance."""
+"""On ena: packets that the hypervisor queued or dropped, beyond what it allows an instance."""
 _CARDS = tuple(row for name, row in DRIVERS.items() if name != "veth")
 UNKNOWN = Driver(
     sees_full_ring=False,

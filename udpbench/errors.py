@@ -42,7 +42,7 @@ from udpbench.printable import printable
 
 YES, NO, BAD_INPUT, FAILED, NOT_RESTORED, CANNOT_TELL, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 SHOWN_PROBLEMS = 50
-"""Of one input; a broken file may have one in each of its thousands of lines."""
+"""Most problems of one input; a broken file may have one in each of its thousands of lines."""
 PRECEDENCE = (NOT_RESTORED, INTERRUPTED, FAILED, BAD_INPUT, NO, CANNOT_TELL)
 
 
@@ -53,7 +53,7 @@ def worst_code(codes: Iterable[int]) -> int:
 
 
 MESSAGE_CHARACTERS = 4096
-"""Of a host's message; the longest of ours list what could not be restored."""
+"""Limit of a host's message; the longest of ours list what could not be restored."""
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ MOST_BYTES = 2**30
 MOST_LINE_BYTES = 2**26
 """As of a reply of an agent."""
 MOST_LEVELS = 64
-"""Of nested lists and objects; records have 12."""
+"""Most nested lists and objects; records have 12."""
 ROOM_BYTES = 2**26
 ROOM_TIMES = 3
 """Reading may take so many times the content, and ROOM_BYTES."""
 LIST_BYTES, OBJECT_BYTES, ITEM_BYTES = 80, 200, 64
 """Memory of Python 3.11 for an empty list, a small object, and an item of either, rounded up."""
 LOOK_BYTES = 2**20
-"""Of the estimate, between two looks at the memory of the process."""
+"""Step of the estimate between two questions for the memory of the process."""
 KERNEL_FILES = frozenset(
     ("binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "efivarfs", "fusectl")
 ) | {"mqueue", "nsfs", "proc", "pstore", "resctrl", "securityfs", "selinuxfs", "sysfs", "tracefs"}

@@ -130,7 +130,7 @@ class HeardArp:
 
     interface: str
     mac: str
-    """Of the interface that sent it."""
+    """The address of the interface that sent it."""
 
 
 @dataclass(frozen=True)

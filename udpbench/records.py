@@ -69,7 +69,7 @@ PATH = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,1000}")
 """What a header says of where definitions are; it is shown in messages of one line."""
 COUNTS = 2**15
 NAMES_MAX = 2**16
-"""Of names that are kept once while a run is read; a trial on a large host has thousands."""
+"""Most names that are kept once while a run is read; a trial on a large host has thousands."""
 T = TypeVar("T")
 
 

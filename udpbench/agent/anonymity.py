@@ -35,11 +35,11 @@ SYSTEM_NAME = re.compile(
     r"|Ubuntu)\b[^\d\n]*([\d.]*)",
     re.MULTILINE,
 )
-"""Of os-release(5), which may name a site's own image: the well-known names, and their version."""
+"""Lines of os-release(5) without a site's own image: the well-known names, and their version."""
 HASH_KEY = re.compile(r"(?<=hash key:\n)[0-9a-f:]{11,}")
-"""Of ``ethtool -x``: a sender who knows it can direct all packets to one queue."""
+"""The key of ``ethtool -x``: a sender who knows it can direct all packets to one queue."""
 SERIAL = re.compile(r"^Serial\s*:.*\n?", re.MULTILINE)
-"""Of an ARM board's device tree."""
+"""The number of an ARM board's device tree."""
 SOCKET_FILES = re.compile(r"/net/udp(lite)?6?\Z")
 NLA_HEADER_BYTES = 4
 """Header of a netlink attribute: length and type, 16 bits each (netlink(7))."""

@@ -42,7 +42,7 @@ class Service:
 
     def __init__(self) -> None:
         self.verbs: Any = None
-        """Of an agent that was greeted."""
+        """The verbs of an agent that was greeted."""
         self.door: Any = None
         """Where the controller may reconnect."""
         self.lease_ns = UNGREETED_NS

@@ -22,7 +22,7 @@ UNIX_SOCKETS = "/proc/thread-self/net/unix"
 CREDENTIALS = struct.Struct("3i")
 """struct ucred: pid, uid, gid"""
 Names = list[tuple[str, Optional[int], bool]]
-"""Of sockets after the prefix, with who opened each, None if unknown, and whether it listens."""
+"""Sockets after the prefix, with who opened each, None if unknown, and whether it listens."""
 
 
 @dataclass(frozen=True)

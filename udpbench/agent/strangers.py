@@ -29,7 +29,7 @@ from udpbench.model import STRANGERS_MAX, UdpSocket, WorkerSpec
 from udpbench.protocol import Stranger
 
 HEARD_BYTES = 128
-"""Of each packet: IP's header with options, and UDP's."""
+"""Read of each packet: IP's header with options, and UDP's."""
 HEARD_MAX = 1000
 """Packets looked at: a default buffer holds fewer, but a flood refills it meanwhile."""
 FRAGMENT_OFFSET = 0x1FFF

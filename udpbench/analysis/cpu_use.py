@@ -207,9 +207,9 @@ class _Share:
 
     cpu_ns: int = 0
     uncounted_ns: int = 0
-    """Of the run's processes what is not known by CPU."""
+    """What of the run's processes is not known by CPU."""
     runnable_ns: int = 0
-    """Of an interface's threads: for how long they waited for a CPU."""
+    """For how long an interface's threads waited for a CPU."""
     most: tuple[int, str] = (0, "")
     """The longest time of a process, or of its children, and which it was."""
 
@@ -233,7 +233,7 @@ class _Times:
     and interrupts that woke a CPU, are charged to no process. On a virtual machine it was 11 % of
     the CPU of a reader that was woken 29,000 times a second."""
     ended_ns: int = 0
-    """Of children of other programs, which have ended."""
+    """What children of other programs used that have ended."""
 
     def add(self, whose: str, cpus: frozenset[int], spent_ns: int) -> _Share:
         """Add a time; return what it is part of."""

@@ -834,4 +834,4 @@ CAUSES_OF_A_PLACE: tuple[Callable[[Evidence], Iterator[Bottleneck]], ...] = (
 )
 """In the order in which they speak of each place at which packets ended."""
 CAUSES = (unaccounted, bounded_loss, *CAUSES_OF_A_PLACE, nothing)
-"""Of a trial as a whole."""
+"""Rules for a trial as a whole."""

@@ -72,7 +72,7 @@ RECEIVING_CALLS = {
 MOVING = ("received_packets", "dropped_packets")
 STOPPED = ("T", "t")
 LEAST_SHARE = 0.02
-"""Of the time; less is what timers and clocks cannot tell."""
+"""Part of the time; less is what timers and clocks cannot tell."""
 CAUSES_OF_LATE = ("stopped", "asleep", "robbed", "throttled", "capacity", "buffer")
 """Why a socket's buffer was full."""
 AFTER = 1.2
@@ -80,11 +80,11 @@ AFTER = 1.2
 LOSING, LOSING_BETWEEN = 0.005, 0.05
 """Share of an interval's packets that is a loss: counted in it, or read about when it ended."""
 LEAST_INTERVALS = 3
-"""Of 100 ms; fewer do not tell whether a load lasts."""
+"""Intervals of 100 ms; fewer do not tell whether a load lasts."""
 LASTING = 0.8
 """Share of the intervals that lose packets, from which on a load is more than its reader's."""
 MOST_OF_IT = 0.7
-"""Of a time or a loss: shares are of the time between snapshots, longer than the load's."""
+"""Part of a time or a loss: shares are of the time between snapshots, longer than the load's."""
 OWN = 0.8
 """Share of a CPU that nobody but a program can have used."""
 EMPTIED = 0.25
@@ -848,7 +848,7 @@ def course(readings: Readings) -> Course | None:
 
 ROLES: tuple[Role, Role] = ("sender", "receiver")
 MOST_INTERVALS = 3000
-"""Of 100 ms; what a load of five minutes does it does for longer, too."""
+"""Intervals of 100 ms; what a load of five minutes does it does for longer, too."""
 MS_NS = 10**6
 LEAST_SENT = 10
 """Packets in an interval, from which on one without any received says something."""

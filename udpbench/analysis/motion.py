@@ -22,7 +22,7 @@ SKEW_NS = 20 * 10**6
 """Between the first and the last counter of one reading of a host, at most; measured: 2 ms where it
 has a CPU, 9 ms where workers keep every CPU busy."""
 MOST_DIFFERENCES = 20 * 10**6
-"""Of counters, in all intervals of a phase together; they take some ten seconds."""
+"""Most differences of counters in all intervals of a phase together; they take some ten seconds."""
 SINGLE = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc", "udp_checksum", "udp_no_port", "udp_rcvbuf")
 """Stages with one counter; the others are differences, off by what arrived between two reads."""
 

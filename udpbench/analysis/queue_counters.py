@@ -39,7 +39,7 @@ class QueueUse:
     """``rx-0`` or ``tx-3``."""
     packets: int | None
     drops: int | None
-    """Of RX what it had no room for, of TX what its queueing discipline or the card refused."""
+    """What RX had no room for; what of TX its queueing discipline or the card refused."""
     interrupts: int | None
     cpus: tuple[int, ...]
     """CPUs that took its interrupts, most first; without interrupts those of its NAPI thread or

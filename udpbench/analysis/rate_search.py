@@ -17,7 +17,7 @@ from udpbench.model import SECOND_NS, Bounded, GoalBounds, Search
 OFFERED_SHARE = 0.995
 """An offered load below this share of the intended one is the sender's limit (RFC 2285 3.5)."""
 SENDER_SHARE = 0.98
-"""Of what a sender offers by itself: paced, it reaches a little less."""
+"""Part of what a sender offers by itself: paced, it reaches a little less."""
 TRIES = 5
 """Invalid trials of one load, after which a search is given up: in a row, but for trials made again
 because others had a part of the CPUs, which are not counted and do not begin the count anew."""
@@ -85,7 +85,7 @@ class SearchState:
     ended: Ended | None
     goals: tuple[GoalBounds, ...]
     purposes: tuple[Purpose, ...]
-    """Of each trial so far; trials beyond them are those of another course, and were not used."""
+    """For each trial so far; those beyond them are of another course, and were not used."""
     most_pps: float | None = None
     """The upper end of the range; None before the sender's own load is known."""
     sender_bound: bool = False

@@ -38,7 +38,7 @@ BUSY_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
 """Columns of /proc/stat that are work; guest time is part of user."""
 IDLE_TIMES = ("idle", "iowait")
 DRAINED_SHARE = 0.5
-"""Of the time from first to last packet, that must lie between two moments at which a reader had
+"""Needed part of the time from first to last packet between two moments at which a reader had
 left nothing; below it the reader was mostly busy, and its rate is how fast it reads."""
 SLOWEST_SAMPLING_NS = SECOND_NS // 2
 """For rates of whole seconds: with a sample each half second their spread is up to 13 % too small,
@@ -46,17 +46,17 @@ because a second may begin between two samples."""
 SETTLE_NS = 10 * SECOND_NS
 SMALL = 2**62
 FEW_TIMES = 500
-"""Of a worker's counts; more are interpolated together, fifty times as fast."""
+"""Times of a worker's counts; more are interpolated together, fifty times as fast."""
 MOST_TOTALS = 100 * 10**6
-"""Of all workers' counts by bin; they take some ten seconds."""
+"""Most counts of all workers by bin; they take some ten seconds."""
 """Time after a load, for records without the length of its phase."""
 LINE_FULL = 0.97
-"""Of its rate, from which on a line is full: what a token bucket saved up passes at once, and what
+"""Part of its rate with which a line is full: what a token bucket saved up passes at once, and what
 drivers count of a frame differs."""
 FRAME_BESIDE_BYTES = 24
 """Preamble, checksum and gap of an Ethernet frame (IEEE 802.3), which cards do not count."""
 LEAST_BUSY_SHARE = 0.25
-"""Of the time between two snapshots; below it packets cost less than all else that ran then."""
+"""Part of the time between snapshots; below it packets cost less than all else that ran then."""
 
 
 def host_of(worker: str) -> str:

@@ -59,7 +59,7 @@ class CounterView:
     stats: tuple[WorkerStats, ...] = ()
     """Final ones of every worker."""
     loss_workers: tuple[WorkerStats, ...] = ()
-    """Of workers that lost packets on purpose."""
+    """Final ones of workers that lost packets on purpose."""
     within: CounterView | None = None
     """The whole phase, with workers' counts, if this covers a part of it and has none."""
 

@@ -71,7 +71,7 @@ class Breaking:
     """Several where only their sum is known (``link or rx_ring``); None: the receivers fell behind
     by more than was lost."""
     share: float
-    """Of all packets lost there; without a stage of those that came too late."""
+    """Part of all packets lost there; without a stage of those that came too late."""
     cpu: CpuLoad | None
     """The fullest CPU that receives; None if nothing is known of any."""
     trials: int

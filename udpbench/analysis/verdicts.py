@@ -80,11 +80,11 @@ class _Comparison:
     lack: str = "nothing to compare"
     """What to say if no pair is known."""
     effect: str = ""
-    """Of two points, ratio or difference by blocks, with its interval and what is missing."""
+    """The ratio or difference of two points by blocks, with its interval and what is missing."""
     scale: tuple[str, str] | None = None
     """What an effect is, and what it is of equal points; None without an effect."""
     values: tuple[Value, Value] | None = None
-    """Of two points, the medians that are shown; the pair is the effect and 0."""
+    """The medians of two points that are shown; the pair is the effect and 0."""
 
 
 class _Counted(NamedTuple):

@@ -14,7 +14,7 @@ from udpbench.folder import Folder
 from udpbench.model import Lab
 
 SCHEMA = 1
-"""Of the file. History: 1 — the first version."""
+"""Form of the file. History: 1 — the first version."""
 
 
 def write_recorded(lab: Lab, out: Path, around: Surroundings, version: str) -> Path:

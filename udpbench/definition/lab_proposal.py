@@ -34,7 +34,7 @@ need."""
 MAX_PREFIX = 27
 """The longest prefix that has room for these addresses."""
 PAIRS_MAX = 256
-"""Of interfaces that are shown, and asked for; a host may have thousands of interfaces."""
+"""Most pairs that are shown, and asked for; a host may have thousands of interfaces."""
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 

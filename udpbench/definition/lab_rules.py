@@ -28,7 +28,7 @@ from udpbench.model import ADDRESSES_MAX, HEADER_BYTES, SECOND_NS, Experiment, L
 
 LAB_ADDRESSES_MAX = 2**14
 POINTS_ADDRESSES_MAX = 2**20
-"""Of the hosts at all points of an experiment: each is a setting of each point."""
+"""Most addresses of hosts at all points of an experiment: each is a setting of each point."""
 LISTED = 8
 OWN_AGENTS = ("bridge", "machine")
 """Agents of a built-in lab besides those of its hosts (control/agents.py)."""

@@ -65,7 +65,7 @@ from udpbench.model import (
 _QUESTION = re.compile(r"^(question|'question'|\"question\")\s*:", re.MULTILINE)
 MAX_EXTENDS = 8
 MOST_CHARACTERS = 2**26
-"""Of payloads and commands of all points together, each of which a run folder repeats."""
+"""Limit of payloads and commands of all points together, each of which a run folder repeats."""
 MANY_PROBLEMS = 1000
 """Beyond it no further point is looked at: each may have thousands, of which few are shown."""
 T = TypeVar("T")

@@ -19,11 +19,11 @@ WHOLE = ("sweep", "variants", "expect", "compare")
 NOT_IN_POINTS = ("question", "extends", "repetitions", *WHOLE)
 MAX_POINTS = 4096
 MAX_SET = 64
-"""Of keys of the sweep, and of a variant; each pair of keys is looked at."""
+"""Most keys of the sweep, and of a variant; each pair of keys is looked at."""
 MAX_PLACES = 2**19
-"""Of keys of all points together: the place of each is kept, for messages, and takes 80 bytes."""
+"""Most keys of all points together: the place of each is kept, for messages, and takes 80 bytes."""
 MAX_NAMES_CHARACTERS = 2**22
-"""Of the names of all points together: with 60 keys of 3,000 characters they took 2.2 GiB."""
+"""Limit of the names of all points together: with 60 keys of 3,000 characters they took 2.2 GiB."""
 _Sets = tuple[str, KeyPath]
 """A dotted path that a sweep or variant sets, and where that is written."""
 

@@ -16,7 +16,7 @@ from udpbench.errors import InputError, Problem
 KeyPath = tuple[str | int, ...]
 SHOWN_CHARACTERS = 60
 SIMILAR_NAMES, SIMILAR_CHARACTERS = 128, 64
-"""Of names that a misspelt word is compared with: 64 names of 64 characters take 20 ms, 500 of 185
+"""For comparing misspelt words with names: 64 names of 64 characters take 20 ms, 500 of 185
 letters took 4 s."""
 LISTED_CHARACTERS = 200
 

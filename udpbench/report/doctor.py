@@ -15,7 +15,7 @@ from udpbench.model import Lab
 from udpbench.printable import printable
 
 SCHEMA = 1
-"""Of ``doctor --json``. History: 1 — the first form."""
+"""Form of ``doctor --json``. History: 1 — the first form."""
 
 
 def is_ready(results: Iterable[Readiness]) -> bool:

@@ -41,20 +41,20 @@ FIGURES = "report-figures"
 PAGES_ROOM_BYTES = 512 * 2**20
 """Pages may take so much beyond ROOM_TIMES the content; one run of 400 points takes 350 MiB."""
 PAGES_BYTES = 400 * 2**20
-"""Of the estimate: one cell in auto columns and struck out takes 1.2 times it."""
+"""Limit of the estimate: one cell in auto columns and struck out takes 1.2 times it."""
 TEXT_BYTES, LEDGER_BYTES, FIGURE_BYTES = 20_000, 9_000, 3_000_000
 """Memory of typst 0.15 for a short text, one in a ledger, and a figure in a PNG: measured."""
 CHARACTER_BYTES, LISTED_BYTES = 600, 2300
 """Likewise, of a character in a cell, and in a listing in colours, as in ``a: [1]``."""
 MOST_LINES, MOST_CHARACTERS = 1000, 2**15
-"""Of a text. typst's time for a listing grows with its square: 4000 lines take 6 s."""
+"""Limits of a text. typst's time for a listing grows with its square: 4000 lines take 6 s."""
 REPEATED = (("points", list), ("hosts", list), ("version", str), ("started_at", str))
 MOST_NAME = 256
 """Characters at the head of a column or the foot of a page: of each page, and shall not fill it."""
 MOST_CELLS = 8
 """Cells in a row: more than any table has columns."""
 ENTRY_CHARACTERS = 128
-"""Of the longest text, for each entry of the longest list."""
+"""Limit of the longest text, for each entry of the longest list."""
 
 
 def write(

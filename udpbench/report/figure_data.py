@@ -33,7 +33,7 @@ from udpbench.report.summary import name_of, representative, timed
 BIN_NS = 100 * 10**6
 """Width of a rate's bin over time: the interval at which workers are sampled."""
 MOST_BINS = 36_000
-"""Of a timeline: an hour; those of a longer one are wider."""
+"""Most bins of a timeline: an hour; those of a longer one are wider."""
 MOST_TIMELINES = 4
 """Maximum points shown over time; beyond it only the extreme ones."""
 RECEIVED, UNACCOUNTED = "received", "unaccounted"

@@ -22,7 +22,7 @@ from udpbench.errors import CANNOT_TELL, UdpbenchError
 from udpbench.model import DRIVER_STAGES, SelfTest, StageProof, TrialRecord
 
 SCHEMA = 1
-"""Of ``selftest --json``. History: 1 — the first form."""
+"""Form of ``selftest --json``. History: 1 — the first form."""
 COLUMNS = ("stage", "IP", "lost", "counted", "counters that changed by as many", "explain")
 
 

@@ -51,7 +51,7 @@ BEFORE_QUANTITY = ("", "by", "of", "to", "in", "dropped", "packets,")
 ASIDE = ("clocks: ", "samples missing: ", "the controller was slow: ")
 """How warnings begin that concern series and starts alone, not counts, rates or the ledger."""
 MOST_FINDINGS = 2000
-"""Of an experiment, that are listed; a host, or a file, may say any number."""
+"""Most findings listed of an experiment; a host, or a file, may say any number."""
 BOUNDED = "lower bound: "
 """How the note begins that a rate is only a bound."""
 OF_CPU = ": CPU "

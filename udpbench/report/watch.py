@@ -26,7 +26,7 @@ from udpbench.report.terminal import Terminal
 from udpbench.units import format_bytes, show_count, show_pps
 
 SCHEMA = 1
-"""Of ``watch --json``. History: 1 — the first form."""
+"""Form of ``watch --json``. History: 1 — the first form."""
 LOSING_IN_LINE = 3
 """Maximum sockets in a plain line."""
 Tell = Callable[[LiveHost], None]

@@ -49,13 +49,13 @@ MOST_ROWS = 2**20
 MOST_ENTRIES = 2**17
 """Files and folders of a store that are looked at."""
 MOST_CPU_S = 600
-"""Of decoding a store; a run of 100 trials takes 10 ms."""
+"""Limit of decoding a store; a run of 100 trials takes 10 ms."""
 ROW_BYTES = 2**13
 """A trial's share of a frame, beside the content: its stages and swept values are dicts."""
 GROUP_ROWS = 2**13
 """Rows that are decoded at once: of 100,000 in one group, texts and numbers took 64 MiB."""
 DAMAGED = "it takes more memory than its size allows, or is damaged"
-"""Of a file whose decoder died: C++ ends a process that gets no memory."""
+"""Said of a file whose decoder died: C++ ends a process that gets no memory."""
 SAID = 300
 """Characters of an error of Arrow, which may name every column."""
 IDENTITY = 12

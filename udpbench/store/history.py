@@ -26,7 +26,7 @@ DELIVERED = "delivered_pps"
 MOST_POINTS = 4096
 """Points, each on each pair, of which there are histories at once."""
 MOST_STEPS = 2**25
-"""Of jumpavg, which takes the square of a point's days: 250 points over a year, in 100 s."""
+"""Limit of jumpavg, which takes the square of a point's days: 250 points over a year, in 100 s."""
 
 
 class StoredTrial(NamedTuple):

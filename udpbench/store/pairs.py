@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FACTS_SHOWN, FACTS_MAX = 512, 2**14
-"""Of what pairs differ in, rows; and names of facts that are looked at: each of 100 pairs may have
+"""Rows of what pairs differ in; and names of facts that are looked at: each of 100 pairs may have
 thousands of its own."""
 ALPHA = 0.05
 FEWEST_TRIALS = 3

@@ -27,7 +27,7 @@ UNPACKED_TIMES = 32
 TEXT_TIMES = 4
 """Python's bytes per byte of text that is not ASCII."""
 ENTRY_BYTES = 160
-"""Of a map as Python's dict: 19 stages took 85 each, a dict of one entry 232 and its objects."""
+"""An entry of a map, as a dict: 19 stages took 85 each, a dict of one entry 232 and its objects."""
 MIB = 2**20
 
 

@@ -30,7 +30,7 @@ SOFTIRQS = ("NET_TX", "NET_RX")
 NOT_STATISTICS = ("peer_ifindex",)
 """veth lists this index among its statistics."""
 SNMP6_PREFIXES = ("Ip6", "Icmp6", "Udp6")
-"""Of /proc/net/snmp6; UdpLite6 has its own MIB."""
+"""The blocks of /proc/net/snmp6; UdpLite6 has its own MIB."""
 LINK_STATISTICS = (
     "rx_packets",
     "tx_packets",

@@ -64,7 +64,7 @@ _ANY_LINK = bytes(12)
 """struct ifinfomsg from the index on."""
 NHA_ID, NHA_OIF, NHA_GATEWAY = 1, 5, 6  # include/uapi/linux/nexthop.h
 TCM_BYTES = 20
-"""Of struct tcmsg: family and padding, index, handle, parent, info; 4 bytes each."""
+"""Length of struct tcmsg: family and padding, index, handle, parent, info; 4 bytes each."""
 PROGRAM_FOLDERS: tuple[str, ...] = (
     *("/usr/local/sbin", "/usr/sbin", "/sbin"),
     *("/usr/local/bin", "/usr/bin", "/bin"),
@@ -109,7 +109,7 @@ READING_PROGRAMS: dict[str, set[Optional[str]]] = {
 }
 """Program → the first argument with which it only reads, or all of them; None: no arguments."""
 READING_VERBS = ("dump", "get")
-"""Of rtnetlink."""
+"""Verbs of rtnetlink that change nothing."""
 
 
 class ReadingHost:

@@ -16,7 +16,7 @@ from udpbench.agent.host.udp_diag import dump
 ASKED = struct.Struct("=BBHIIIII")
 """struct unix_diag_req (include/uapi/linux/unix_diag.h)"""
 MESSAGE_BYTES = 16
-"""Of struct unix_diag_msg."""
+"""Length of struct unix_diag_msg."""
 UDIAG_SHOW_NAME, UDIAG_SHOW_UID = 0x01, 0x40  # the latter since Linux 5.3
 UNIX_DIAG_NAME, UNIX_DIAG_UID = 0, 7
 CLOSE, LISTEN = 7, 10

@@ -22,7 +22,7 @@ from udpbench.agent.host.system import Host
 SOCKSTAT = "/proc/net/sockstat"
 DATAGRAM_BYTES = 60_000
 MOST_DATAGRAMS = 64
-"""Of 64 KiB and more each: at least 4 MiB, in case the thread is moved between CPUs."""
+"""Each takes 64 KiB and more: at least 4 MiB, if the thread is moved between CPUs."""
 BUFFER_BYTES = 16 * 2**20
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # include/uapi/linux/{sockios,if}.h
 

@@ -15,7 +15,7 @@ _ON_ITS_HOST = "a virtual machine has none; set it on its host"
 FOLDER = "/sys/devices/system/cpu/cpufreq"
 PREFERENCE = "energy_performance_preference"
 SPEED = "scaling_setspeed"
-"""Of governor userspace, in kHz."""
+"""The file of governor userspace, in kHz."""
 Governors = Union[str, dict[str, str]]
 
 

@@ -24,7 +24,7 @@ from udpbench.protocol import decode
 
 FOLDER = "/run/udpbench"
 DOOR_SUFFIX = ".sock"
-"""Of the agent's socket beside its journal (``agent/reconnect``)."""
+"""The end of the name of the agent's socket beside its journal (``agent/reconnect``)."""
 FORMAT = 1
 _RUN = re.compile(r"[\w.:+-]+", re.ASCII)
 

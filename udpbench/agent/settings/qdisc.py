@@ -144,7 +144,7 @@ PLAIN = ("mq", "noqueue")
 QUANTA = {"fq_codel": (6, 1), "fq": (3, 2)}
 """Kind → its attribute with the quantum, and how many of the largest frames that is by default."""
 HEADER_BYTES = {1: 14}
-"""Of a link layer, by ARPHRD type: Ethernet."""
+"""Length of a link layer's header by ARPHRD type: Ethernet."""
 DEFAULT_QDISC = "/proc/sys/net/core/default_qdisc"
 
 

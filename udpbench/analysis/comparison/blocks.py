@@ -16,7 +16,7 @@ from udpbench.metrics import TIMED, words_of
 from udpbench.model import FEWEST_BLOCKS, MOST_BLOCKS, Experiment, PointPair, Result, Side
 
 BLOCK_PAIRS_MAX = 2**23
-"""Of blocks, whose averages are what is tested: half as many, which take 8 B each, and 1 µs."""
+"""Most pairs of blocks, whose averages are tested: half as many, which take 8 B each, and 1 µs."""
 
 OF_READS = ("delivered_pps", "delivered_mib_s")
 """Metrics that are known no better than to what comes at once."""

@@ -91,7 +91,7 @@ class Comparison:
     between_runs: bool = False
     """The interval has the scatter between runs of one side, of which there are three or more."""
     tolerance: float = 0.0
-    """Of the interval, at each end: the share of a trial that comes at once, in every block."""
+    """At each end of the interval: the share of a trial that comes at once, in every block."""
 
     @property
     def share(self) -> bool:
@@ -345,7 +345,7 @@ class _Sides(NamedTuple):
     verdict: str = ""
     why: str = ""
     medians: tuple[list[float], ...] = ()
-    """Of each run of a side that has numbers."""
+    """Medians of each run of a side that has numbers."""
     tolerance: float = 0.0
 
 

@@ -45,7 +45,7 @@ FEWEST_RUNS = 3
 
 
 EXACT_STEPS = 2**20
-"""Of counting the Mann–Whitney statistic's ways, few² × many: 0.3 s, with 100 trials on each side;
+"""Limit of Mann–Whitney's ways to count, few² × many: 0.3 s, with 100 trials on each side;
 600 took 167 s. Beyond it the normal distribution differs by 0.003 at most."""
 LISTED_SHIFTS = 2**14
 """Beyond them shifts are counted, not listed."""

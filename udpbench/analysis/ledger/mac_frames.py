@@ -47,12 +47,12 @@ DAMAGED_BY_DEVICE: Mapping[Damage, tuple[str, ...]] = {
 is the sum of the other two."""
 LEAST_FRAME_BYTES = 64
 OWN_BYTES = {4: 14 + 20 + 8 + 4, 6: 14 + 40 + 8 + 4}
-"""Of a datagram's frame beside its payload: Ethernet, IP and UDP headers, and the CRC."""
+"""A datagram's frame beside its payload: Ethernet, IP and UDP headers, and the CRC."""
 
 DESCRIPTOR_MTU = 1500
 """Up to it a frame takes one descriptor of igb, igc and e1000e."""
 READY_SHARE = 7 / 8
-"""Of a ring's descriptors, how many at least are ready when nothing is waiting in it: these drivers
+"""Part of a ring's descriptors that is ready at least if nothing is waiting in it: these drivers
 hand back descriptors in batches of 16 or 32 (IGB_RX_BUFFER_WRITE), and the shortest ring has 80."""
 
 

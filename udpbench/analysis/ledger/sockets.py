@@ -21,7 +21,7 @@ POLICY_IN = (
     *("xfrm.XfrmInPol*", "xfrm.XfrmInNoPols", "xfrm.XfrmInTmplMismatch"),
     *("xfrm.XfrmInStateMismatch", "xfrm.XfrmInHdrError", "xfrm.XfrmInBufferError"),
 )
-"""Of the policy check before a socket (__xfrm_policy_check), each of another packet."""
+"""Refusals of the policy check before a socket (__xfrm_policy_check), each of another packet."""
 EARLY_CHECKSUM_BYTES = 76
 """UDP header and payload up to which a checksum is verified before the socket (net/core/skbuff.c:
 CHECKSUM_BREAK); in longer datagrams it is verified at the read, and the socket counts them too."""

@@ -16,7 +16,7 @@ from udpbench.model import (
 )
 
 LOOKS_KEPT, PROCESSES_KEPT = 10, 64
-"""Of what readers did: the latest looks at which a socket had dropped packets, and processes."""
+"""Kept of readers: the latest looks at which a socket had dropped packets, and processes."""
 
 
 @dataclass(frozen=True)

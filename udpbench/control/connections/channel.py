@@ -46,10 +46,10 @@ LATE_NS = 15 * SECOND_NS
 UNASKED_REPLIES = 10
 """More than there were requests: an agent sends none, so whatever sends them is given up."""
 UNASKED_BYTES = MAX_LINE_BYTES
-"""Of replies that nobody waits for, since the last that somebody waited for: answers to pings, and
+"""Unasked replies that are kept, since the last that somebody waited for: answers to pings, and
 those that come after their deadline."""
 STDERR_BYTES = MAX_LINE_BYTES
-"""Of one connection."""
+"""Kept of one connection's."""
 CLOSE_NS = 10 * SECOND_NS
 """For an agent whose stdin was closed to stop its workers (2 s) and restore the host."""
 

@@ -49,7 +49,7 @@ ALGORITHMS = {
 }
 """Key → its name, and paramiko's name for such algorithms."""
 AGENT_ALGORITHMS = ("sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com")
-"""Of keys that an ssh-agent has and paramiko has not."""
+"""Types of keys that an ssh-agent has and paramiko has not."""
 SAME_ALGORITHMS = {"curve25519-sha256@libssh.org": "curve25519-sha256"}
 """paramiko's name (5.1) → a second name of the same algorithm (RFC 8731)."""
 LEAST_RSA_BITS = 1024

@@ -31,7 +31,7 @@ DIFFERS = re.compile(r"DO NOT MATCH THE HASHES.*?^ +(\S+) from (\S+)", re.DOTALL
 """What pip says of a file that is not in the lock."""
 QUIETLY = ("--quiet", "--disable-pip-version-check", "--retries", "1")
 MANYLINUX_MINORS = (28, 34)
-"""Of glibc 2, beyond manylinux2014 (2.17): for what wheels are built (PEP 600, pypa/manylinux)."""
+"""glibc 2.x beyond manylinux2014 (2.17): for what wheels are built (PEP 600, pypa/manylinux)."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from udpbench.setting_kinds import SETTING_KINDS
 HEADERS_BYTES = {4: 28, 6: 48}
 """IP version → bytes of its header and UDP's."""
 DEFAULT_MTU_BYTES = 1500
-"""Of a veth, as for any Ethernet device."""
+"""A veth's, as of any Ethernet device."""
 
 
 @dataclass(frozen=True)

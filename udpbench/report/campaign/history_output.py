@@ -17,7 +17,7 @@ from udpbench.report.summary import show_estimate, show_number
 from udpbench.store.history import LevelChange, PointHistory
 
 SCHEMA = 1
-"""Of ``history --json``. History: 1 — the first form."""
+"""Form of ``history --json``. History: 1 — the first form."""
 COLUMNS = ("day", "median [interval]", "trials", "change")
 
 
