@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 
 from udpbench.analysis.cpu_use import CpuGroup, machine_cpus, main_user
-from udpbench.analysis.evidence import LITTLE, MOST_OF_IT, MUCH, Evidence, LoadedCpu, ReaderTime
+from udpbench.analysis.evidence import LITTLE, MOST_OF_IT, Evidence
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.before_ip import NAPI_PACKETS
 from udpbench.analysis.ledger.intended_load import intended_packets, unsent_packets
@@ -21,6 +21,7 @@ from udpbench.analysis.ledger.ledger import OR, intervals, lost_by_place, packet
 from udpbench.analysis.ledger.skbs import Span
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.queue_counters import by_receiver
+from udpbench.analysis.reader_time import MUCH, LoadedCpu, ReaderTime
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES, helps_at, sets_against
 from udpbench.model import (

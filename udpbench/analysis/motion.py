@@ -9,14 +9,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from udpbench.analysis.clock_offsets import since_start_ns
 from udpbench.analysis.delta import Deltas
 from udpbench.analysis.ledger.stages import STAGES
-from udpbench.analysis.rates import BUSY_TIMES, IDLE_TIMES
+from udpbench.analysis.rates import (
+    BUSY_TIMES,
+    IDLE_TIMES,
+    edges_ns,
+    host_of,
+    series_of,
+    totals_at,
+)
 from udpbench.analysis.readings import CounterView, Readings, phase_readings
-from udpbench.model import LEDGER_STAGES, Phase, Snapshot, TrialRecord, WorkerStats
+from udpbench.model import (
+    LEDGER_STAGES,
+    PACKETS_FIELD,
+    SAMPLE_NS,
+    Phase,
+    Role,
+    Snapshot,
+    TrialRecord,
+    WorkerStats,
+)
 
 SKEW_NS = 20 * 10**6
 """Between the first and the last counter of one reading of a host, at most; measured: 2 ms where it
@@ -26,6 +43,16 @@ MOST_DIFFERENCES = 20 * 10**6
 SINGLE = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc", "udp_checksum", "udp_no_port", "udp_rcvbuf")
 """Stages with one counter; the others are differences, off by what arrived between two reads."""
 
+LOSING, LOSING_BETWEEN = 0.005, 0.05
+"""Share of an interval's packets that is a loss: counted in it, or read about when it ended."""
+LEAST_INTERVALS = 3
+"""Intervals of 100 ms; fewer do not tell whether a load lasts."""
+ROLES: tuple[Role, Role] = ("sender", "receiver")
+MOST_INTERVALS = 3000
+"""Intervals of 100 ms; what a load of five minutes does it does for longer, too."""
+MS_NS = 10**6
+LEAST_SENT = 10
+"""Packets in an interval, from which on one without any received says something."""
 Round = Mapping[str, Snapshot]
 """Host → its counters, all read at about one moment."""
 
@@ -144,3 +171,88 @@ def cpu_shares(delta: Deltas) -> dict[int, CpuShare]:
         if whole > 0:
             shares[cpu] = CpuShare(sum(busy.values()) / whole, busy["softirq"] / whole)
     return shares
+
+
+# --- by workers' series --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Course:
+    """What was lost in each 100 ms from the first packet to the last that was sent."""
+
+    losing: tuple[bool, ...]
+    """Whether packets were lost in it."""
+    dark: bool = False
+    """In one of them, or more, nothing arrived although packets were sent."""
+
+    @property
+    def lasting(self) -> float | None:
+        """Return in which share of the intervals, from the first with a loss on, packets were lost.
+
+        None of fewer than three: too short to tell.
+        """
+        after = self.losing[self.losing.index(True) :] if True in self.losing else ()
+        return sum(after) / len(after) if len(after) >= LEAST_INTERVALS else None
+
+
+@lru_cache(maxsize=2)  # each place of a loss asks for it
+def course(readings: Readings) -> Course | None:
+    """Return the course of a load by its workers' series; None if it was too short, or has none."""
+    edges = edges_ns(readings, readings.workers("sender"))
+    if edges is None:
+        return None
+    first, last = edges[0] // SAMPLE_NS + 1, edges[1] // SAMPLE_NS
+    bins = range(max(first, 0), min(last, MOST_INTERVALS))
+    if len(bins) < LEAST_INTERVALS:
+        return None
+    both = [[_packets(readings, role, bins, by_ms) for role in ROLES] for by_ms in (True, False)]
+    known = next(((a, b) for a, b in both if a is not None and b is not None), None)
+    if known is None:
+        return None
+    pairs = list(zip(*known, strict=True))
+    dark = any(sent >= LEAST_SENT and received == 0 for sent, received in pairs)
+    dropped = _binned(readings, "receiver", "dropped_packets", bins)
+    if dropped is not None and any(dropped):
+        return Course(tuple(each >= 1 for each in dropped), dark)
+    least = LOSING if None not in both[0] else LOSING_BETWEEN
+    return Course(tuple(a - b > max(1.0, least * a) for a, b in pairs), dark)
+
+
+def sent_course(readings: Readings) -> list[float] | None:
+    """Return the packets sent in each interval of 100 ms of a load; None if not known."""
+    load_ns = readings.record.trial.duration_ns
+    bins = range(min(load_ns // SAMPLE_NS, MOST_INTERVALS))
+    if len(bins) < LEAST_INTERVALS:
+        return None
+    return _packets(readings, "sender", bins, True) or _packets(readings, "sender", bins, False)
+
+
+def _packets(readings: Readings, role: Role, bins: range, by_ms: bool) -> list[float] | None:
+    """Return what a role sent or received in each interval; None where that is not known."""
+    if not by_ms:
+        return _binned(readings, role, PACKETS_FIELD[role], bins)
+    names = {stats.worker for stats in readings.workers(role)}
+    totals, known = [0.0] * len(bins), set()
+    for sample in readings.record.series:
+        if sample.worker in names and sample.first_ms is not None and sample.packets_per_ms:
+            known.add(sample.worker)
+            for ms, packets in enumerate(sample.packets_per_ms, sample.first_ms):
+                place = ms * MS_NS // SAMPLE_NS
+                if place in bins:
+                    totals[place - bins.start] += packets
+    return totals if known == names else None
+
+
+def _binned(readings: Readings, role: Role, field: str, bins: range) -> list[float] | None:
+    """Return by how much a count of a role's workers rose in each interval; None without it."""
+    totals, known = [0.0] * len(bins), False
+    for stats in readings.workers(role):
+        start_ns = readings.phase.start_ns.get(host_of(stats.worker), 0)
+        own = [s for s in series_of(readings).get(stats.worker, ()) if field in s.counts]
+        if not own:
+            continue
+        known = True
+        edges = [start_ns + SAMPLE_NS * k for k in range(bins.start, bins.stop + 1)]
+        at = totals_at(own, field, edges)
+        totals = [total + b - a for total, a, b in zip(totals, at, at[1:], strict=False)]
+    return totals if known else None

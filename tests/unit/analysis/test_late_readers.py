@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from analysis.test_diagnosis import changed
-from udpbench.analysis.evidence import LoadedCpu, ReaderTime
 from udpbench.analysis.judge import judge
+from udpbench.analysis.reader_time import LoadedCpu, ReaderTime
 from udpbench.model import SECOND_NS, Sample, ThreadUse, TrialRecord
 
 OFFERED = 39424

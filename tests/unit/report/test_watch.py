@@ -12,9 +12,9 @@ from control.fake import facts
 from golden import Golden
 from rich.console import Console
 
-from udpbench.analysis.evidence import ReaderTime
 from udpbench.analysis.motion import CpuShare
 from udpbench.analysis.queue_counters import QueueUse
+from udpbench.analysis.reader_time import ReaderTime
 from udpbench.analysis.watch.host import LiveHost, StageLoss
 from udpbench.analysis.watch.sockets import SocketLoss, SocketReader
 from udpbench.control.watch import KeptLooks

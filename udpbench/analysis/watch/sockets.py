@@ -10,7 +10,10 @@ from functools import cached_property
 from itertools import chain
 
 from udpbench.analysis.delta import Deltas
-from udpbench.analysis.evidence import (
+from udpbench.analysis.ledger.sockets import POLICY_IN
+from udpbench.analysis.ledger.stages import STAGES
+from udpbench.analysis.motion import SKEW_NS
+from udpbench.analysis.reader_time import (
     EMPTIED,
     FULL,
     MUCH,
@@ -19,9 +22,6 @@ from udpbench.analysis.evidence import (
     reading_threads,
     time_of,
 )
-from udpbench.analysis.ledger.sockets import POLICY_IN
-from udpbench.analysis.ledger.stages import STAGES
-from udpbench.analysis.motion import SKEW_NS
 from udpbench.analysis.readings import FAMILIES, known_sum
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.watch.history import HostState
