@@ -34,7 +34,7 @@ from own_namespaces import own_namespaces
 from test_reading_only import state
 from waiting import wait_until
 
-from udpbench.campaign.dask_commands import scheduler_command, worker_command
+from udpbench.campaign.open_ports import scheduler_command, worker_command
 from udpbench.records import RUN_FILE, read_run
 
 PAIRS = [f"rack{number}" for number in range(1, 9)]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from test_several import conducted
 
-from udpbench.analysis.judge import carrying, deltas, queue_packets, sent_flows
+from udpbench.analysis.delta import deltas
+from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
 from udpbench.definition.load import load_lab
 from udpbench.model import TrialRecord
 

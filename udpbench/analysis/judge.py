@@ -11,7 +11,6 @@ from udpbench.analysis import delay, rates, worker_use
 from udpbench.analysis.checks.checklist import check
 from udpbench.analysis.checks.ledger_checks import path_losses
 from udpbench.analysis.cpu_use import cpu_loads
-from udpbench.analysis.delta import deltas
 from udpbench.analysis.diagnosis import diagnose
 from udpbench.analysis.ledger.intended_load import (
     arrived,
@@ -19,23 +18,12 @@ from udpbench.analysis.ledger.intended_load import (
     kept_packets,
     sent_packets,
 )
-from udpbench.analysis.ledger.ledger import is_explained, make_ledger
-from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
+from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.analysis.search import in_search
 from udpbench.analysis.watch.host import watched_ledger
 from udpbench.metrics import TIMED
 from udpbench.model import PACKETS_FIELD, Finding, Ledger, Result, Stall, TrialRecord, WorkerResult
-
-__all__ = [
-    "carrying",
-    "deltas",
-    "is_explained",
-    "judge",
-    "path_ledger",
-    "queue_packets",
-    "sent_flows",
-]
 
 MIB_BYTES = 2**20
 CPU_COST = ("user_ns", "system_ns", "cycles", "instructions")

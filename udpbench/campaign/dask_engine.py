@@ -27,8 +27,7 @@ from distributed.security import Security
 
 from udpbench.campaign.cell_run import refused, run_cell
 from udpbench.campaign.conduct import News
-from udpbench.campaign.dask_commands import RESOURCE, scheduler_command, worker_command
-from udpbench.campaign.open_ports import open_ports
+from udpbench.campaign.open_ports import RESOURCE, open_ports, scheduler_command, worker_command
 from udpbench.errors import ConnectError, InputError, Problem, in_words
 from udpbench.folder import path_writers
 from udpbench.printable import printable

@@ -1,7 +1,9 @@
-"""The TCP ports of a process to which anyone on the network may send commands.
+"""The TCP ports of a process to which anyone on the network may send commands; how to open none.
 
 Reads the kernel's own list of sockets: what a server reports is the address to contact, which may
-be on loopback while it listens on all. Beyond loopback a port must demand a certificate.
+be on loopback while it listens on all. Beyond loopback a port must demand a certificate, and so it
+does of a scheduler and its workers that the printed commands start; nor can another user put
+modules where these import from (docs/campaigns.md).
 """
 
 from __future__ import annotations
@@ -13,9 +15,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+RESOURCE = "pair"
+"""Workers that have it run any pair; those with ``pair-NAME`` the pair of that name."""
+CERTIFICATES = "--tls-ca-file ca.pem --tls-cert cert.pem --tls-key key.pem"
+PAGES = "--dashboard-address 127.0.0.1:0"
+"""Dask's HTTP servers authenticate nobody; ``--no-dashboard`` leaves them open on all addresses."""
+PRIVATE = '"$(mktemp -d)"'
+"""Left out it is /tmp/dask-scratch-space, whoever made that; Dask imports from it."""
 LISTEN = "0A"
 """TCP_LISTEN of include/net/tcp_states.h."""
 ANSWER_S = 2.0
@@ -93,3 +103,20 @@ def _targets(address: Address) -> Iterator[str]:
     if address.version == 6:
         yield "::1"
     yield "127.0.0.1"
+
+
+def scheduler_command(address: str) -> str:
+    """Return the command that starts the scheduler of a complete address."""
+    scheme, _, place = address.partition("://")
+    host, _, port = place.rpartition(":")
+    where = f"--protocol tls {CERTIFICATES}" if scheme == "tls" else f"--host {quote(host)}"
+    # ``dask scheduler`` has no option for it.
+    return f"DASK_TEMPORARY_DIRECTORY={PRIVATE} dask scheduler {where} --port {port} {PAGES}"
+
+
+def worker_command(address: str, name: str) -> str:
+    """Return the command that starts a worker of that scheduler for any pair."""
+    # Without --host it would listen on all addresses, wherever its scheduler does.
+    where = CERTIFICATES if address.startswith("tls:") else "--host 127.0.0.1"
+    what = f'--name {name} --nthreads 1 --resources "{RESOURCE}=1"'
+    return f"dask worker {quote(address)} {where} {PAGES} {what} --local-directory {PRIVATE}"

@@ -8,14 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from udpbench.analysis.judge import (
-    carrying,
-    deltas,
-    is_explained,
-    path_ledger,
-    queue_packets,
-    sent_flows,
-)
+from udpbench.analysis.delta import deltas
+from udpbench.analysis.judge import path_ledger
+from udpbench.analysis.ledger.ledger import is_explained
+from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
 from udpbench.control.phase import PhaseRun, Plan, by_host, path_plan, probe_plan
 from udpbench.control.trial_state import Attempt, run_phase, trial_agents
 from udpbench.definition.binding.bind import (

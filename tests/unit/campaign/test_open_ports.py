@@ -22,8 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import udpbench
 from udpbench.campaign import open_ports as module
-from udpbench.campaign.dask_commands import scheduler_command, worker_command
-from udpbench.campaign.open_ports import open_ports
+from udpbench.campaign.open_ports import open_ports, scheduler_command, worker_command
 
 Serve = Callable[[socket.socket], object]
 ANY, ANY_6 = "0.0.0.0", "::"  # noqa: S104 - of loopback alone, see listening
