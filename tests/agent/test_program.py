@@ -363,7 +363,7 @@ class FullOutput:
 
     taken = 0
 
-    def take(self, _chunk: bytes) -> None:
+    def append(self, _chunk: bytes) -> None:
         """Count a chunk."""
         self.taken += 1
         assert self.taken <= keeper.CHUNKS

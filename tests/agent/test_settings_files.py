@@ -14,7 +14,7 @@ from golden import Golden
 from settings_world import fake_host
 
 from udpbench.agent.host.system import Host, NapiInstance
-from udpbench.agent.settings import by_hand, refusal, sysctl
+from udpbench.agent.settings import refusal, sysctl
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.handlers import KINDS
 from udpbench.agent.settings.journal import Journal
@@ -396,7 +396,7 @@ def test_every_kind_can_be_restored_by_hand(
     kind: str, target: str, value: Any, command: str
 ) -> None:
     """The command is one that an administrator can paste."""
-    assert command == by_hand.command(Threaded(), Setting(kind, target, None), value)
+    assert command == refusal.by_hand(Threaded(), Setting(kind, target, None), value)
 
 
 def test_what_is_pasted_by_hand_is_quoted() -> None:
@@ -404,7 +404,7 @@ def test_what_is_pasted_by_hand_is_quoted() -> None:
     marks = test_every_kind_can_be_restored_by_hand.pytestmark  # type: ignore[attr-defined]
     unquoted = []
     for kind, target, value, _ in marks[0].args[1]:
-        odd = by_hand.command(
+        odd = refusal.by_hand(
             Threaded(),
             Setting(kind, target.replace("send0", "$(x)").replace("eth3", "$(x)"), None),
             json.loads(

@@ -311,11 +311,11 @@ class Server:
     def by_hand(self, settings: list[dict[str, Any]], values: list[Any]) -> list[str]:
         """Return the commands that would set values by hand."""
         from udpbench.agent.host.system import Host
-        from udpbench.agent.settings import by_hand
+        from udpbench.agent.settings import refusal
         from udpbench.model import Setting
 
         pairs = zip(settings, values, strict=True)
-        return [by_hand.command(Host(), Setting(**plain), value) for plain, value in pairs]
+        return [refusal.by_hand(Host(), Setting(**plain), value) for plain, value in pairs]
 
     def set_napis(self, interface: str) -> None:
         """Give the NAPI instances and threads of an interface what an administrator might."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from udpbench.analysis import rates
 from udpbench.analysis.ledger.intended_load import answered_packets
-from udpbench.analysis.readings import Readings
+from udpbench.analysis.readings import CounterView, Readings
 from udpbench.model import SECOND_NS, Role, WorkerStats
 
 
@@ -56,7 +56,7 @@ def memory_bytes(measured: Readings, role: Role) -> int | None:
 # --- the log -------------------------------------------------------------------------------------
 
 
-def unlogged_packets(measured: Readings) -> int:
+def unlogged_packets(measured: CounterView) -> int:
     """Return the packets that were read and not logged: no room in the ring, or on the disk."""
     fields = ("unlogged_packets", "failed_packets")
     return sum(measured.count("receiver", field) for field in fields)

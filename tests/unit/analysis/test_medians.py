@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binom
 
 from analysis import build
-from udpbench.analysis import medians
+from udpbench.analysis import points as module
 from udpbench.analysis.judge import judge
 from udpbench.analysis.points import estimate, interval, points
 from udpbench.model import Estimate, Result
@@ -53,9 +53,9 @@ def test_the_ranks_are_scipys() -> None:
 def test_many_trials_have_the_same_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """In floating point as in integers, where a million trials would take weeks."""
     numbers = [*range(60, 400), 999, 1000, 2000]
-    monkeypatch.setattr(medians, "LARGEST_N_IN_INTEGERS", 2000)
+    monkeypatch.setattr(module, "LARGEST_N_IN_INTEGERS", 2000)
     exact = [interval(list(range(n))) for n in numbers]
-    monkeypatch.setattr(medians, "LARGEST_N_IN_INTEGERS", 59)
+    monkeypatch.setattr(module, "LARGEST_N_IN_INTEGERS", 59)
     assert exact == [interval(list(range(n))) for n in numbers]
     assert (523283, 525292) == interval(range(2**20))
 

@@ -149,9 +149,9 @@ def test_every_command_says_where_to_listen(address: str) -> None:
 
 
 def test_no_other_place_says_how_to_start_dask() -> None:
-    """What the lab starts is what is printed: dask_commands.py, and the page of campaigns."""
+    """What the lab starts is what is printed: open_ports.py, and the page of campaigns."""
     root = Path(udpbench.__file__).parents[1]
     files = [*root.glob("udpbench/**/*.py"), *root.glob("docs/*.md"), *root.glob("*.md")]
     texts = {file.name: file.read_text() for file in [*files, *root.glob("experiments/**/*.*")]}
     shown = {name for name, text in texts.items() if re.search(r"\bdask (worker|scheduler)", text)}
-    assert {"dask_commands.py", "campaigns.md"} == shown - {"CHANGELOG.md"}
+    assert {"open_ports.py", "campaigns.md"} == shown - {"CHANGELOG.md"}

@@ -121,8 +121,8 @@ def live_host(
     """
     lately, ever = deltas(before.snapshot, now.snapshot), deltas(first.snapshot, now.snapshot)
     seconds = max(lately.elapsed_ns, 1) / SECOND_NS
-    said = earlier.sockets if earlier is not None else None
-    sockets = losses_by_socket(before, now, lately, ever, said, port)
+    known = earlier.sockets if earlier is not None else None
+    sockets = losses_by_socket(before, now, lately, ever, known, port)
     stages = _stage_losses(lately, ever, now.interfaces, facts, seconds)
     if "udp_memory" not in [loss.stage for loss in stages]:
         stages += _in_memory(sockets)

@@ -274,8 +274,8 @@ def possible_stages(delta: Deltas, dropped: int) -> dict[int, tuple[str, ...]]:
         if memory is None:
             either[family] = max(counted[family]["udp_filter"], 0)
     explained = sum(max(n, 0) for family in counted.values() for n in family.values())
-    for family, packets in either.items():
-        counted[family]["udp_memory"] = packets
+    for version, packets in either.items():
+        counted[version]["udp_memory"] = packets
     if dropped - explained > dropped * SKEW_NS / max(delta.elapsed_ns, 1):
         for of_family in counted.values():
             of_family["udp_memory"] = of_family["udp_memory"] or dropped - explained
