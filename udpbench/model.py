@@ -59,6 +59,9 @@ GENERIC_XDP = "generic"
 """In the value of ``xdp`` of a program in the stack, whose drops the driver does not count."""
 
 Role = Literal["sender", "receiver"]
+"""What a worker does."""
+Part = Literal["sender", "link", "receiver"]
+"""Of the path of the packets: its ends are the hosts with workers of that name."""
 Scope = Literal["namespace", "machine"]
 PhaseName = Literal["path", "warmup", "measured"]
 Edge = Literal["begin", "end"]
@@ -522,7 +525,7 @@ class Trial:
     traffic: Traffic
     send: Send
     receive: Receive
-    settings: dict[Role, Settings]
+    settings: dict[Part, Settings]
     """By role, if it has any; ``bind`` turns them into a list of ``Setting``."""
     needs: Needs
     duration_ns: int
@@ -668,18 +671,29 @@ class Connect:
 
 
 @dataclass(frozen=True)
-class LabHost:
-    """One host of a lab in one role."""
+class Node:
+    """One node of a lab: a host, or what udpbench makes between hosts; each has its own agent."""
 
     name: str
-    role: Role
+    """Of its agent, and of its counters in records."""
+    part: Part
     connect: Connect
     interface: str
-    addresses: tuple[str, ...]
+    addresses: tuple[str, ...] = ()
     """``192.168.254.1/24`` each, ranges expanded; empty with ``existing``."""
     existing: bool = False
     cpus: Optional[tuple[int, ...]] = None
     settings: Settings = field(default_factory=Settings)
+
+    @property
+    def sends(self) -> bool:
+        """Whether the path begins here."""
+        return self.part == "sender"
+
+    @property
+    def receives(self) -> bool:
+        """Whether it ends here."""
+        return self.part == "receiver"
 
 
 @dataclass(frozen=True)
@@ -691,21 +705,40 @@ class Reserve:
     """The longest wait for that line; None: as long as it takes."""
 
 
+BRIDGE = Node("bridge", "link", Connect("namespace"), "bridge0")
+"""The node with a port for each namespace of a built-in lab that has more than two."""
+BETWEEN: dict[str, Part] = {BRIDGE.name: BRIDGE.part}
+
+
 @dataclass(frozen=True)
 class Lab:
-    """Where an experiment runs."""
+    """Where an experiment runs: the nodes that packets pass."""
 
     name: str
     path: str
     text: str
-    senders: tuple[LabHost, ...]
-    receivers: tuple[LabHost, ...]
-    settings: dict[Role, Settings] = field(default_factory=dict)
+    hosts: tuple[Node, ...]
+    """Of the file, in the order of the path: senders first."""
+    settings: dict[Part, Settings] = field(default_factory=dict)
     reserve: Optional[Reserve] = None
 
+    def at(self, part: Part) -> tuple[Node, ...]:
+        """Return the hosts of one part of the path."""
+        return tuple(host for host in self.hosts if host.part == part)
+
     @property
-    def hosts(self) -> tuple[LabHost, ...]:
-        """Senders first: a built-in lab starts the sender's agent before the receiver's."""
+    def senders(self) -> tuple[Node, ...]:
+        """The hosts at which the path begins."""
+        return self.at("sender")
+
+    @property
+    def receivers(self) -> tuple[Node, ...]:
+        """The hosts at which it ends."""
+        return self.at("receiver")
+
+    @property
+    def ends(self) -> tuple[Node, ...]:
+        """The hosts with workers, senders first."""
         return self.senders + self.receivers
 
     @property
@@ -714,9 +747,19 @@ class Lab:
         return all(host.connect.by == "namespace" for host in self.hosts)
 
     @property
-    def bridged(self) -> bool:
-        """True if a bridge joins more than two namespaces; two are joined by a veth pair."""
-        return self.built_in and len(self.hosts) > 2
+    def joint(self) -> Optional[Node]:
+        """The node that makes a pair to each namespace; None: the receiver makes the only one."""
+        return BRIDGE if self.built_in and len(self.hosts) > 2 else None
+
+    @property
+    def between(self) -> tuple[Node, ...]:
+        """The nodes between the ends."""
+        return (self.joint,) if self.joint is not None else ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The whole path."""
+        return (*self.senders, *self.between, *self.receivers)
 
 
 # --- what a host is, and what is changed on it ---------------------------------------------------
@@ -1059,8 +1102,8 @@ class WorkerStats:
     user's program as it is after a phase, if the agent may debug it."""
 
 
-PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}
-"""Role → the count of ``WorkerStats`` that its packets, rates and first and last times are of."""
+PACKETS_FIELD: dict[Part, str] = {"sender": "sent_packets", "receiver": "received_packets"}
+"""End → the count of ``WorkerStats`` that its packets, rates and first and last times are of."""
 OWN_FIELDS = (
     PACKETS_FIELD["receiver"],
     *("duplicate_packets", "ancient_packets", "corrupt_packets", "truncated_packets"),
@@ -1367,6 +1410,9 @@ class TrialRecord:
     started_at: str
     """UTC, ISO 8601."""
     built_in_lab: bool
+    between: dict[str, Part] = field(default_factory=BETWEEN.copy)
+    """Node between the ends of the path → its part; before they were recorded, there was a bridge
+    at most."""
     error: Optional[dict[str, str]] = None
     """``{kind, message, host}`` of a failed trial; the kind of a skipped one is ``skipped`` if its
     needs are not met, else ``unavailable``."""

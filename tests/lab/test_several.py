@@ -131,7 +131,7 @@ def test_loss_at_two_receivers_is_summed_and_findings_name_the_host(tmp_path: Pa
     """Slow readers lose at their sockets; each host has settings of its own."""
     lab = load_lab("two-receivers")
     right = replace(lab.receivers[1], settings=Settings(txqueuelen_packets=77))
-    lab = replace(lab, receivers=(lab.receivers[0], right))
+    lab = replace(lab, hosts=(*lab.hosts[:-1], right))
     keys = {"receive": {"work": "200us", "buffer": "16KiB"}, "traffic": {"rate": "10kpps"}}
     _, record, result = conducted(tmp_path, lab, **keys)
     assert ("done", 0) == (result.status, result.unaccounted), result.findings

@@ -204,7 +204,7 @@ def test_the_only_pair_in_one_network_needs_no_option(golden: Golden) -> None:
     assert [
         ("left", "sender", "eth1", True, (2, 3, 0, 1)),
         ("right", "receiver", "eth2", True, (2, 3, 0, 1)),
-    ] == [(h.name, h.role, h.interface, h.existing, h.cpus) for h in lab.hosts]
+    ] == [(h.name, h.part, h.interface, h.existing, h.cpus) for h in lab.hosts]
     (rehearsed,) = rehearse(load_experiments(["smoke"]), lab, world.around().reach)
     assert ("smoke",) == rehearsed.trials
     assert {} == rehearsed.skipped

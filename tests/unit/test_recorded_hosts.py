@@ -28,10 +28,9 @@ from udpbench.analysis.doctor import assess
 from udpbench.commands.recorded_hosts import write_recorded
 from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings
-from udpbench.definition.binding.bind import bind, require_offers
+from udpbench.definition.binding.bind import bind, require_offers, settings_for
 from udpbench.definition.binding.cpu_placement import Unavailable, UnmetNeeds
 from udpbench.definition.binding.host_block import LabContext
-from udpbench.definition.binding.setting_order import settings_for
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
 from udpbench.definition.shipped import shipped_names
 from udpbench.drivers import driver_of
@@ -89,7 +88,7 @@ def lab_of(tree: RecordedTree) -> Lab:
     """Return a lab in which the host receives."""
     lab = load_lab("two-hosts")
     receiver = replace(lab.receivers[0], interface=tree.interface, addresses=(), existing=True)
-    return replace(lab, receivers=(receiver,))
+    return replace(lab, hosts=(*lab.senders, receiver))
 
 
 def test_a_recorded_host_has_its_facts(tree: RecordedTree, golden: Golden) -> None:

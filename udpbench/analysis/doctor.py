@@ -29,7 +29,7 @@ from udpbench.model import (
     Flows,
     Inspection,
     Lab,
-    LabHost,
+    Node,
     Receive,
 )
 from udpbench.units import show_ratio
@@ -77,7 +77,7 @@ class Subject:
     """One host as a check sees it."""
 
     examined: Examined
-    host: LabHost | None
+    host: Node | None
     """None: the machine of a built-in lab."""
     peers: tuple[Examined, ...] = ()
     """The other hosts of the lab."""
@@ -95,7 +95,7 @@ class Subject:
     @property
     def receives(self) -> bool:
         """Whether its RX queues carry the load."""
-        return self.host is None or self.host.role == "receiver"
+        return self.host is None or self.host.receives
 
     def environment(self, name: str) -> str:
         """Return a text of the environment; _Unknown if it was not read."""
@@ -634,7 +634,7 @@ def _check(check: ReadinessCheck, subject: Subject, lab: Lab) -> Iterator[Readin
         yield replace(plain, status="unknown")
         return
     hosts = lab.hosts if subject.host is None else (subject.host,)
-    blocks = [merged(lab.settings.get(host.role, Settings()), host.settings) for host in hosts]
+    blocks = [merged(lab.settings.get(host.part, Settings()), host.settings) for host in hosts]
     distorting = []
     for excess in excesses:
         words = {"interface": subject.facts.interface, **excess}

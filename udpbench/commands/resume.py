@@ -27,7 +27,7 @@ from udpbench.differences import differences, flat, written
 from udpbench.errors import InputError, Problem, UdpbenchError
 from udpbench.folder import other_writers, steps
 from udpbench.host_settings import Settings
-from udpbench.model import Experiment, Lab, LabHost, Role, Trial, trial_count
+from udpbench.model import Experiment, Lab, Node, Trial, trial_count
 from udpbench.printable import printable
 from udpbench.records import Begin, Run, RunHeader, RunWriter, now_utc, writers_of
 from udpbench.tuning.derived_points import asked, tuned
@@ -381,10 +381,9 @@ def _acts(experiments: Sequence[Experiment], lab: Lab) -> Iterator[str]:
         yield f"would send to {_shown([traffic.flows.to])}"
     for host in lab.hosts:
         yield from _set_on(host.name, host.settings)
-    roles: dict[Role, tuple[LabHost, ...]] = {"sender": lab.senders, "receiver": lab.receivers}
     for settings in (lab.settings, *(trial.settings for trial in _trials(experiments))):
-        for role, block in settings.items():
-            yield from _set_on(", ".join(host.name for host in roles[role]), block)
+        for part, block in settings.items():
+            yield from _set_on(", ".join(host.name for host in lab.at(part)), block)
 
 
 def _set_on(hosts: str, settings: Settings) -> Iterator[str]:
@@ -417,7 +416,7 @@ def _trials(experiments: Sequence[Experiment]) -> Iterator[Trial]:
                 yield from experiment_of(experiment).points
 
 
-def _where(host: LabHost, me: str) -> str:
+def _where(host: Node, me: str) -> str:
     connect = host.connect
     if connect.by == "namespace":
         return f"in a namespace of this machine, as {me}"

@@ -45,7 +45,7 @@ def private_labs(
     surroundings to share: an ordinary user's namespaces end with each run.
     """
     if any(host.connect.by != "ssh" for host in lab.hosts):
-        own = lab if lab.built_in and not lab.bridged else load_lab("local")
+        own = lab if lab.built_in and lab.joint is None else load_lab("local")
         yield THIS_MACHINE, own, None
     remote = {host.connect.ssh or host.name: host for host in lab.hosts if host.connect.by == "ssh"}
     for destination, host in remote.items():

@@ -24,6 +24,7 @@ from udpbench.model import (
     HostLook,
     Inspection,
     LossSpec,
+    Part,
     PhaseName,
     Planned,
     Scope,
@@ -117,14 +118,14 @@ class AgentClient:
     def __init__(
         self,
         channel: Requests,
-        role: Literal["sender", "receiver", "bridge", "machine"],
+        part: Part | Literal["machine"],
         interface: str,
         scopes: tuple[Scope, ...],
         routed: tuple[str, ...] | None = None,
     ) -> None:
         self.channel = channel
         self.name = channel.host
-        self.role = role
+        self.part = part
         self.interface = interface
         self.scopes = scopes
         self.routed = routed
@@ -330,7 +331,7 @@ class AgentClient:
 
     def expect_losses(self, losses: Sequence[LossSpec]) -> None:
         """Open the sockets for packets lost on purpose; fill those that must be full."""
-        ready = {"interface": self.interface, "role": self.role, "losses": list(losses)}
+        ready = {"interface": self.interface, "role": self.part, "losses": list(losses)}
         self._ask("expect_losses", **ready)
 
     def send_losses(self, stage: str) -> WorkerStats:

@@ -21,8 +21,6 @@ from udpbench.control.connections.channel import AGENT, OBSERVER, Channel
 from udpbench.control.connections.local_agent import open_machine, open_observer
 from udpbench.control.connections.namespaces import Namespaces
 from udpbench.definition.binding.bind import (
-    BRIDGE,
-    BRIDGE_INTERFACE,
     Unavailable,
     UnmetNeeds,
     require_kernels,
@@ -39,7 +37,7 @@ from udpbench.errors import (
     SafetyError,
     Unseen,
 )
-from udpbench.model import SECOND_NS, Change, Connect, Lab, Scope, Trial, lost_without
+from udpbench.model import SECOND_NS, Change, Connect, Lab, Node, Scope, Trial, lost_without
 from udpbench.protocol import Hello, Taken, Use
 
 if TYPE_CHECKING:
@@ -111,20 +109,34 @@ def elsewhere(connect: Connect, deployer: Deployer | None = None) -> Reach:
 class Agents:
     """The greeted agents of a lab."""
 
-    senders: tuple[AgentClient, ...]
-    receivers: tuple[AgentClient, ...]
-    bridge: AgentClient | None
-    """Joins more than two namespaces; None if two hosts share a pair."""
+    lab: Lab
+    nodes: tuple[AgentClient, ...]
+    """Of the path, as far as it has agents."""
     machine: AgentClient | None
     capabilities: Mapping[str, Mapping[str, bool]]
     """Agent → its capabilities."""
     left_behind: Mapping[str, tuple[str, ...]]
     """Agent → runs that died on its host and whose settings are still in force there."""
 
+    def of(self, nodes: Iterable[Node]) -> tuple[AgentClient, ...]:
+        """Return the agents of some nodes, in their order."""
+        by_name = {client.name: client for client in self.nodes}
+        return tuple(by_name[node.name] for node in nodes if node.name in by_name)
+
+    @property
+    def senders(self) -> tuple[AgentClient, ...]:
+        """The agents at which the path begins."""
+        return self.of(self.lab.senders)
+
+    @property
+    def receivers(self) -> tuple[AgentClient, ...]:
+        """The agents at which it ends."""
+        return self.of(self.lab.receivers)
+
     @property
     def hosts(self) -> tuple[AgentClient, ...]:
         """The lab's hosts, senders first."""
-        return self.senders + self.receivers
+        return self.of(self.lab.hosts)
 
     @property
     def lacking(self) -> tuple[str, ...]:
@@ -134,23 +146,25 @@ class Agents:
     @property
     def everyone(self) -> tuple[AgentClient, ...]:
         """Every agent in the order of restoring: senders first, the machine last."""
-        return self.hosts + tuple(
-            agent for agent in (self.bridge, self.machine) if agent is not None
-        )
+        return self.of((*self.lab.ends, *self.lab.between)) + self._of_machine
 
     @property
     def setting_up(self) -> tuple[AgentClient, ...]:
         """Every agent in the order in which settings are applied; pairs before their far ends.
 
-        The bridge makes all pairs, and without one the receiver makes the only one.
+        A joint makes all pairs, and without one the receiver makes the only one.
         """
-        first = tuple(agent for agent in (self.machine, self.bridge) if agent is not None)
-        return first + self.receivers + self.senders
+        lab = self.lab
+        return self._of_machine + self.of((*lab.between, *lab.receivers, *lab.senders))
 
     @property
     def hanging(self) -> tuple[AgentClient, ...]:
         """The hosts of a built-in lab whose interface is the far end of a pair."""
-        return self.senders if self.bridge is None else self.hosts
+        return self.of(self.lab.senders if self.lab.joint is None else self.lab.ends)
+
+    @property
+    def _of_machine(self) -> tuple[AgentClient, ...]:
+        return (self.machine,) if self.machine is not None else ()
 
 
 class LabAgents:
@@ -180,7 +194,7 @@ class LabAgents:
                 AgentClient(self._reach.machine(MACHINE), "machine", "", ("machine",))
             )
         else:
-            _open_hosts(self.lab, self._reach, self._opened)
+            self._open(self.lab.hosts)
         self._greet()
 
     def onlookers(self) -> tuple[AgentClient, ...]:
@@ -214,21 +228,15 @@ class LabAgents:
         All are started before the first is greeted, so that their start-ups overlap.
         """
         if self.lab.built_in and not looks:
-            _open_hosts(self.lab, self._reach, self._opened)
-            if self.lab.bridged:
-                channel = self._reach.ways["namespace"](BRIDGE, Connect("namespace"))
-                self._opened.append(
-                    AgentClient(channel, "bridge", BRIDGE_INTERFACE, ("namespace",))
-                )
+            self._open((*self.lab.ends, *self.lab.between))
             self._greet()
             held = self.take(use)
             if held is not None:
                 raise HelloRefused(f"is used by {held[1].held_by}", held[0].name)
         return Agents(
-            senders=tuple(client for client in self._opened if client.role == "sender"),
-            receivers=tuple(client for client in self._opened if client.role == "receiver"),
-            bridge=next((client for client in self._opened if client.role == "bridge"), None),
-            machine=next((client for client in self._opened if client.role == "machine"), None),
+            lab=self.lab,
+            nodes=tuple(client for client in self._opened if client.part != MACHINE),
+            machine=next((client for client in self._opened if client.part == MACHINE), None),
             capabilities={
                 client.name: hello.capabilities for client, hello in self._hellos.items()
             },
@@ -241,8 +249,25 @@ class LabAgents:
 
     def _close_channels(self) -> None:
         # The machine's agent last: without root it alone keeps other runs away.
-        for client in sorted(self._opened, key=lambda client: client.role == "machine"):
+        for client in sorted(self._opened, key=lambda client: client.part == MACHINE):
             client.channel.close()
+
+    def _open(self, nodes: Iterable[Node]) -> None:
+        """Start the agent of each node; a real host's has both scopes."""
+        lab, failures = self.lab, list[HostError]()
+        scopes: tuple[Scope, ...] = ("namespace",) if lab.built_in else ("namespace", "machine")
+        for node in nodes:
+            try:
+                channel = self._reach.ways[node.connect.by](node.name, node.connect)
+            except NotPermitted:  # true of the machine, so the same for every node
+                raise
+            except HostError as error:
+                failures.append(error)
+            else:
+                routed = routed_networks(lab, node)
+                client = AgentClient(channel, node.part, node.interface, scopes, routed)
+                self._opened.append(client)
+        _raise_all(failures)
 
     def _namespace(self, client: AgentClient) -> tuple[str, int]:
         hello = self._hellos[client]
@@ -273,23 +298,6 @@ class LabAgents:
                     "packets would take lo instead of the lab interface; give each host its own",
                     first.name,
                 )
-
-
-def _open_hosts(lab: Lab, reach: Reach, opened: list[AgentClient]) -> None:
-    """Start every host's agent and add it to ``opened``; a real host's has both scopes."""
-    scopes: tuple[Scope, ...] = ("namespace",) if lab.built_in else ("namespace", "machine")
-    failures: list[HostError] = []
-    for host in lab.hosts:
-        try:
-            channel = reach.ways[host.connect.by](host.name, host.connect)
-        except NotPermitted:  # true of the machine, so the same for every host
-            raise
-        except HostError as error:
-            failures.append(error)
-        else:
-            routed = routed_networks(lab, host)
-            opened.append(AgentClient(channel, host.role, host.interface, scopes, routed))
-    _raise_all(failures)
 
 
 def _raise_all(failures: list[HostError]) -> None:

@@ -48,7 +48,7 @@ def record_hosts(lab: Lab, surroundings: Surroundings | None = None) -> dict[str
         agents,
     ):
         clients = [agents.machine] if lab.built_in and agents.machine else agents.hosts
-        return {f"{client.role}{place}": client.record() for place, client in enumerate(clients)}
+        return {f"{client.part}{place}": client.record() for place, client in enumerate(clients)}
 
 
 def _described(client: AgentClient, around: Surroundings) -> Examined:

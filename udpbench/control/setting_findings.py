@@ -10,10 +10,8 @@ from typing import Any
 
 from udpbench.control.agents import MACHINE, Agents
 from udpbench.definition.binding.bind import (
-    BRIDGE,
     LabContext,
     Unavailable,
-    bridge_settings_for,
     machine_settings_for,
     require_offers,
     settings_for,
@@ -29,9 +27,7 @@ def desired(
     """Return agent → the settings of the trial on it."""
     pids = {client.name: client.pid for client in agents.hosts if client.pid is not None}
     context = LabContext(pids=pids, facts=facts)
-    by_host = {host.name: settings_for(lab, trial, host, context) for host in lab.hosts}
-    if agents.bridge is not None:
-        by_host[BRIDGE] = bridge_settings_for(lab, trial, context)
+    by_host = {node.name: settings_for(lab, trial, node, context) for node in lab.nodes}
     if agents.machine is not None:
         by_host[MACHINE] = machine_settings_for(lab, trial, context)
     return by_host

@@ -16,7 +16,7 @@ from udpbench.control.run import RunOptions, run_name
 from udpbench.control.wait import Waiter
 from udpbench.definition.lab_proposal import HostSurvey
 from udpbench.errors import DeadlineExceeded
-from udpbench.model import SECOND_NS, Connect, Facts, Lab, LabHost
+from udpbench.model import SECOND_NS, Connect, Facts, Lab, Node
 from udpbench.protocol import Interface, Interfaces
 
 HEARD_NS = SECOND_NS
@@ -69,7 +69,7 @@ class Survey:
         return self._agents[0].facts(), self._agents[1].facts()
 
 
-def _survey(host: LabHost, known: Interfaces, controller: str | None) -> HostSurvey:
+def _survey(host: Node, known: Interfaces, controller: str | None) -> HostSurvey:
     """Return a host's survey.
 
     On a ``local`` host the interface with the address from which the other one is controlled
@@ -82,7 +82,7 @@ def _survey(host: LabHost, known: Interfaces, controller: str | None) -> HostSur
         else interface
         for interface in known.listed
     )
-    return HostSurvey(host.name, host.role, host.connect, listed)
+    return HostSurvey(host.name, host.part, host.connect, listed)
 
 
 @contextmanager
@@ -93,8 +93,8 @@ def surveyed(
 
     Raises ConnectError, HelloRefused, SafetyError.
     """
-    left = LabHost(names[0], "sender", ways[0], "", (), existing=True)
-    right = LabHost(names[1], "receiver", ways[1], "", (), existing=True)
-    lab = Lab("init", "", "", (left,), (right,))
+    left = Node(names[0], "sender", ways[0], "", (), existing=True)
+    right = Node(names[1], "receiver", ways[1], "", (), existing=True)
+    lab = Lab("init", "", "", (left, right))
     with take_lab([lab], run_name(), RunOptions.lease_ns, around, Terms("none")) as (_, agents):
         yield Survey(lab, agents.senders[0], agents.receivers[0], around)

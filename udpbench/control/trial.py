@@ -75,9 +75,9 @@ def compare_offers(attempt: Attempt) -> None:
 
 
 def apply_settings(attempt: Attempt) -> None:
-    """Put the trial's settings in force: machine, bridge, receivers, senders.
+    """Put the trial's settings in force: machine, joint, receivers, senders.
 
-    The receiver creates the pair of a built-in lab, the bridge creates all pairs, and removing a
+    The receiver creates the pair of a built-in lab, the joint creates all pairs, and removing a
     pair removes both ends; so before a pair changes, the other agent undoes its settings on it.
     """
     bench, agents = attempt.bench, attempt.bench.agents

@@ -167,6 +167,7 @@ class Attempt:
             status=status,  # type: ignore[arg-type]
             started_at=self.started_at,
             built_in_lab=self.bench.lab.built_in,
+            between={node.name: node.part for node in self.bench.lab.between},
             error=error,
             facts=self.facts,
             environment_after=self.environment_after,

@@ -41,8 +41,8 @@ from udpbench.model import (
     Facts,
     Finding,
     Lab,
-    LabHost,
     Needs,
+    Node,
     Phase,
     Receive,
     Sample,
@@ -89,7 +89,7 @@ def lab_to_watch(destination: str | None, lab: Lab | None) -> Lab:
         step = "omit --lab to watch this machine"
         raise InputError([Problem(what, "--lab", lab.name, "", step)])
     if lab is not None:
-        return replace(lab, senders=())
+        return replace(lab, hosts=lab.receivers)
     if destination is not None and SSH_SPEC.match(destination) is None:
         what, step = "not [user@]host[:port]", "write for example root@left, or omit it"
         raise InputError([Problem(what, "HOST", destination, SSH_CHARACTERS, step)])
@@ -97,8 +97,8 @@ def lab_to_watch(destination: str | None, lab: Lab | None) -> Lab:
     match = SSH_SPEC.match(destination or "")
     name = (match["name"] or match["bracketed"]) if match is not None else None
     name = name or destination or socket.gethostname()
-    host = LabHost(name, "receiver", way, "", (), existing=True)
-    return Lab("watch", "", "", (), (host,))
+    host = Node(name, "receiver", way, "", (), existing=True)
+    return Lab("watch", "", "", (host,))
 
 
 def watch(

@@ -94,5 +94,5 @@ def _trial(trial: Trial) -> dict[str, Any]:
 
 
 def _lab(lab: Lab) -> dict[str, Any]:
-    keys = {"sender": lab.senders, "receiver": lab.receivers, "settings": lab.settings}
-    return dict(flat(keys))
+    hosts = {host.part: lab.at(host.part) for host in lab.hosts}
+    return dict(flat({**hosts, "settings": lab.settings}))

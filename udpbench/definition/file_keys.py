@@ -16,6 +16,7 @@ from udpbench.model import (
     CompareSpec,
     Connect,
     Needs,
+    Part,
     Receive,
     Reserve,
     Search,
@@ -118,3 +119,8 @@ class LabFile:
     receiver: list[HostFile]
     settings: RoleSettings = field(default_factory=RoleSettings)
     reserve: Reserve | None = None
+
+    @property
+    def hosts(self) -> dict[Part, list[HostFile]]:
+        """The hosts by their part of the path, in its order."""
+        return {"sender": self.sender, "receiver": self.receiver}

@@ -48,9 +48,9 @@ def _trees(experiment: Experiment, name: str) -> dict[str, Tree]:
 
 
 def _needs_more_cpus(trial: Trial, lab: Lab) -> bool:
-    needed = {"sender": trial.needs.sender.cpus, "receiver": trial.needs.receiver.cpus}
     return any(
-        host.cpus is not None and (needed[host.role] or 0) > len(host.cpus) for host in lab.hosts
+        host.cpus is not None and (getattr(trial.needs, host.part).cpus or 0) > len(host.cpus)
+        for host in lab.ends
     )
 
 
@@ -76,8 +76,8 @@ def _addresses(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
 
 
 def _cpus(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
-    for host in lab.hosts:
-        key, block = ("send", trial.send) if host.role == "sender" else ("receive", trial.receive)
+    for host in lab.ends:
+        key, block = ("send", trial.send) if host.sends else ("receive", trial.receive)
         if host.cpus is None or block.cpus in SYMBOLS:
             continue
         lacking = [str(cpu) for cpu in parse_cpus(block.cpus) if cpu not in host.cpus]
@@ -99,5 +99,5 @@ def _size(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
         if mtu is not None and needed > mtu:
             what = f"a datagram of {trial.traffic.size_bytes}B needs an MTU of {needed}"
             limit = f"{host.interface} of {host.name} has {mtu} in lab {lab.name}"
-            step = f"raise settings.{host.role}.mtu, or set fragment"
+            step = f"raise settings.{host.part}.mtu, or set fragment"
             yield tree.problem(("traffic", "size"), what, limit, step)

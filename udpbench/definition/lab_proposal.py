@@ -20,7 +20,7 @@ from json import dumps
 
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition.endpoints import addresses_of
-from udpbench.model import Connect, Facts, Role
+from udpbench.model import Connect, Facts, Part
 from udpbench.printable import printable
 from udpbench.protocol import Interface
 
@@ -44,7 +44,7 @@ class HostSurvey:
     """One host, and the visible facts of its interfaces."""
 
     name: str
-    role: Role
+    role: Part
     connect: Connect
     interfaces: tuple[Interface, ...]
 
@@ -155,7 +155,7 @@ def free_network(hosts: Iterable[HostSurvey]) -> str:
     return next(free, PRIVATE_NETWORKS[0])
 
 
-def addresses_in(network: str, role: Role) -> str:
+def addresses_in(network: str, role: Part) -> str:
     """Return a host's ``addresses`` in an IPv4 network; ValueError says why not.
 
     ``existing`` stays as it is.
@@ -178,7 +178,7 @@ def addresses_in(network: str, role: Role) -> str:
     return f"[{text}]"
 
 
-def proposed_cpus(facts: Facts, role: Role, other: Facts) -> tuple[int, ...]:
+def proposed_cpus(facts: Facts, role: Part, other: Facts) -> tuple[int, ...]:
     """Return the CPUs of the interface's NUMA node; those that serve none of its RX queues first.
 
     Hosts on one machine (in containers or namespaces) split them, like those of a built-in lab.

@@ -24,13 +24,23 @@ from udpbench.definition.problems import KeyPath, Place, Tree, at, raise_all
 from udpbench.differences import key_of
 from udpbench.errors import Problem
 from udpbench.host_settings import Settings, set_keys
-from udpbench.model import ADDRESSES_MAX, HEADER_BYTES, SECOND_NS, Experiment, Lab, Role, Trial
+from udpbench.model import (
+    ADDRESSES_MAX,
+    BRIDGE,
+    HEADER_BYTES,
+    SECOND_NS,
+    Experiment,
+    Lab,
+    Node,
+    Part,
+    Trial,
+)
 
 LAB_ADDRESSES_MAX = 2**14
 POINTS_ADDRESSES_MAX = 2**20
 """Most addresses of hosts at all points of an experiment: each is a setting of each point."""
 LISTED = 8
-OWN_AGENTS = ("bridge", "machine")
+OWN_AGENTS = (BRIDGE.name, "machine")
 """Agents of a built-in lab besides those of its hosts (control/agents.py)."""
 
 
@@ -155,9 +165,9 @@ def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
         yield tree.problem(("receive", "log"), "nothing to log", limit, step)
 
 
-def _settings(tree: Tree, block: Settings, path: KeyPath, role: Role) -> Iterator[Problem]:
+def _settings(tree: Tree, block: Settings, path: KeyPath, part: Part) -> Iterator[Problem]:
     """Yield every contradiction within one block of settings."""
-    if role == "sender" and block.link is not None:
+    if part == "sender" and block.link is not None:
         step = "write it under the receiver's settings"
         yield tree.problem((*path, "link"), "the receiver creates the link", "", step)
     if block.qdisc is not None and len(set_keys(block.qdisc)) != 1:
@@ -186,56 +196,59 @@ def lab_contradictions(tree: Tree, lab: Lab) -> Iterator[Problem]:
     seen_names: set[str] = set()
     seen_addresses: set[str] = set()
     for role, hosts in (("sender", lab.senders), ("receiver", lab.receivers)):
-        for i, host in enumerate(hosts):
-            if host.name in OWN_AGENTS:
-                step = "give the host another name"
-                what = f"{host.name} is the name of one of udpbench's own agents"
-                yield tree.problem((role, i, "name"), what, "", step)
         if not hosts:
             yield tree.problem((role,), "a lab needs one host of each role", "", "add a host")
-        for i, host in enumerate(hosts):
-            if host.name in seen_names:
-                step = "give each host its own name"
-                yield tree.problem((role, i, "name"), f"duplicate name {host.name}", "", step)
-            seen_names.add(host.name)
-            if not host.addresses and not host.existing:
-                step = "add one, such as 192.168.254.1/24"
-                yield tree.problem((role, i, "addresses"), "a host needs an address", "", step)
-            for address in host.addresses:
-                ip = address.partition("/")[0]
-                if ip in seen_addresses:
-                    step = "give each address to one host"
-                    yield tree.problem((role, i, "addresses"), f"duplicate address {ip}", "", step)
-                seen_addresses.add(ip)
+    for where, host in _places(lab):
+        if host.name in OWN_AGENTS:
+            step = "give the host another name"
+            what = f"{host.name} is the name of one of udpbench's own agents"
+            yield tree.problem((*where, "name"), what, "", step)
+        if host.name in seen_names:
+            step = "give each host its own name"
+            yield tree.problem((*where, "name"), f"duplicate name {host.name}", "", step)
+        seen_names.add(host.name)
+        if not host.addresses and not host.existing:
+            step = "add one, such as 192.168.254.1/24"
+            yield tree.problem((*where, "addresses"), "a host needs an address", "", step)
+        for address in host.addresses:
+            ip = address.partition("/")[0]
+            if ip in seen_addresses:
+                step = "give each address to one host"
+                yield tree.problem((*where, "addresses"), f"duplicate address {ip}", "", step)
+            seen_addresses.add(ip)
     yield from _connections(tree, lab)
     yield from _unreachable(tree, lab)
-    for role, block in lab.settings.items():
-        yield from _settings(tree, block, ("settings", role), role)
-    for hosts in (lab.senders, lab.receivers):
-        for i, host in enumerate(hosts):
-            yield from _settings(tree, host.settings, (host.role, i, "settings"), host.role)
+    for part, block in lab.settings.items():
+        yield from _settings(tree, block, ("settings", part), part)
+    for where, host in _places(lab):
+        yield from _settings(tree, host.settings, (*where, "settings"), host.part)
+
+
+def _places(lab: Lab) -> Iterator[tuple[KeyPath, Node]]:
+    """Yield each host with its place in the lab file."""
+    for part in dict.fromkeys(host.part for host in lab.hosts):
+        for i, host in enumerate(lab.at(part)):
+            yield (part, i), host
 
 
 def _connections(tree: Tree, lab: Lab) -> Iterator[Problem]:
     """Yield hosts that cannot be reached as written, or not together with the others."""
     local: list[str] = []
-    for role, hosts in (("sender", lab.senders), ("receiver", lab.receivers)):
-        for i, host in enumerate(hosts):
-            where = (role, i, "connect")
-            if host.connect.by == "namespace" and not lab.built_in:
-                what = "a namespace can be joined only to other namespaces"
-                yield tree.problem(where, what, "", "reach all hosts by namespace, or none")
-            if host.connect.by == "namespace" and host.existing:
-                step = "write the addresses that it should get"
-                what = "a namespace created for the run has none"
-                yield tree.problem((role, i, "addresses"), what, "", step)
-            if host.connect.by == "local":
-                local.append(host.name)
-            if host.connect.by == "local" and len(local) > 1:
-                what = (
-                    f"{local[0]} is this host, too, and packets between them would pass through lo"
-                )
-                yield tree.problem(where, what, "one host", "reach one of them by ssh")
+    for where, host in _places(lab):
+        if host.connect.by == "namespace" and not lab.built_in:
+            what = "a namespace can be joined only to other namespaces"
+            step = "reach all hosts by namespace, or none"
+            yield tree.problem((*where, "connect"), what, "", step)
+        if host.connect.by == "namespace" and host.existing:
+            step = "write the addresses that it should get"
+            what = "a namespace created for the run has none"
+            yield tree.problem((*where, "addresses"), what, "", step)
+        if host.connect.by == "local":
+            local.append(host.name)
+        if host.connect.by == "local" and len(local) > 1:
+            what = f"{local[0]} is this host, too, and packets between them would pass through lo"
+            step = "reach one of them by ssh"
+            yield tree.problem((*where, "connect"), what, "one host", step)
 
 
 def refuse_together(experiments: Iterable[Experiment], lab: Lab) -> None:
@@ -256,7 +269,7 @@ def refuse_together(experiments: Iterable[Experiment], lab: Lab) -> None:
 
 def _many_together(experiments: Iterable[Experiment], lab: Lab) -> Iterator[Problem]:
     """Yield a problem if the hosts' addresses at all points are more than can be looked at."""
-    blocks = [block for host in lab.hosts for block in (lab.settings.get(host.role), host.settings)]
+    blocks = [block for host in lab.hosts for block in (lab.settings.get(host.part), host.settings)]
     own = sum(len(host.addresses) for host in lab.hosts)
     own += sum(address_count(text) for block in blocks if block for text in block.addresses or ())
     for experiment in experiments:
@@ -331,8 +344,8 @@ def _is_within(
 def too_many_addresses(tree: Tree, file: LabFile) -> Iterator[Problem]:
     """Yield each host that has more addresses than it may, and a lab that does, unexpanded."""
     counts = {
-        (role, i, "addresses"): sum(map(address_count, host.addresses))
-        for role, hosts in (("sender", file.sender), ("receiver", file.receiver))
+        (part, i, "addresses"): sum(map(address_count, host.addresses))
+        for part, hosts in file.hosts.items()
         for i, host in enumerate(hosts)
         if host.addresses != "existing"
     }

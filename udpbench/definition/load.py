@@ -53,10 +53,10 @@ from udpbench.model import (
     Expectation,
     Experiment,
     Lab,
-    LabHost,
+    Node,
+    Part,
     PointPair,
     Receive,
-    Role,
     Traffic,
     Trial,
     trial_count,
@@ -491,10 +491,10 @@ def _in_folder(receive: Receive, path: str) -> Receive:
     return replace(receive, folder=str(Path(path).resolve().parent))
 
 
-def _settings(block: RoleSettings) -> dict[Role, Settings]:
+def _settings(block: RoleSettings) -> dict[Part, Settings]:
     """Return the settings of each role that has any."""
-    roles: dict[Role, Settings] = {"sender": block.sender, "receiver": block.receiver}
-    return {role: own for role, own in roles.items() if own != Settings()}
+    blocks: dict[Part, Settings] = {"sender": block.sender, "receiver": block.receiver}
+    return {part: own for part, own in blocks.items() if own != Settings()}
 
 
 def _expectations(tree: Tree, points: list[str]) -> tuple[tuple[Expectation, ...], list[Problem]]:
@@ -511,24 +511,20 @@ def _expectations(tree: Tree, points: list[str]) -> tuple[tuple[Expectation, ...
 
 
 def _lab(file: LabFile, name: str, path: str, text: str) -> Lab:
-    senders, receivers = _hosts(file.sender, "sender"), _hosts(file.receiver, "receiver")
-    return Lab(name, path, text, senders, receivers, _settings(file.settings), file.reserve)
+    hosts = tuple(host for part, files in file.hosts.items() for host in _hosts(files, part))
+    return Lab(name, path, text, hosts, _settings(file.settings), file.reserve)
 
 
-def _hosts(files: list[HostFile], role: Role) -> tuple[LabHost, ...]:
-    """Return the hosts of a role; unnamed ones get the role's name, numbered if several."""
-    hosts = []
+def _hosts(files: list[HostFile], part: Part) -> Iterator[Node]:
+    """Yield the hosts of a part; unnamed ones get the part's name, numbered if several."""
     for i, file in enumerate(files, 1):
-        hosts.append(
-            LabHost(
-                name=file.name or (role if len(files) == 1 else f"{role}{i}"),
-                role=role,
-                connect=file.connect,
-                interface=file.interface,
-                addresses=lab_rules.expanded_addresses(file.addresses),
-                existing=file.addresses == "existing",
-                cpus=file.cpus,
-                settings=file.settings,
-            )
+        yield Node(
+            name=file.name or (part if len(files) == 1 else f"{part}{i}"),
+            part=part,
+            connect=file.connect,
+            interface=file.interface,
+            addresses=lab_rules.expanded_addresses(file.addresses),
+            existing=file.addresses == "existing",
+            cpus=file.cpus,
+            settings=file.settings,
         )
-    return tuple(hosts)

@@ -17,7 +17,7 @@ from udpbench.definition.binding.host_block import (
 from udpbench.definition.endpoints import parse_ports, parse_to
 from udpbench.definition.problems import Place, at
 from udpbench.errors import Problem
-from udpbench.model import Facts, Lab, LossSpec, Setting, Trial, WorkerSpec
+from udpbench.model import Facts, Lab, LossSpec, Part, Setting, Trial, WorkerSpec
 
 LOSS_PORTS = {
     "tx_netfilter": 64101,
@@ -54,7 +54,7 @@ def impossible_losses(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]
     """Yield every loss of a trial that this lab can't produce."""
     if not trial.losses:
         return
-    if not lab.built_in or lab.bridged:
+    if not lab.built_in or lab.joint is not None:
         limit = "the built-in lab of one sender and one receiver"
         what = f"packets cannot be lost on purpose in lab {lab.name}"
         yield at(place, "losses", what, limit, "run it with --lab local")
@@ -68,7 +68,7 @@ def impossible_losses(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]
 
 def _in_the_way(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
     """Yield every setting of a trial that conflicts with one of its losses."""
-    receiver, sender = _block(lab, trial, "receiver"), _block(lab, trial, "sender")
+    sender, receiver = (HostBlock(lab, trial, host, LabContext()) for host in lab.ends)
     losses = trial.losses
     rated = isinstance(sender.link.rate_bps, int)
     if "tx_qdisc" in losses and (sender.settings.qdisc is not None or rated):
@@ -97,11 +97,6 @@ def _in_the_way(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
         yield at(place, "traffic.flows", what, "", "use ports below 64101")
 
 
-def _block(lab: Lab, trial: Trial, role: str) -> HostBlock:
-    host = lab.senders[0] if role == "sender" else lab.receivers[0]
-    return HostBlock(lab, trial, host, LabContext())
-
-
 def loss_settings(block: HostBlock) -> Iterator[Setting]:
     """Yield the settings of one host for its losses; only those of namespace scope."""
     for stage in LOSS_PORTS:
@@ -109,33 +104,33 @@ def loss_settings(block: HostBlock) -> Iterator[Setting]:
             yield from _SETTINGS[stage](block)
 
 
-def _rule(role: str, chain: str, stage: str) -> Callable[[HostBlock], Iterator[Setting]]:
-    def part(block: HostBlock) -> Iterator[Setting]:
-        if block.host.role == role:
+def _rule(part: Part, chain: str, stage: str) -> Callable[[HostBlock], Iterator[Setting]]:
+    def settings(block: HostBlock) -> Iterator[Setting]:
+        if block.host.part == part:
             target = f"ipv{block.family}/{chain}/drop/udp/{LOSS_PORTS[stage]}"
             yield Setting("firewall", target, True, path=f"losses.{stage}")
 
-    return part
+    return settings
 
 
-def _on(role: str, kind: str, stage: str) -> Callable[[HostBlock], Iterator[Setting]]:
-    def part(block: HostBlock) -> Iterator[Setting]:
-        if block.host.role == role:
+def _on(part: Part, kind: str, stage: str) -> Callable[[HostBlock], Iterator[Setting]]:
+    def settings(block: HostBlock) -> Iterator[Setting]:
+        if block.host.part == part:
             value = True if kind == "trap" else LOSS_PORTS[stage]
             yield Setting(kind, block.host.interface, value, path=f"losses.{stage}")
 
-    return part
+    return settings
 
 
 def _larger_than_the_receiver(block: HostBlock) -> Iterator[Setting]:
-    if block.host.role == "sender":
+    if block.host.sends:
         mtu_bytes = block.receiver_mtu_bytes + OVERSIZE_BYTES
         yield Setting("mtu", block.host.interface, mtu_bytes, path="losses.tx_device")
 
 
 def _packets_one_by_one(block: HostBlock) -> Iterator[Setting]:
     """Segment messages before the link, so that single packets meet the backlog's limit."""
-    if block.host.role == "sender":
+    if block.host.sends:
         target = f"{block.host.interface}/tx-udp-segmentation"
         yield Setting("feature", target, False, path="losses.rx_backlog")
 

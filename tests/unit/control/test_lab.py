@@ -23,14 +23,11 @@ from udpbench.protocol import encode
 def far(**ssh: str) -> Lab:
     """Return the lab with both hosts reached by SSH, each by its name or as given."""
     here = lab()
-    senders, receivers = (
-        tuple(
-            replace(host, connect=Connect("ssh", ssh=ssh.get(host.name, host.name)))
-            for host in hosts
-        )
-        for hosts in (here.senders, here.receivers)
+    hosts = (
+        replace(host, connect=Connect("ssh", ssh=ssh.get(host.name, host.name)))
+        for host in here.hosts
     )
-    return replace(here, senders=senders, receivers=receivers)
+    return replace(here, hosts=tuple(hosts))
 
 
 @contextmanager
@@ -63,7 +60,7 @@ def test_a_sender_knows_which_networks_may_lie_behind_a_gateway() -> None:
     world, written = World(), far()
     named = tuple(replace(receiver, addresses=(), existing=True) for receiver in written.receivers)
     results = []
-    for definition in (written, replace(written, receivers=named)):
+    for definition in (written, replace(written, hosts=(*written.senders, *named))):
         with started(definition, world, world.open) as agents:
             results.append(agents.senders[0].routed)
     assert [None, ()] == results
@@ -112,7 +109,7 @@ def test_every_agent_that_refuses_is_reported_at_once(golden: Golden) -> None:
 def test_two_hosts_that_are_one_are_told_so(names: tuple[str, str], golden: Golden) -> None:
     """Whatever they do, and before the first is taken."""
     here = far()
-    lab_ = replace(here, senders=(*here.senders, replace(here.senders[0], name="sender2")))
+    lab_ = replace(here, hosts=(*here.hosts, replace(here.senders[0], name="sender2")))
     world = World(netns=dict.fromkeys(names, 7))
     with golden.raises(SafetyError), started(lab_, world, world.open):
         pass

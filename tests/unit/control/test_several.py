@@ -94,7 +94,7 @@ def go(world: World, folder: Path, lab_name: str, **keys: Any) -> tuple[Outcome,
     lab = load_lab(lab_name)
     senders = tuple(replace(host, name=f"s{n}") for n, host in enumerate(lab.senders, 1))
     receivers = tuple(replace(host, name=f"r{n}") for n, host in enumerate(lab.receivers, 1))
-    lab = replace(lab, senders=senders, receivers=receivers)
+    lab = replace(lab, hosts=senders + receivers)
     chosen = experiment(**keys)
     writer = RunWriter.create(folder, header(chosen))
     options = RunOptions(seed=1)

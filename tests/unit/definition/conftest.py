@@ -23,4 +23,4 @@ def lab() -> Lab:
     shipped = load.load_lab("local")
     receiver = replace(shipped.receivers[0], addresses=("10.0.0.1/24", "10.0.0.2/24"))
     sender = replace(shipped.senders[0], addresses=("10.0.0.30/24",))
-    return replace(shipped, senders=(sender,), receivers=(receiver,))
+    return replace(shipped, hosts=(sender, receiver))

@@ -75,7 +75,7 @@ def test_each_worker_may_send_every_flow_under_numbers_of_its_own(lab: Lab) -> N
 
 def test_unpinned_named_and_lab_cpus(lab: Lab) -> None:
     """``any`` is None, numbers are taken in their order, a lab's own list beats the split."""
-    lab = replace(lab, receivers=(replace(lab.receivers[0], cpus=(3,)),))
+    lab = replace(lab, hosts=(*lab.senders, replace(lab.receivers[0], cpus=(3,))))
     chosen = trial(send={"cpus": "any"})
     assert [None, 3] == [w.cpu for w in bind(chosen, lab, both((0, 1, 2, 3))).workers]
     chosen = trial(send={"cpus": "2,0", "workers": 2}, traffic={"flows": {"spread": "each"}})
@@ -184,7 +184,7 @@ def test_a_need_of_a_kernel_is_a_version_and_later(kernel: str, golden: Golden) 
 
 def test_a_labs_cpus_must_be_there(lab: Lab, golden: Golden) -> None:
     """A lab file written for a larger machine skips its trials here."""
-    lab = replace(lab, senders=(replace(lab.senders[0], cpus=(1, 9)),))
+    lab = replace(lab, hosts=(replace(lab.senders[0], cpus=(1, 9)), *lab.receivers))
     with pytest.raises(Unavailable) as caught:
         bind(trial(), lab, both())
     golden.check(str(caught.value))
@@ -199,7 +199,7 @@ def test_without_known_cpus_nothing_is_placed(lab: Lab, golden: Golden) -> None:
 
 def test_a_sender_needs_an_ipv4_address(lab: Lab, golden: Golden) -> None:
     """A host with IPv6 addresses only cannot send IPv4."""
-    lab = replace(lab, senders=(replace(lab.senders[0], addresses=("fd00::1/64",)),))
+    lab = replace(lab, hosts=(replace(lab.senders[0], addresses=("fd00::1/64",)), *lab.receivers))
     with pytest.raises(Unavailable) as caught:
         bind(trial(), lab, both())
     golden.check(str(caught.value))
@@ -208,5 +208,5 @@ def test_a_sender_needs_an_ipv4_address(lab: Lab, golden: Golden) -> None:
 def test_addresses_are_counted_within_the_family(lab: Lab) -> None:
     """An IPv6 address in between does not shift the index."""
     addresses = ("fd00::2/64", "10.0.0.1/24")
-    lab = replace(lab, receivers=(replace(lab.receivers[0], addresses=addresses),))
+    lab = replace(lab, hosts=(*lab.senders, replace(lab.receivers[0], addresses=addresses)))
     assert "10.0.0.1" == bind(trial(), lab, both()).workers[0].flows[0].destination

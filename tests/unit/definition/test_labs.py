@@ -13,7 +13,7 @@ from golden import Golden
 from udpbench.definition import endpoints, lab_rules, load
 from udpbench.errors import InputError
 from udpbench.host_settings import Settings
-from udpbench.model import Connect
+from udpbench.model import BRIDGE, Connect
 
 LAB = """
 sender:
@@ -248,10 +248,10 @@ def test_hosts_of_a_role_without_names_are_numbered(role: str) -> None:
     text = LAB.replace("name: right, ", "")
     write(Path.cwd(), text.replace(f"{role}:", more, 1), "lab.yaml")
     lab = load.load_lab("lab.yaml")
-    names = [host.name for host in lab.hosts if host.role == role]
-    assert ([f"{role}1", f"{role}2"], True) == (names, lab.bridged)
+    names = [host.name for host in lab.hosts if host.part == role]
+    assert ([f"{role}1", f"{role}2"], BRIDGE) == (names, lab.joint)
     write(Path.cwd(), text, "lab.yaml")
-    assert not load.load_lab("lab.yaml").bridged
+    assert load.load_lab("lab.yaml").joint is None
 
 
 @pytest.mark.parametrize("name", ["bridge", "machine"])

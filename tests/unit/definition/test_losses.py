@@ -28,7 +28,7 @@ def settings(lab: Lab, **keys: Any) -> dict[str, list[tuple[str, str, Any]]]:
     """Return role → what a trial's losses set there."""
     (trial,) = experiment(**keys).points
     return {
-        host.role: [
+        host.part: [
             (setting.kind, setting.target, setting.value)
             for setting in settings_for(lab, trial, host, LabContext({"sender": 1}, both()))
             if setting.path.startswith("losses.")

@@ -78,7 +78,7 @@ def test_a_program_is_not_the_accounts_that_may_use_sudo(
 ) -> None:
     """Who logs in there is as good as root; only an experiment that names a user has that one."""
     (host,) = lab.receivers
-    far = replace(lab, receivers=(replace(host, connect=Connect("ssh", "right", become)),))
+    far = replace(lab, hosts=(*lab.senders, replace(host, connect=Connect("ssh", "right", become))))
     receive = {"command": COMMAND, **({"user": named} if named else {})}
     bound = bind(trial(receive=receive), far, both((0, 1, 2, 3)))
     (spec,) = (each for each in bound.workers if each.role == "receiver")

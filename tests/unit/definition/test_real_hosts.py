@@ -37,10 +37,8 @@ def far() -> Lab:
 @pytest.fixture
 def settled(far: Lab) -> Lab:
     """Return it with hosts that have their addresses already."""
-    hosts = (far.senders, far.receivers)
-    own = (tuple(replace(host, addresses=(), existing=True) for host in role) for role in hosts)
-    senders, receivers = own
-    return replace(far, senders=senders, receivers=receivers)
+    own = (replace(host, addresses=(), existing=True) for host in far.hosts)
+    return replace(far, hosts=tuple(own))
 
 
 def kinds(lab: Lab, known: dict[str, Facts], **settings: object) -> dict[str, list[str]]:

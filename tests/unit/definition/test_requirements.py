@@ -44,7 +44,7 @@ def test_what_a_kernel_lacks_is_reported_with_since_when_it_exists(
     )
     golden.check(message)
     assert [] == list(requirements.lacking(trial(), lab, without))
-    other = {host.name: {**ALL, name: host.role == of_role} for host in lab.hosts}
+    other = {host.name: {**ALL, name: host.part == of_role} for host in lab.hosts}
     assert [] == list(requirements.lacking(needing, lab, other))
     assert [] == list(requirements.lacking(needing, lab, {host.name: {} for host in lab.hosts}))
 

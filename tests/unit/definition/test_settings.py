@@ -215,7 +215,7 @@ def test_the_experiments_value_wins_over_the_labs(lab: Lab) -> None:
     lab = replace(
         lab,
         settings={"sender": Settings(mtu_bytes=1000, qdisc=token_bucket, txqueuelen_packets=1)},
-        senders=(replace(lab.senders[0], settings=Settings(mtu_bytes=2000)),),
+        hosts=(replace(lab.senders[0], settings=Settings(mtu_bytes=2000)), *lab.receivers),
     )
     chosen = trial(settings={"sender": {"mtu": 3000, "qdisc": {"bfifo": {"limit": "1KiB"}}}})
     sizes = ("mtu", "txqueuelen", "qdisc")

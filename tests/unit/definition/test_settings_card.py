@@ -14,12 +14,11 @@ from udpbench.definition.binding.bind import (
     LabContext,
     Unavailable,
     bind,
-    bridge_settings_for,
     machine_settings_for,
     settings_for,
 )
 from udpbench.host_settings import Pfifo, Qdisc, Settings
-from udpbench.model import Lab, Setting
+from udpbench.model import BRIDGE, Lab, Setting
 
 EVERYTHING: dict[str, Any] = {
     "addresses": ["10.0.0.7/24"],
@@ -59,7 +58,7 @@ def far() -> Lab:
     """Return a lab of real hosts with one address each."""
     lab = load.load_lab("two-hosts")
     (right,) = lab.receivers
-    return replace(lab, receivers=(replace(right, addresses=("10.0.0.1/24",)),))
+    return replace(lab, hosts=(*lab.senders, replace(right, addresses=("10.0.0.1/24",))))
 
 
 def test_every_key_of_a_real_host_takes_effect_in_its_place(far: Lab) -> None:
@@ -198,7 +197,7 @@ def test_in_a_bridged_lab_every_cable_has_the_rate() -> None:
     senders = load.load_lab("two-senders")
     chosen = trial(settings={"receiver": {"link": {"rate": "1Gbps"}}})
     context = LabContext(facts={host.name: facts(host.name) for host in senders.hosts})
-    bridge = bridge_settings_for(senders, chosen, context)
+    bridge = settings_for(senders, chosen, BRIDGE, context)
     assert [("qdisc", "port3", CABLE)] == plain(tuple(s for s in bridge if s.kind == "qdisc"))
     for host in senders.senders:
         own = settings_for(senders, chosen, host, context)
@@ -232,7 +231,9 @@ def test_a_need_for_rings(lab: Lab, rings: bool, has: dict[str, int], reason: st
     """A virtual interface has none."""
     chosen = trial(needs={"receiver": {"rings": rings}})
     known = both()
-    hosts = replace(lab, receivers=(replace(lab.receivers[0], addresses=("10.0.0.1/24",)),))
+    hosts = replace(
+        lab, hosts=(*lab.senders, replace(lab.receivers[0], addresses=("10.0.0.1/24",)))
+    )
     known["receiver"] = replace(known["receiver"], rings=has)
     if reason is None:
         assert bind(chosen, hosts, known).workers

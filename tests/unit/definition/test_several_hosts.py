@@ -12,10 +12,9 @@ from golden import Golden
 from udpbench.control import agents as control_lab
 from udpbench.definition import lab_rules, load
 from udpbench.definition.binding.bind import LabContext, Unavailable, bind, settings_for
-from udpbench.definition.binding.bridge import BRIDGE, bridge_settings_for
 from udpbench.definition.binding.card import TSO_FEATURES
 from udpbench.host_settings import Settings, VethPair
-from udpbench.model import Facts, Flows, Lab, Traffic
+from udpbench.model import BRIDGE, Facts, Flows, Lab, Traffic
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def senders() -> Lab:
     """Return the shipped lab of two senders, with two receive addresses only."""
     lab = load.load_lab("two-senders")
     right = replace(lab.receivers[0], addresses=lab.receivers[0].addresses[:2])
-    return replace(lab, receivers=(right,))
+    return replace(lab, hosts=(*lab.senders, right))
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def receivers() -> Lab:
     """Return the shipped lab of two receivers, with two addresses each."""
     lab = load.load_lab("two-receivers")
     short = tuple(replace(host, addresses=host.addresses[:2]) for host in lab.receivers)
-    return replace(lab, receivers=short)
+    return replace(lab, hosts=lab.senders + short)
 
 
 def machine(lab: Lab, cpus: tuple[int, ...]) -> dict[str, Facts]:
@@ -123,7 +122,7 @@ def test_flows_are_counted_before_any_is_made(senders: Lab, golden: Golden) -> N
 def bridge(lab: Lab, cpus: tuple[int, ...] = (0, 1), **parts: Any) -> list[tuple[str, str, Any]]:
     """Return (kind, target, value) of every setting of the bridge's agent."""
     pids = {host.name: 1001 + n for n, host in enumerate(lab.hosts)}
-    settings = bridge_settings_for(lab, trial(**parts), LabContext(pids, machine(lab, cpus)))
+    settings = settings_for(lab, trial(**parts), BRIDGE, LabContext(pids, machine(lab, cpus)))
     return [(setting.kind, setting.target, setting.value) for setting in settings]
 
 
@@ -175,7 +174,7 @@ def test_a_hosts_mtu_is_its_ports_too(senders: Lab) -> None:
 def test_without_napi_the_ports_keep_their_features(receivers: Lab) -> None:
     """Each receiver's own link decides for its own port."""
     hosts = (replace(receivers.receivers[0], settings=Settings(link=VethPair(receive="inline"))),)
-    lab = replace(receivers, receivers=(*hosts, *receivers.receivers[1:]))
+    lab = replace(receivers, hosts=(*receivers.senders, *hosts, *receivers.receivers[1:]))
     assert {"port3"} == {
         target.partition("/")[0] for kind, target, _ in bridge(lab) if kind == "feature"
     }
@@ -208,9 +207,9 @@ def test_hosts_of_a_bridge_make_no_pair_and_know_each_other(senders: Lab) -> Non
 def test_two_hosts_need_no_bridge() -> None:
     """They keep their direct pair."""
     lab = load.load_lab("local")
-    assert () == bridge_settings_for(lab, trial(), LabContext())
+    assert (None, lab.hosts) == (lab.joint, lab.nodes)
 
 
 def test_the_names_of_own_agents_are_those_of_control() -> None:
     """A lab may not call a host like an agent that control starts beside its hosts."""
-    assert lab_rules.OWN_AGENTS == (BRIDGE, control_lab.MACHINE)
+    assert lab_rules.OWN_AGENTS == (BRIDGE.name, control_lab.MACHINE)

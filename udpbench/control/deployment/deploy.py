@@ -12,13 +12,13 @@ from udpbench.control.connections.channel import AGENT
 from udpbench.control.connections.ssh import talk
 from udpbench.control.deployment.deployer import Conversation, Deployer
 from udpbench.errors import ConnectError, HostError
-from udpbench.model import Lab, LabHost
+from udpbench.model import Lab, Node
 
 
 def deploy(lab: Lab, deployer: Deployer) -> None:
     """Install the agent on every host that needs it; ConnectError lists all failures."""
 
-    def act(host: LabHost, line: Conversation) -> None:
+    def act(host: Node, line: Conversation) -> None:
         deployer.bring(line, host.connect.become is not None, "deploy", (AGENT,), None)
 
     _on_hosts(lab, act)
@@ -28,21 +28,21 @@ def remove(lab: Lab, deployer: Deployer) -> bool:
     """Remove the agent from every host; return whether none is left. Raises ConnectError."""
     left: list[bool] = []
 
-    def act(host: LabHost, line: Conversation) -> None:
+    def act(host: Node, line: Conversation) -> None:
         left.append(not deployer.remove(line, host.connect.become is not None))
 
     _on_hosts(lab, act)
     return not any(left)
 
 
-def deployed_hosts(lab: Lab) -> tuple[LabHost, ...]:
+def deployed_hosts(lab: Lab) -> tuple[Node, ...]:
     """Return the hosts on which udpbench installs the agent: over SSH, without a ``python``."""
     return tuple(
         host for host in lab.hosts if host.connect.by == "ssh" and host.connect.python is None
     )
 
 
-def _on_hosts(lab: Lab, act: Callable[[LabHost, Conversation], None]) -> None:
+def _on_hosts(lab: Lab, act: Callable[[Node, Conversation], None]) -> None:
     """Do the same on every host, continuing after one that fails."""
     failures: list[HostError] = []
     for host in deployed_hosts(lab):

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from udpbench.definition.binding.bridge import BRIDGE, BRIDGE_INTERFACE, bridge_settings_for
+from udpbench.definition.binding.bridge import joint_settings_for
 from udpbench.definition.binding.cpu_placement import Unavailable, UnmetNeeds, host_cpus
 from udpbench.definition.binding.flow_selection import keep
 from udpbench.definition.binding.host_block import HEADERS_BYTES, LabContext
 from udpbench.definition.binding.requirements import require_kernels, unmet_lab
-from udpbench.definition.binding.setting_order import machine_settings_for, settings_for
+from udpbench.definition.binding.setting_order import host_settings_for, machine_settings_for
 from udpbench.definition.binding.worker_cpus import (
     Landed,
     WorkerCpus,
@@ -33,24 +33,22 @@ from udpbench.model import (
     FlowSpec,
     HostNeeds,
     Lab,
-    LabHost,
     Needs,
+    Node,
     Receive,
     Send,
+    Setting,
     Trial,
     WorkerSpec,
 )
 
 __all__ = [
-    "BRIDGE",
-    "BRIDGE_INTERFACE",
     "Bound",
     "LabContext",
     "Landed",
     "Unavailable",
     "UnmetNeeds",
     "bind",
-    "bridge_settings_for",
     "depends_on_queues",
     "keep",
     "machine_settings_for",
@@ -80,6 +78,18 @@ class Bound:
     findings: tuple[Finding, ...]
 
 
+def settings_for(
+    lab: Lab, trial: Trial | None, node: Node, context: LabContext
+) -> tuple[Setting, ...]:
+    """Return every setting of one node in the order of application; trial None: the lab's own.
+
+    Raises Unavailable for what this lab or a host cannot offer.
+    """
+    if node == lab.joint:
+        return joint_settings_for(lab, trial, context)
+    return host_settings_for(lab, trial, node, context)
+
+
 def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | None = None) -> Bound:
     """Return every worker of a trial, fully resolved against ``facts``, which are by host name.
 
@@ -101,7 +111,7 @@ def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | No
     cpus = place_workers(trial, lab, facts, landed)
     senders = _senders(trial, lab, cpus, per_worker)
     receivers = _receivers(trial, lab, facts, cpus, flows)
-    crowded = (finding for host in lab.hosts for finding in cpus[host.name].findings)
+    crowded = (finding for host in lab.ends for finding in cpus[host.name].findings)
     return Bound((*senders, *receivers), (*crowded, *_shared_cpus(lab, senders, receivers)))
 
 
@@ -132,12 +142,12 @@ def unmet_needs(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> list[str]
     """Return a reason for each need of a trial that the lab or a host does not meet."""
     reasons = list(unmet_lab(trial, lab))
     for host in lab.hosts:
-        needs = trial.needs.sender if host.role == "sender" else trial.needs.receiver
+        needs = getattr(trial.needs, host.part, HostNeeds())
         reasons += [f"{host.name} {reason}" for reason in _unmet(needs, lab, host, facts)]
     return reasons
 
 
-def _unmet(needs: HostNeeds, lab: Lab, host: LabHost, facts: Mapping[str, Facts]) -> Iterator[str]:
+def _unmet(needs: HostNeeds, lab: Lab, host: Node, facts: Mapping[str, Facts]) -> Iterator[str]:
     own = facts[host.name]
     counted = (
         ("CPUs", needs.cpus, len(host_cpus(lab, host, facts))),
@@ -173,11 +183,11 @@ def _check_mtu(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
         if mtu is not None and needed > mtu:
             raise Unavailable(
                 f"a datagram of {trial.traffic.size_bytes}B needs an MTU of {needed}; "
-                f"{host.interface} of {host.name} has {mtu}; raise settings.{host.role}.mtu"
+                f"{host.interface} of {host.name} has {mtu}; raise settings.{host.part}.mtu"
             )
 
 
-def _frame_device(key: str, host: LabHost, own: Facts) -> str:
+def _frame_device(key: str, host: Node, own: Facts) -> str:
     """Return the name of a host's device for errors; refuse one that only passes frames on."""
     where = f"{key}: {host.interface} of {host.name}"
     if own.driver in STACKED:
@@ -253,7 +263,7 @@ def _segmented(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> Send:
     return trial.send
 
 
-def _networks(trial: Trial, host: LabHost, facts: Mapping[str, Facts]) -> list[Interface]:
+def _networks(trial: Trial, host: Node, facts: Mapping[str, Facts]) -> list[Interface]:
     """Return a host's addresses of the traffic's family: the lab's, or those the host has."""
     known = facts[host.name].addresses if host.existing else host.addresses
     networks = [ipaddress.ip_interface(address) for address in known]
@@ -275,7 +285,7 @@ def _destinations(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> list[tu
     return destinations
 
 
-def _source(trial: Trial, host: LabHost, facts: Mapping[str, Facts], to: Address) -> str:
+def _source(trial: Trial, host: Node, facts: Mapping[str, Facts], to: Address) -> str:
     """Return the first address of a host in the destination's network, else its first."""
     networks = _networks(trial, host, facts)
     if not networks:
@@ -407,7 +417,7 @@ def _receivers(
     return specs
 
 
-def _own_program(receive: Receive, host: LabHost) -> Receive:
+def _own_program(receive: Receive, host: Node) -> Receive:
     """Return a program as this host starts it: the user who called sudo there is equal to root."""
     as_login = receive.command is not None and receive.user is None
     return replace(receive, user="nobody") if as_login and host.connect.become else receive

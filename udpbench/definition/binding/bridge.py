@@ -1,7 +1,7 @@
-"""The bridge that joins more than two namespaces of a built-in lab, with one port per host.
+"""The joint of a built-in lab: the node that makes a pair to each namespace, with a port per host.
 
-Pure: the settings of the bridge's own agent, which creates every pair. Two hosts need no bridge:
-the receiver creates the pair that joins them.
+Pure: the settings of its own agent. Two hosts need no joint: the receiver creates the pair that
+joins them. Of several the joint is a bridge.
 """
 
 from __future__ import annotations
@@ -10,47 +10,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from udpbench.definition.binding.card import TSO_FEATURES, cable
-from udpbench.definition.binding.host_block import LabContext, block_of
-from udpbench.definition.binding.setting_order import link_end, mac_of
-from udpbench.host_settings import Settings, VethPair
-from udpbench.model import Lab, LabHost, Setting, Trial
-
-BRIDGE = "bridge"
-"""Name of the agent in the bridge's namespace; it has no role in a trial."""
-BRIDGE_INTERFACE = "bridge0"
+from udpbench.definition.binding.host_block import HostBlock, LabContext
+from udpbench.definition.binding.setting_order import mac, mac_of
+from udpbench.model import BRIDGE, Lab, Setting, Trial
 
 
-def bridge_settings_for(lab: Lab, trial: Trial | None, context: LabContext) -> tuple[Setting, ...]:
-    """Return the settings of the bridge's agent in order of application; none for two hosts.
+def joint_settings_for(lab: Lab, trial: Trial | None, context: LabContext) -> tuple[Setting, ...]:
+    """Return the settings of the joint's agent in order of application; none without a joint.
 
     The pairs come first, so that later changes leave them in place. Raises Unavailable if a link is
     to have queues on CPUs that do not exist.
     """
-    if not lab.bridged:
+    if lab.joint is None:
         return ()
-    ports = [
-        _Port(n, host, mac_of(lab, host), block_of(lab, trial, host))
-        for n, host in enumerate(lab.hosts, 1)
-    ]
-    ends = [link_end(lab, trial, port.host, context) for port in ports]
-    pids = context.pids
+    ports = [_Port(n, HostBlock(lab, trial, host, context)) for n, host in enumerate(lab.ends, 1)]
     return (
-        *(
-            port.pair(pids.get(port.host.name), queues)
-            for port, (queues, _) in zip(ports, ends, strict=True)
-        ),
-        Setting("bridge", BRIDGE_INTERFACE, True),
-        *(_quiet(name) for name in (BRIDGE_INTERFACE, *(port.name for port in ports))),
+        *(port.pair() for port in ports),
+        Setting("bridge", BRIDGE.interface, True),
+        *(_quiet(name) for name in (BRIDGE.interface, *(port.name for port in ports))),
         *(setting for port in ports for setting in port.sizes()),
-        *(
-            setting
-            for port, (_, receive) in zip(ports, ends, strict=True)
-            for setting in port.features(receive)
-        ),
+        *(setting for port in ports for setting in port.features()),
         *(port.joined() for port in ports),
         *(Setting("up", port.name, True) for port in ports),
         *(setting for port in ports for setting in port.rate()),
-        Setting("up", BRIDGE_INTERFACE, True),
+        Setting("up", BRIDGE.interface, True),
     )
 
 
@@ -61,49 +44,50 @@ def _quiet(name: str) -> Setting:
 
 @dataclass(frozen=True)
 class _Port:
-    """The bridge's end of the pair of one host."""
+    """The joint's end of the pair of one host."""
 
     number: int
-    host: LabHost
-    station: str
-    """The host's MAC."""
-    settings: Settings
+    block: HostBlock
 
     @property
     def name(self) -> str:
         return f"port{self.number}"
 
-    def path(self, path: str) -> str:
-        return f"settings.{self.host.role}.{path}"
+    @property
+    def station(self) -> str:
+        """The host's MAC."""
+        return mac_of(self.block.lab, self.block.host)
 
-    def pair(self, pid: int | None, queues: int) -> Setting:
+    def setting(self, kind: str, target: str, value: object, path: str) -> Setting:
+        return Setting(kind, f"{self.name}{target}", value, path=self.block.path(path))
+
+    def pair(self) -> Setting:
+        host = self.block.host
         value = {
-            "peer": self.host.interface,
-            "peer_pid": pid,
+            "peer": host.interface,
+            "peer_pid": self.block.context.pids.get(host.name),
             "peer_mac": self.station,
-            "mac": f"02:75:62:03:{self.number // 256:02x}:{self.number % 256:02x}",
-            "queues": queues,
+            "mac": mac(3, self.number),
+            "queues": self.block.link_queues,
         }
-        return Setting("link", self.name, value, path=self.path("link"))
+        return self.setting("link", "", value, "link")
 
     def sizes(self) -> Iterator[Setting]:
         # A bridge drops frames longer than its port's MTU without counting them (6.18).
-        if self.settings.mtu_bytes is not None:
-            yield Setting("mtu", self.name, self.settings.mtu_bytes, path=self.path("mtu"))
+        if self.block.settings.mtu_bytes is not None:
+            yield self.setting("mtu", "", self.block.settings.mtu_bytes, "mtu")
 
-    def features(self, receive: str) -> Iterator[Setting]:
+    def features(self) -> Iterator[Setting]:
         # The port sends to the host, so its TSO would keep packets from the host's NAPI.
-        if self.host.role == "receiver" and receive == "napi":
+        if self.block.host.receives and self.block.receive == "napi":
             for name in TSO_FEATURES:
-                path = self.path("link.receive")
-                yield Setting("feature", f"{self.name}/{name}", False, path=path)
+                yield self.setting("feature", f"/{name}", False, "link.receive")
 
     def rate(self) -> Iterator[Setting]:
         # What exceeds a receiver's link rate is lost in the bridge: stage ``link``.
-        rate_bps = (self.settings.link or VethPair()).rate_bps
-        if self.host.role == "receiver" and isinstance(rate_bps, int):
-            value = cable(rate_bps, self.settings)
-            yield Setting("qdisc", self.name, value, path=self.path("link.rate"))
+        rate_bps = self.block.link.rate_bps
+        if self.block.host.receives and isinstance(rate_bps, int):
+            yield self.setting("qdisc", "", cable(rate_bps, self.block.settings), "link.rate")
 
     def joined(self) -> Setting:
-        return Setting("port", self.name, {"bridge": BRIDGE_INTERFACE, "station": self.station})
+        return Setting("port", self.name, {"bridge": BRIDGE.interface, "station": self.station})

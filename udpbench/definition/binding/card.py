@@ -54,7 +54,7 @@ def features(block: HostBlock) -> Iterator[Setting]:
     if block.lab.built_in and block.receive == "napi":
         if block.built_in_receiver:
             switches["rx-gro"] = (True, "link.receive")
-        elif not block.lab.bridged:
+        elif block.lab.joint is None:
             switches = dict.fromkeys(TSO_FEATURES, (False, "link.receive"))
     if block.ethtool.ntuple:
         switches["rx-ntuple-filter"] = (True, "ethtool.ntuple")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition.endpoints import parse_cpus
 from udpbench.errors import UdpbenchError
-from udpbench.model import Facts, Finding, Lab, LabHost
+from udpbench.model import Facts, Finding, Lab, Node
 
 
 class Unavailable(UdpbenchError):
@@ -21,7 +21,7 @@ class UnmetNeeds(Unavailable):
     """The trial's ``needs`` rule these hosts out."""
 
 
-def host_cpus(lab: Lab, host: LabHost, facts: Mapping[str, Facts]) -> tuple[int, ...]:
+def host_cpus(lab: Lab, host: Node, facts: Mapping[str, Facts]) -> tuple[int, ...]:
     """Return the CPUs that ``cpus: lab`` means on a host, in order; Unavailable if it lacks one.
 
     Hosts on one machine split its CPUs: receivers, which are measured, take the lower half and the
@@ -37,18 +37,18 @@ def host_cpus(lab: Lab, host: LabHost, facts: Mapping[str, Facts]) -> tuple[int,
     if not lab.built_in:
         return present
     half = (len(present) + 1) // 2
-    share = present[:half] if host.role == "receiver" else present[half:]
-    return _split(share or present, lab.receivers if host.role == "receiver" else lab.senders, host)
+    share = present[:half] if host.receives else present[half:]
+    return _split(share or present, lab.at(host.part), host)
 
 
-def _split(cpus: tuple[int, ...], peers: tuple[LabHost, ...], host: LabHost) -> tuple[int, ...]:
+def _split(cpus: tuple[int, ...], peers: tuple[Node, ...], host: Node) -> tuple[int, ...]:
     k, hosts = [peer.name for peer in peers].index(host.name), len(peers)
     if len(cpus) < hosts:
         return (cpus[k % len(cpus)],)
     return cpus[k * len(cpus) // hosts : (k + 1) * len(cpus) // hosts]
 
 
-def require_cpus(named: tuple[int, ...], present: tuple[int, ...], host: LabHost) -> None:
+def require_cpus(named: tuple[int, ...], present: tuple[int, ...], host: Node) -> None:
     """Raise Unavailable if a named CPU does not exist on the host."""
     missing = [cpu for cpu in named if cpu not in present]
     if missing:
@@ -57,9 +57,7 @@ def require_cpus(named: tuple[int, ...], present: tuple[int, ...], host: LabHost
         raise Unavailable(f"{host.name} has no CPU {lacking}; its agent may use {known}")
 
 
-def listed_cpus(
-    symbol: str, lab: Lab, host: LabHost, facts: Mapping[str, Facts]
-) -> tuple[int, ...]:
+def listed_cpus(symbol: str, lab: Lab, host: Node, facts: Mapping[str, Facts]) -> tuple[int, ...]:
     """Return the CPUs of a list, or those that ``lab`` means; Unavailable if the host lacks one."""
     if symbol == "lab":
         return host_cpus(lab, host, facts)
@@ -69,7 +67,7 @@ def listed_cpus(
 
 
 def worker_cpus(
-    symbol: str, workers: int, lab: Lab, host: LabHost, facts: Mapping[str, Facts]
+    symbol: str, workers: int, lab: Lab, host: Node, facts: Mapping[str, Facts]
 ) -> tuple[tuple[int | None, ...], tuple[Finding, ...]]:
     """Return the CPU of each worker of a host, None if unpinned, and findings about sharing."""
     if symbol == "any" or workers == 0:
@@ -79,7 +77,7 @@ def worker_cpus(
     return chosen, crowded(host, workers, len(listed))
 
 
-def crowded(host: LabHost, workers: int, cpus: int) -> tuple[Finding, ...]:
+def crowded(host: Node, workers: int, cpus: int) -> tuple[Finding, ...]:
     """Return a finding if workers share CPUs."""
     if workers <= cpus:
         return ()
@@ -89,6 +87,6 @@ def crowded(host: LabHost, workers: int, cpus: int) -> tuple[Finding, ...]:
         where=host.name,
         value=f"{workers} workers on {cpus} CPU{'s' if cpus > 1 else ''}",
         limit="one worker per CPU",
-        next_step=f"lower {'send' if host.role == 'sender' else 'receive'}.workers or name CPUs",
+        next_step=f"lower {'send' if host.sends else 'receive'}.workers or name CPUs",
     )
     return (finding,)

@@ -12,7 +12,7 @@ from typing import Any
 from udpbench.definition.binding.cpu_placement import host_cpus
 from udpbench.definition.endpoints import parse_cpus
 from udpbench.host_settings import Ethtool, Settings, VethPair, merged
-from udpbench.model import Facts, Lab, LabHost, Scope, Setting, Trial
+from udpbench.model import Facts, Lab, Node, Scope, Setting, Trial
 from udpbench.setting_kinds import SETTING_KINDS
 
 HEADERS_BYTES = {4: 28, 6: 48}
@@ -33,7 +33,7 @@ class LabContext:
 class HostBlock:
     """One host's settings, merged from lab, host and experiment, with the lab they apply to."""
 
-    def __init__(self, lab: Lab, trial: Trial | None, host: LabHost, context: LabContext) -> None:
+    def __init__(self, lab: Lab, trial: Trial | None, host: Node, context: LabContext) -> None:
         self.lab = lab
         self.family = trial.traffic.family if trial is not None else 4
         self.losses: Mapping[str, int] = trial.losses if trial is not None else {}
@@ -41,8 +41,8 @@ class HostBlock:
         self.host = host
         self.context = context
         self.settings = block_of(lab, trial, host)
-        receiver = host if host.role == "receiver" else lab.receivers[0]
-        receivers = block_of(lab, trial, receiver)
+        self.receiver = host if host.receives else lab.receivers[0]
+        receivers = block_of(lab, trial, self.receiver)
         self.link = receivers.link or VethPair()
         mtu_bytes = receivers.mtu_bytes
         self.receiver_mtu_bytes = DEFAULT_MTU_BYTES if mtu_bytes is None else mtu_bytes
@@ -62,7 +62,7 @@ class HostBlock:
 
     def path(self, path: str) -> str:
         """Return the YAML path of a key of this host's settings."""
-        return f"settings.{self.host.role}.{path}"
+        return f"settings.{self.host.part}.{path}"
 
     def is_optional(self, path: str) -> bool:
         """Return whether a refusal at this path is only a finding."""
@@ -71,7 +71,7 @@ class HostBlock:
     @property
     def built_in_receiver(self) -> bool:
         """Return whether udpbench creates this host's link and polls it."""
-        return self.lab.built_in and self.host.role == "receiver"
+        return self.lab.built_in and self.host.receives
 
     @property
     def receive(self) -> str:
@@ -83,7 +83,7 @@ class HostBlock:
         if self.link.receive is not None:
             return self.link.receive
         if self.without_root:
-            return "inline" if self.lab.bridged or self._lacks("rps_default") else "rps"
+            return "inline" if self.lab.joint or self._lacks("rps_default") else "rps"
         return "rps" if self._lacks("napi_threads") else "napi"
 
     @property
@@ -102,13 +102,12 @@ class HostBlock:
         """The CPUs that serve the receiver's queues: queue k on the k-th, wrapping round."""
         if self.link.cpus is not None and self.link.cpus != "lab":
             return parse_cpus(self.link.cpus)
-        receiver = self.host if self.host.role == "receiver" else self.lab.receivers[0]
-        return host_cpus(self.lab, receiver, self.context.facts)
+        return host_cpus(self.lab, self.receiver, self.context.facts)
 
     @property
     def link_queues(self) -> int:
         """Queues with which a built-in lab's link is created."""
-        if self.lab.bridged and self.host.role == "sender":
+        if self.lab.joint is not None and not self.host.receives:
             return 1
         queues = self.link.queues
         return queues if isinstance(queues, int) else len(self.cpus)
@@ -129,7 +128,7 @@ class HostBlock:
         return min(channels, present) if self.is_optional("ethtool.channels") else channels
 
 
-def routed_networks(lab: Lab, host: LabHost) -> tuple[str, ...] | None:
+def routed_networks(lab: Lab, host: Node) -> tuple[str, ...] | None:
     """Return the networks to which a host may send through a gateway: those of the lab's routes.
 
     None, for any network, if the lab file lists all receivers' addresses.
@@ -139,15 +138,15 @@ def routed_networks(lab: Lab, host: LabHost) -> tuple[str, ...] | None:
     return routed_to(lab, host)
 
 
-def routed_to(lab: Lab, host: LabHost) -> tuple[str, ...]:
+def routed_to(lab: Lab, host: Node) -> tuple[str, ...]:
     """Return the networks of a host's routes in the lab file."""
     routes = block_of(lab, None, host).routes
     return tuple(text.partition(" via ")[0] for text in routes or ())
 
 
-def block_of(lab: Lab, trial: Trial | None, host: LabHost) -> Settings:
-    """Return a host's settings: the lab's for its role, its own, then the experiment's on top."""
-    block = merged(lab.settings.get(host.role, Settings()), host.settings)
+def block_of(lab: Lab, trial: Trial | None, host: Node) -> Settings:
+    """Return a host's settings: the lab's for its part, its own, then the experiment's on top."""
+    block = merged(lab.settings.get(host.part, Settings()), host.settings)
     if trial is None:
         return block
-    return merged(block, trial.settings.get(host.role, Settings()))
+    return merged(block, trial.settings.get(host.part, Settings()))

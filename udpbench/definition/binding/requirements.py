@@ -157,7 +157,7 @@ def lacking(
     trial: Trial, lab: Lab, capabilities: Mapping[str, Mapping[str, bool]]
 ) -> Iterator[str]:
     """Yield what the hosts' kernels lack for a trial; ``capabilities`` are by host."""
-    blocks = {host.role: block_of(lab, trial, host) for host in lab.hosts}
+    blocks = {host.part: block_of(lab, trial, host) for host in lab.hosts}
     merged = replace(trial, settings=blocks)
     required = {
         name: requirement
@@ -168,6 +168,6 @@ def lacking(
     for host in lab.hosts:
         known = capabilities[host.name]
         for name, requirement in required.items():
-            if requirement.role == host.role and known.get(name) is False:
+            if requirement.role == host.part and known.get(name) is False:
                 lack = f"this kernel has no {requirement.what}; {requirement.since}"
                 yield f"{host.name}: {requirement.key}: {lack}"

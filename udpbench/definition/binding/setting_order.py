@@ -17,7 +17,7 @@ from udpbench.definition.endpoints import addresses_of, parse_ports, parse_to
 from udpbench.definition.problems import Place, at, raise_all
 from udpbench.differences import key_of
 from udpbench.host_settings import Cpu, set_keys
-from udpbench.model import Lab, LabHost, Scope, Setting, Trial
+from udpbench.model import Lab, Node, Scope, Setting, Trial
 from udpbench.setting_kinds import SETTING_KINDS
 
 NAMESPACED_CORE = (
@@ -46,10 +46,10 @@ def _drop_reasons(block: HostBlock) -> Iterator[Setting]:
 Part = Callable[[HostBlock], Iterator[Setting]]
 
 
-def settings_for(
-    lab: Lab, trial: Trial | None, host: LabHost, context: LabContext
+def host_settings_for(
+    lab: Lab, trial: Trial | None, host: Node, context: LabContext
 ) -> tuple[Setting, ...]:
-    """Return every setting of one host in the order of application; trial None: the lab's own.
+    """Return every setting of one host in the order of application, as ``bind.settings_for``.
 
     In a built-in lab machine-wide settings are left to ``machine_settings_for``. Raises Unavailable
     if the lab names CPUs that the host does not have, or real hosts are to be given a link.
@@ -57,7 +57,7 @@ def settings_for(
     block = HostBlock(lab, trial, host, context)
     if not lab.built_in and block.settings.link is not None:
         what = (
-            f"settings.{host.role}.link: only a built-in lab creates its link; --lab is {lab.name}"
+            f"settings.{host.part}.link: only a built-in lab creates its link; --lab is {lab.name}"
         )
         raise Unavailable(f"{what}; write needs: {{lab: true}}, or leave it out")
     settings = [*_in_order(PARTS, block), *losses.loss_settings(block), *_drop_reasons(block)]
@@ -96,22 +96,19 @@ def _in_order(parts: Sequence[Part], *blocks: HostBlock) -> list[Setting]:
     return sorted(settings, key=lambda setting: ranks[setting.kind])
 
 
-def mac_of(lab: Lab, host: LabHost) -> str:
-    """Return a host's locally administered MAC: ``ub`` in ASCII, then role and number."""
-    peers = lab.senders if host.role == "sender" else lab.receivers
-    role = 1 if host.role == "sender" else 2
-    number = [peer.name for peer in peers].index(host.name) + 1
-    return f"02:75:62:{role:02x}:{number // 256:02x}:{number % 256:02x}"
+def mac_of(lab: Lab, host: Node) -> str:
+    """Return a host's locally administered MAC: ``ub`` in ASCII, then part and number."""
+    names = [peer.name for peer in lab.at(host.part)]
+    return mac(1 if host.sends else 2, names.index(host.name) + 1)
 
 
-def link_end(lab: Lab, trial: Trial | None, host: LabHost, context: LabContext) -> tuple[int, str]:
-    """Return how many queues a built-in host's interface has, and who does the receive work."""
-    block = HostBlock(lab, trial, host, context)
-    return block.link_queues, block.receive
+def mac(kind: int, number: int) -> str:
+    """Return the MAC of the host, or of the joint's port, with a number from 1 on."""
+    return f"02:75:62:{kind:02x}:{number // 256:02x}:{number % 256:02x}"
 
 
 def _link(block: HostBlock) -> Iterator[Setting]:
-    if block.built_in_receiver and not block.lab.bridged:
+    if block.built_in_receiver and block.lab.joint is None:
         sender = block.lab.senders[0]
         value = {
             "peer": sender.interface,
@@ -126,7 +123,7 @@ def _link(block: HostBlock) -> Iterator[Setting]:
 def _coming_queues(block: HostBlock) -> Iterator[Setting]:
     """Set RPS for queues not yet created, if only root could set it afterwards."""
     lab_rps = block.built_in_receiver and block.receive == "rps" and block.without_root
-    if lab_rps and not block.lab.bridged:
+    if lab_rps and block.lab.joint is None:
         cpus = list(block.cpus)
         yield block.beyond("rps_default", "queues", cpus, "link.receive")
 
@@ -205,7 +202,7 @@ def _up(block: HostBlock) -> Iterator[Setting]:
         yield block.setting("up", "", True, "link")
     else:
         host = block.host
-        yield Setting("up", host.interface, True, path=f"{host.role}.interface")
+        yield Setting("up", host.interface, True, path=f"{host.part}.interface")
 
 
 def _added(block: HostBlock) -> tuple[str, ...]:
@@ -239,7 +236,7 @@ def _neighbours(block: HostBlock) -> Iterator[Setting]:
     neighbours: dict[str, tuple[str, str]] = {}
     if block.lab.built_in:
         lab = block.lab
-        for other in lab.senders if block.host.role == "receiver" else lab.receivers:
+        for other in (end for end in lab.ends if end.part != block.host.part):
             for address in other.addresses:
                 if (":" in address) != (block.family == 6):
                     continue
@@ -260,7 +257,7 @@ def _routes(block: HostBlock) -> Iterator[Setting]:
 def _qdisc(block: HostBlock) -> Iterator[Setting]:
     """Set the root qdisc: the configured one, or the one that limits the link's rate."""
     qdisc, rate_bps = block.settings.qdisc, block.link.rate_bps
-    if isinstance(rate_bps, int) and block.host.role == "sender":
+    if isinstance(rate_bps, int) and block.host.sends:
         if qdisc is not None:
             what = f"the root qdisc of {block.host.interface} sets the rate of the link"
             step = "omit settings.receiver.link.rate or settings.sender.qdisc"
@@ -275,12 +272,11 @@ def _firewall(block: HostBlock) -> Iterator[Setting]:
     rules = block.settings.firewall
     if rules is None:
         return
-    receiving = block.host.role == "receiver"
     chains = []
     if rules.accept:
-        chains.append(("accept", "input" if receiving else "output"))
+        chains.append(("accept", "input" if block.host.receives else "output"))
     if rules.notrack:
-        chains.append(("notrack", "prerouting" if receiving else "output"))
+        chains.append(("notrack", "prerouting" if block.host.receives else "output"))
     if rules.drop is not None and rules.drop != "none":
         chains.append(("drop", rules.drop))
     for verdict, chain in chains:

@@ -17,7 +17,7 @@ from udpbench.definition.binding.cpu_placement import (
     worker_cpus,
 )
 from udpbench.definition.values import CPU_RELATIONS
-from udpbench.model import Facts, Finding, Lab, LabHost, Trial
+from udpbench.model import Facts, Finding, Lab, Node, Trial
 
 PIN = "pin it: settings.receiver.irq, napi.cpus or rps with one CPU each"
 
@@ -81,19 +81,19 @@ class _Known:
 
 
 def _place(
-    trial: Trial, lab: Lab, host: LabHost, facts: Mapping[str, Facts], known: _Known
+    trial: Trial, lab: Lab, host: Node, facts: Mapping[str, Facts], known: _Known
 ) -> WorkerCpus:
-    block = trial.send if host.role == "sender" else trial.receive
-    if host.role == "receiver" and trial.receive.attach is not None:
+    block = trial.send if host.sends else trial.receive
+    if host.receives and trial.receive.attach is not None:
         return WorkerCpus((None,))
-    if host.role == "receiver" and trial.receive.command and block.cpus not in CPU_RELATIONS:
+    if host.receives and trial.receive.command and block.cpus not in CPU_RELATIONS:
         pinned = () if block.cpus == "any" else listed_cpus(block.cpus, lab, host, facts)
         return WorkerCpus(pinned or (None,))
     if block.cpus not in CPU_RELATIONS or block.workers == 0:
         return WorkerCpus(*worker_cpus(block.cpus, block.workers, lab, host, facts))
     if known.landed is None:
         return WorkerCpus((None,) * block.workers)
-    receiver = host if host.role == "receiver" else _receiver_beside(lab, host, facts)
+    receiver = host if host.receives else _receiver_beside(lab, host, facts)
     queues = known.landed.queues.get(receiver.name, ())
     if not queues:
         raise Unavailable(f"cpus: {block.cpus}: no RX queue of {receiver.name} carries traffic")
@@ -102,7 +102,7 @@ def _place(
     return WorkerCpus(chosen, crowded(host, block.workers, len(set(chosen))))
 
 
-def _receiver_beside(lab: Lab, sender: LabHost, facts: Mapping[str, Facts]) -> LabHost:
+def _receiver_beside(lab: Lab, sender: Node, facts: Mapping[str, Facts]) -> Node:
     """Return the receiver on the sender's machine."""
     for receiver in lab.receivers:
         if facts[receiver.name].boot_id == facts[sender.name].boot_id:
