@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from udpbench.model import SECOND_NS, Facts, Role
+from udpbench.model import SECOND_NS, Facts, Part
 
 MISSED = "link.{interface}.rx_missed_errors"
 """Where a driver should count a full ring (if_link.h)."""
@@ -34,7 +34,7 @@ def _own(plus: str, less: str = "") -> MacFrames:
 
 
 NOT_COUNTED = MacFrames()
-STANDARD_MAC: Mapping[Role, MacFrames] = {
+STANDARD_MAC: Mapping[Part, MacFrames] = {
     "sender": MacFrames(("eth-mac.{interface}.FramesTransmittedOK",)),
     "receiver": MacFrames(
         ("eth-mac.{interface}.FramesReceivedOK",),

@@ -97,7 +97,7 @@ def measured(folder: Path, text: dict[str, Any]) -> dict[str, Readings]:
 
 def moved(trial: Readings, role: Any, *names: str) -> list[int | None]:
     """Return how far counters of a role's host moved."""
-    return [trial.counter(role, name) for name in names]
+    return [trial.at(role).counter(name) for name in names]
 
 
 def test_a_short_datagrams_checksum_is_verified_before_the_socket(

@@ -345,7 +345,7 @@ def test_drop_reasons_tell_our_packets_from_others(pair: Pair, start: Start) -> 
     lost = {e.stage: (e.packets, e.at_most) for e in result.ledger.entries if e.packets}
     assert (True, {"rx_netfilter": (ours, None)}, 0) == (result.valid, lost, result.unaccounted)
     (dropped, full, errors) = (
-        phase.counter("receiver", name)
+        phase.receiver.counter(name)
         for name in (
             "reason_others.NETFILTER_DROP",
             "reason_others.SOCKET_RCVBUFF",

@@ -111,8 +111,8 @@ def test_a_drivers_own_statistics_are_read_by_its_names(driver: str) -> None:
     uses = queue_uses(readings)
     received = [use for use in uses if use.queue.startswith("rx")]
     read: dict[str, object] = {
-        "sent": frames_at_macs(readings, "sender"),
-        "received": frames_at_macs(readings, "receiver"),
+        "sent": frames_at_macs(readings.sender),
+        "received": frames_at_macs(readings.receiver),
         "ring": ring(readings),
         "rx": {use.queue: use.packets for use in received if use.packets is not None},
         "tx": {use.queue: use.packets for use in uses if use not in received},

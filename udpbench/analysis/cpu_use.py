@@ -79,7 +79,7 @@ def _all_load_cpus(readings: Readings) -> Iterator[tuple[str, frozenset[int]]]:
     for stats in readings.phase.stats:
         yield host_of(stats.worker), _worker_cpus(readings, stats)
     packets = by_receiver(readings)
-    for host in readings.roles.receivers:
+    for host in readings.receiver.hosts:
         facts = readings.record.facts.get(host)
         for queue, cpus in facts.queue_cpus.items() if facts is not None else ():
             if packets.get(host, {}).get(int(queue), 1):
@@ -99,7 +99,7 @@ def _worker_cpus(readings: Readings, stats: WorkerStats) -> frozenset[int]:
 
 def cpu_loads(readings: Readings) -> tuple[CpuLoad, ...]:
     """Return how busy each CPU of the load was, and what used it; ticks of others are not told."""
-    serving = {group for host, group in _load_cpus(readings) if host not in readings.roles.senders}
+    serving = {group for host, group in _load_cpus(readings) if host not in readings.sender.hosts}
     receiving = {(group.machine, cpu) for group in serving for cpu in group.cpus}
     pinned: dict[tuple[str, int | None], list[WorkerStats]] = defaultdict(list)
     for stats in readings.phase.stats:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from udpbench.analysis import clock_offsets
-from udpbench.analysis.readings import Readings
-from udpbench.model import Histogram, Phase, Role
+from udpbench.analysis.readings import End, Readings
+from udpbench.model import Histogram, Phase
 
 STEPS = 128
 """Buckets per doubling, and as many of one nanosecond each below it: native/udpbench.h."""
@@ -85,9 +85,9 @@ def _at_rank(histogram: Histogram, rank: int) -> int | None:
 # --- of a trial ----------------------------------------------------------------------------------
 
 
-def role_histogram(readings: Readings, role: Role, name: str) -> Histogram:
-    """Return the sum of one histogram over a role's workers."""
-    histograms = (stats.histograms.get(name) for stats in readings.workers(role))
+def node_histogram(node: End, name: str) -> Histogram:
+    """Return the sum of one histogram over workers."""
+    histograms = (stats.histograms.get(name) for stats in node.workers)
     return merge(histogram for histogram in histograms if histogram is not None)
 
 
@@ -106,7 +106,7 @@ def clock_bound_ns(phase: Phase) -> int:
 
 def one_way(readings: Readings, name: str) -> Histogram | None:
     """Return a histogram of times from one host to another; None if clocks do not allow it."""
-    histogram = role_histogram(readings, "receiver", name)
+    histogram = node_histogram(readings.receiver, name)
     bound_ns = clock_bound_ns(readings.phase)
     if bound_ns == 0:
         return histogram
@@ -120,10 +120,10 @@ def numbers(measured: Readings) -> dict[str, float | None]:
     delay = one_way(measured, "delay") or Histogram()
     rest = (one_way(path, "delay") if path is not None else None) or Histogram()
     stack = one_way(measured, "stack") or Histogram()
-    application = role_histogram(measured, "receiver", "application")
-    trips = role_histogram(measured, "sender", "round_trip")
-    rest_trips = role_histogram(path, "sender", "round_trip") if path is not None else Histogram()
-    pacing = role_histogram(measured, "sender", "pacing")
+    application = node_histogram(measured.receiver, "application")
+    trips = node_histogram(measured.sender, "round_trip")
+    rest_trips = node_histogram(path.sender, "round_trip") if path is not None else Histogram()
+    pacing = node_histogram(measured.sender, "pacing")
     shortest, p99 = min_ns(delay), percentile_ns(delay, "99")
     return {
         "delay_min_ns": shortest,

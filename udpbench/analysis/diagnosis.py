@@ -156,19 +156,19 @@ def _meaning(stage: str) -> str:
 def words_of(case: Evidence) -> dict[str, str]:
     """Return what fills the <angles> of remedies and of their steps, as far as it is known."""
     record = case.readings.record
-    hosts = [record.facts[h] for h in case.readings.roles.receivers if h in record.facts]
+    hosts = [record.facts[h] for h in case.readings.receiver.hosts if h in record.facts]
     ports = [port for spec in record.workers for port in spec.bind_ports]
     words = {"port": str(min(ports))} if ports else {}
     late = case.late
     if late is not None:
-        words["late"] = "send" if late.role == "sender" else "receive"
+        words["late"] = "send" if late.sends else "receive"
     return {**words, **_of_memory(case, hosts), **_of_cpus(case, hosts)}
 
 
 def _of_memory(case: Evidence, hosts: Sequence[Facts]) -> dict[str, str]:
     """Return sizes of buffers, backlog, ring and UDP's memory that would hold what came."""
     words: dict[str, str] = {}
-    sizes = _buffers(case.readings.workers("receiver"))
+    sizes = _buffers(case.readings.receiver.workers)
     if sizes:
         wanted_bytes = _with_room(case, min(sizes))
         for word, size_bytes in (("buffer", wanted_bytes), ("large_buffer", 4 * wanted_bytes)):
@@ -203,7 +203,7 @@ def _held_bytes(case: Evidence) -> dict[int, int]:
     """Return the size of each buffer of the receivers, by inode."""
     return {
         inode: stats.buffer_bytes or 0
-        for stats in case.readings.workers("receiver")
+        for stats in case.readings.receiver.workers
         for inode in stats.socket_inodes
     }
 
@@ -227,7 +227,7 @@ def _of_cpus(case: Evidence, hosts: Sequence[Facts]) -> dict[str, str]:
     shared = case.readings.record.built_in_lab
     words: dict[str, str] = {}
     receiving = min((len(facts.cpus) for facts in hosts), default=0)
-    senders = [case.readings.record.facts.get(host) for host in case.readings.roles.senders]
+    senders = [case.readings.record.facts.get(host) for host in case.readings.sender.hosts]
     sending = min((len(facts.cpus) for facts in senders if facts is not None), default=0)
     for word, cpus in (
         ("cpus", (receiving + 1) // 2 if shared else receiving),
@@ -236,7 +236,7 @@ def _of_cpus(case: Evidence, hosts: Sequence[Facts]) -> dict[str, str]:
         words |= {word: str(cpus)} if cpus > 1 else {}
     if len(hosts) == 1 and not shared:
         (facts,) = hosts
-        used = {stats.cpu for stats in case.readings.workers("receiver")}
+        used = {stats.cpu for stats in case.readings.receiver.workers}
         others = [str(cpu) for cpu in facts.cpus if cpu not in used]
         words |= {"other_cpus": ",".join(others)} if others else {}
         words["all_cpus"] = ",".join(map(str, facts.cpus))
@@ -325,7 +325,7 @@ def _explainable(case: Evidence, spans: Mapping[str, Span], packets: int) -> lis
 def _names_reasons(case: Evidence, stage: str) -> bool:
     """Return whether the kernels at a stage name drop reasons, as far as that is known."""
     record = case.readings.record
-    for host in case.readings.hosts(ROWS[stage].role):
+    for host in case.readings.at(ROWS[stage].part).hosts:
         selftest, facts = record.selftests.get(host), record.facts.get(host)
         release = re.match(r"(\d+)\.(\d+)", facts.kernel) if facts is not None else None
         if selftest is not None and selftest.unexplained is not None:
@@ -346,7 +346,7 @@ def refused(case: Evidence) -> Iterator[Bottleneck]:
         yield _bottleneck(case, "cgroup_memory", sure, limits[0])
         if sure == CERTAIN:
             return
-    filters = [stats.filtered for stats in case.readings.workers("receiver")]
+    filters = [stats.filtered for stats in case.readings.receiver.workers]
     if case.stage == "udp_filter" and filters and not any(each is not False for each in filters):
         return
     if case.stage in REFUSING:
@@ -356,7 +356,7 @@ def refused(case: Evidence) -> Iterator[Bottleneck]:
 
 def _memory_limits(case: Evidence) -> list[str]:
     """Return in words the limits of cgroups that the receivers' full buffers exceed."""
-    facts = [case.readings.record.facts.get(host) for host in case.readings.roles.receivers]
+    facts = [case.readings.record.facts.get(host) for host in case.readings.receiver.hosts]
     limits = [each.environment.get(SOCKET_MEMORY, "") for each in facts if each is not None]
     held_bytes = sum(_held_bytes(case).values())
     known = (re.fullmatch(r"([0-9]{1,19}) bytes of (.+)", limit) for limit in limits)
@@ -369,7 +369,7 @@ def _memory_limits(case: Evidence) -> list[str]:
 
 def _may_exceed_udp_mem(case: Evidence) -> bool:
     """Return whether the receivers' full buffers exceed what UDP may take, as far as known."""
-    hosts = [case.readings.record.facts[h] for h in case.readings.roles.receivers]
+    hosts = [case.readings.record.facts[h] for h in case.readings.receiver.hosts]
     pages = [int(text.split()[-1]) for text in _in_force(case, hosts, UDP_MEMORY)]
     return not pages or sum(_held_bytes(case).values()) >= min(pages) * PAGE_BYTES
 
@@ -413,7 +413,7 @@ def changed(case: Evidence) -> Iterator[Bottleneck]:
 
 def failing_calls(case: Evidence) -> Iterator[Bottleneck]:
     """Find calls of the sender that failed rather than came too late."""
-    failed = {name: case.readings.count("sender", name) for name in SEND_ERRORS}
+    failed = {name: case.readings.sender.count(name) for name in SEND_ERRORS}
     if case.stage == "unsent" and 2 * sum(failed.values()) > case.packets:
         most = max(failed, key=lambda name: failed[name])
         what = f"calls of the sender failed, most by {most} ({show_count(failed[most])})"
@@ -439,11 +439,11 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
         return
     if case.stage == "udp_rcvbuf":
         return  # late_reader's
-    if case.stage and cpu is not None and cpu.role == "receiver" and not cpu.full:
+    if case.stage and cpu is not None and not (cpu.sends or cpu.full):
         cpu, certainty = case.sending, LIKELY
     if cpu is None or not cpu.full or case.stopped_sender or case.goes_dark:
         return
-    if cpu.role == "receiver" and case.receiving_need(cpu) > 1:
+    if not cpu.sends and case.receiving_need(cpu) > 1:
         certainty = LIKELY
     yield from _taken(case, cpu, certainty)
 
@@ -488,7 +488,7 @@ def _taken(
 def inline(case: Evidence) -> Iterator[Bottleneck]:
     """Find receive work on the sender's CPU, as in a pair without NAPI and RPS."""
     readings, cpu = case.readings, case.sending
-    elsewhere = readings.counter("receiver", NAPI_PACKETS) or case.served
+    elsewhere = readings.receiver.counter(NAPI_PACKETS) or case.served
     if readings.all_veth and not elsewhere and case.limited_by_sender and cpu and cpu.full:
         what = "the sender's system calls do the receive work"
         yield _bottleneck(case, "inline", CERTAIN, what, cpu)
@@ -644,8 +644,8 @@ def firewall(case: Evidence) -> Iterator[Bottleneck]:
     """
     cpu, readings = case.behind, case.readings
     rules = case.firewall_rules
-    accepted = readings.counter("receiver", "firewall.*/input/accept/*") or 0
-    delivered = readings.counter("receiver", "{ip}InDelivers") or 0  # fragments reassembled
+    accepted = readings.receiver.counter("firewall.*/input/accept/*") or 0
+    delivered = readings.receiver.counter("{ip}InDelivers") or 0  # fragments reassembled
     share = 1 - min(accepted / delivered, 1.0) if delivered else 1.0
     passed_ns = share * rules * RULE_NS * (skbs.received_skbs(readings) or 0)
     if cpu is None or not rules or passed_ns < MUCH * cpu.receiving * case.load_ns:
@@ -660,7 +660,7 @@ def shared_socket(case: Evidence) -> Iterator[Bottleneck]:
     """Find several readers of one socket, more than CPUs or with one lock."""
     cpu = case.behind
     readers: dict[int, list[WorkerStats]] = {}
-    for stats in case.readings.workers("receiver"):
+    for stats in case.readings.receiver.workers:
         for inode in stats.socket_inodes:
             readers.setdefault(inode, []).append(stats)
     most = max(readers.values(), key=len, default=[])
@@ -695,7 +695,7 @@ def unmerged(case: Evidence) -> Iterator[Bottleneck]:
 def remote_node(case: Evidence) -> Iterator[Bottleneck]:
     """Find a reader on another NUMA node than the card."""
     cpu = case.behind
-    for host in case.readings.roles.receivers:
+    for host in case.readings.receiver.hosts:
         facts = case.readings.record.facts.get(host)
         if cpu is None or not cpu.workers or facts is None or facts.interface_node is None:
             continue
@@ -809,7 +809,7 @@ def unexplained(case: Evidence) -> Iterator[Bottleneck]:
 def power_saving(case: Evidence) -> Iterator[Bottleneck]:
     """Find a clock that follows the load, where a receiving CPU is full or comes late."""
     cpu = case.late
-    for host in case.readings.roles.receivers if cpu and cpu.role == "receiver" else ():
+    for host in case.readings.receiver.hosts if cpu and not cpu.sends else ():
         facts = case.readings.record.facts.get(host)
         governor = facts.environment.get("governor") if facts is not None else None
         if governor not in (None, "performance"):

@@ -49,14 +49,13 @@ from udpbench.analysis.reader_time import (
     reading_threads,
     time_of,
 )
-from udpbench.analysis.readings import Readings
+from udpbench.analysis.readings import End, Readings
 from udpbench.model import (
     FIREWALL_RULES,
     NUMBER,
     SAMPLE_NS,
     SECOND_NS,
     Ledger,
-    Role,
     Stall,
     WorkerStats,
 )
@@ -153,10 +152,9 @@ class Evidence:
 
     @cached_property
     def load_ns(self) -> int:
-        """The time from the first packet to the last, of either role."""
-        roles: tuple[Role, ...] = ("sender", "receiver")
+        """The time from the first packet to the last, at either end."""
         readings = self.readings
-        return max(window_ns(readings, readings.workers(role)) or 0 for role in roles)
+        return max(window_ns(readings, end.workers) or 0 for end in readings.ends)
 
     @property
     def lasts(self) -> bool:
@@ -166,22 +164,22 @@ class Evidence:
     @cached_property
     def sending(self) -> LoadedCpu | None:
         """The sender's fullest CPU."""
-        return self._of("sender")
+        return self._of(self.readings.sender)
 
     @cached_property
     def reading(self) -> LoadedCpu | None:
         """The fullest CPU of the readers: of those whose sockets dropped packets, if any did."""
-        return self._of("receiver")
+        return self._of(self.readings.receiver)
 
     @cached_property
     def polling(self) -> LoadedCpu | None:
         """The fullest CPU that serves an RX queue; None of receive work on the sender's CPU."""
         readers: dict[tuple[str, int | None], list[WorkerStats]] = {}
-        for stats in self.readings.workers("receiver"):
+        for stats in self.readings.receiver.workers:
             place = self.readings.machine_of(host_of(stats.worker)), stats.cpu
             readers.setdefault(place, []).append(stats)
         cpus = [
-            self._cpu("receiver", machine, cpu, readers.get((machine, cpu), []))
+            self._cpu(self.readings.receiver, machine, cpu, readers.get((machine, cpu), []))
             for machine, cpu in sorted(self.served)
         ]
         return _fullest(cpus)
@@ -205,7 +203,7 @@ class Evidence:
     def behind(self) -> LoadedCpu | None:
         """The receiving CPU that is full as long as the load lasts; None if it has time."""
         cpu = self.late
-        if cpu is None or cpu.role == "sender" or not self.lasts:
+        if cpu is None or cpu.sends or not self.lasts:
             return None
         if self.stage == "udp_rcvbuf":
             return cpu if self.late_packets["capacity"] >= LITTLE * self.packets else None
@@ -233,7 +231,7 @@ class Evidence:
         """The stalls of senders of 50 ms or more: one that lacks CPU time has many short ones."""
         return [
             stall
-            for stats in self.readings.workers("sender")
+            for stats in self.readings.sender.workers
             for stall in stats.stalls
             if stall.until_ns - stall.from_ns >= LONG_STALL_NS
         ]
@@ -253,7 +251,7 @@ class Evidence:
     @property
     def sender_waited(self) -> bool:
         """Whether a stalled sender waited for its CPU most of that time."""
-        waits = [s.counts.get("runnable_ns", 0) for s in self.readings.workers("sender")]
+        waits = [s.counts.get("runnable_ns", 0) for s in self.readings.sender.workers]
         return max(waits, default=0) >= MOST_OF_IT * self.stalled_ns > 0
 
     def others_share(self, cpu: LoadedCpu) -> float:
@@ -279,7 +277,7 @@ class Evidence:
         if trial.send.pace != "spin" or cpu is None or delta is None:
             return 0
         names = ("elapsed_ns", "running_ns", "runnable_ns")
-        known = [s.counts for s in self.readings.workers("sender") if s.counts.keys() >= {*names}]
+        known = [s.counts for s in self.readings.sender.workers if s.counts.keys() >= {*names}]
         idle = [each["elapsed_ns"] - each["running_ns"] - each["runnable_ns"] for each in known]
         return sum(idle) - len(idle) * round(cpu.steal * delta.elapsed_ns)
 
@@ -339,7 +337,7 @@ class Evidence:
         readings = self.readings
         served: dict[tuple[str, int], list[str]] = {}
         packets = by_receiver(readings)
-        for host in readings.roles.receivers:
+        for host in readings.receiver.hosts:
             facts = readings.record.facts.get(host)
             for queue, cpus in facts.queue_cpus.items() if facts is not None else ():
                 for cpu in cpus if packets.get(host, {}).get(int(queue), 1) else ():
@@ -386,7 +384,7 @@ class Evidence:
     def changes(self) -> dict[str, list[str]]:
         """Subject, such as ``firewall`` → the hosts at which others changed it meanwhile."""
         changed: dict[str, list[str]] = {}
-        for host in (*self.readings.roles.senders, *self.readings.roles.receivers):
+        for host in (*self.readings.sender.hosts, *self.readings.receiver.hosts):
             delta = self.readings.deltas.get(host)
             for name, times in delta.block("changed").items() if delta is not None else ():
                 if times:
@@ -396,7 +394,7 @@ class Evidence:
     @cached_property
     def readers(self) -> tuple[ReaderTime, ...]:
         """The readers whose sockets dropped packets, by CPU; all of them if none is known to."""
-        times = [self._reader_time(cpu, own) for cpu, own in self._loaded("receiver")]
+        times = [self._reader_time(cpu, own) for cpu, own in self._loaded(self.readings.receiver)]
         read = {
             inode
             for each in times
@@ -541,30 +539,30 @@ class Evidence:
             looks += len(after)
         return False if looks >= LEAST_INTERVALS else None
 
-    def _of(self, role: Role) -> LoadedCpu | None:
-        return _fullest(cpu for cpu, _ in self._loaded(role))
+    def _of(self, node: End) -> LoadedCpu | None:
+        return _fullest(cpu for cpu, _ in self._loaded(node))
 
-    def _loaded(self, role: Role) -> list[tuple[LoadedCpu | None, list[WorkerStats]]]:
-        """Return a role's workers by CPU: of those whose sockets dropped packets, if any did."""
+    def _loaded(self, node: End) -> list[tuple[LoadedCpu | None, list[WorkerStats]]]:
+        """Return an end's workers by CPU: of those whose sockets dropped packets, if any did."""
         groups: dict[tuple[str, int | None, str], list[WorkerStats]] = {}
-        for stats in self.readings.workers(role):
+        for stats in node.workers:
             unpinned = stats.worker if stats.cpu is None else ""
             place = self.readings.machine_of(host_of(stats.worker)), stats.cpu, unpinned
             groups.setdefault(place, []).append(stats)
         dropped = {place: own for place, own in groups.items() if self._drops(own)}
         return [
-            (self._cpu(role, *place[:2], own), own) for place, own in (dropped or groups).items()
+            (self._cpu(node, *place[:2], own), own) for place, own in (dropped or groups).items()
         ]
 
     def _drops(self, workers: Iterable[WorkerStats]) -> int | None:
         """Return what the workers' sockets dropped; None if that is not counted."""
         inodes = {inode for stats in workers for inode in stats.socket_inodes}
-        counted = [self.readings.counter("receiver", f"socket.{n}.drops") for n in inodes]
+        counted = [self.readings.receiver.counter(f"socket.{n}.drops") for n in inodes]
         known = [drops for drops in counted if drops is not None]
         return sum(known) if known else None
 
     def _cpu(
-        self, role: Role, machine: str, cpu: int | None, workers: list[WorkerStats]
+        self, node: End, machine: str, cpu: int | None, workers: list[WorkerStats]
     ) -> LoadedCpu | None:
         """Return what a CPU did while packets came; before and after them it idled.
 
@@ -579,13 +577,13 @@ class Evidence:
         if not any("user_ns" in stats.counts for stats in workers):
             # A user's program: what its processes used, in all.
             user = min(sum(ns / of_ns for ns, of_ns in spent if ns is not None and of_ns), 1.0)
-        elif role == "receiver":
+        elif node.part == "receiver":
             # Which of the two the kernel charges, ticks decide: of short work most may be system.
             read = sum(stats.counts.get("read_packets", 0) for stats in workers)
             own = min(read * (readings.record.trial.receive.work_ns or 0) / load_ns, user + system)
             user, system = max(user, own), user + system - max(user, own)
         busy = min(user + system, 1.0)
-        plain = LoadedCpu(role, machine, cpu, busy, user, system, tuple(workers))
+        plain = LoadedCpu(node.part, machine, cpu, busy, user, system, tuple(workers))
         delta = readings.deltas.get(machine)
         times = delta.numbered("cpu").get(cpu, {}) if delta is not None and cpu is not None else {}
         if cpu is None and delta is not None:

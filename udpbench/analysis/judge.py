@@ -85,7 +85,7 @@ def _watched(measured: Readings) -> Result:
         findings=record.findings,
         numbers={
             "received_packets": arrived(measured).packets,
-            "delivered_pps": rates.role_rate(measured, "receiver", "received_packets"),
+            "delivered_pps": rates.node_rate(measured.receiver, "received_packets"),
         },
         ledger=watched_ledger(measured),
         workers=_workers(measured),
@@ -100,20 +100,20 @@ def took_ns(record: TrialRecord) -> int:
 
 def _numbers(measured: Readings, ledger: Ledger | None) -> dict[str, float | None]:
     sent, received = sent_packets(measured), arrived(measured).packets
-    worked = measured.worked("sender", "sent_packets")
+    worked = measured.sender.worked("sent_packets")
     read = arrived(measured, workers_alone=True).packets
-    bytes_per_s = rates.role_rate(measured, "receiver", "received_bytes")
+    bytes_per_s = rates.node_rate(measured.receiver, "received_bytes")
     numbers: dict[str, float | None] = {
         "intended_packets": intended_packets(measured),
         "sent_packets": sent,
         "received_packets": received,
-        "offered_pps": rates.role_rate(measured, "sender", "sent_packets"),
-        "delivered_pps": rates.role_rate(measured, "receiver", "received_packets"),
+        "offered_pps": rates.node_rate(measured.sender, "sent_packets"),
+        "delivered_pps": rates.node_rate(measured.receiver, "received_packets"),
         "delivered_mib_s": bytes_per_s / MIB_BYTES if bytes_per_s is not None else None,
         "delivered_pps_spread": rates.spread(measured),
-        "send_calls_per_packet": rates.ratio(measured.worked("sender", "send_calls"), worked),
-        "send_cpu_ns_per_packet": rates.ratio(rates.cpu_ns(measured, "sender"), worked),
-        "receive_cpu_ns_per_packet": rates.ratio(rates.cpu_ns(measured, "receiver"), read),
+        "send_calls_per_packet": rates.ratio(measured.sender.worked("send_calls"), worked),
+        "send_cpu_ns_per_packet": rates.ratio(rates.cpu_ns(measured.sender), worked),
+        "receive_cpu_ns_per_packet": rates.ratio(rates.cpu_ns(measured.receiver), read),
         **delay.numbers(measured),
         **worker_use.numbers(measured),
     }
@@ -141,7 +141,7 @@ def _struck_out(result: Result) -> Result:
 
 def _stalls(measured: Readings) -> tuple[Stall, ...]:
     """Return the stalls of all senders in the order of their time."""
-    stalls = (stall for stats in measured.workers("sender") for stall in stats.stalls)
+    stalls = (stall for stats in measured.sender.workers for stall in stats.stalls)
     return tuple(sorted(stalls, key=lambda stall: stall.from_ns))
 
 

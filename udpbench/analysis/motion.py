@@ -23,13 +23,12 @@ from udpbench.analysis.rates import (
     series_of,
     totals_at,
 )
-from udpbench.analysis.readings import CounterView, Readings, phase_readings
+from udpbench.analysis.readings import CounterView, End, Readings, phase_readings
 from udpbench.model import (
     LEDGER_STAGES,
     PACKETS_FIELD,
     SAMPLE_NS,
     Phase,
-    Role,
     Snapshot,
     TrialRecord,
     WorkerStats,
@@ -47,7 +46,6 @@ LOSING, LOSING_BETWEEN = 0.005, 0.05
 """Share of an interval's packets that is a loss: counted in it, or read about when it ended."""
 LEAST_INTERVALS = 3
 """Intervals of 100 ms; fewer do not tell whether a load lasts."""
-ROLES: tuple[Role, Role] = ("sender", "receiver")
 MOST_INTERVALS = 3000
 """Intervals of 100 ms; what a load of five minutes does it does for longer, too."""
 MS_NS = 10**6
@@ -156,7 +154,7 @@ def stage_packets(readings: CounterView, stages: Collection[str] = LEDGER_STAGES
 
 def passing(readings: CounterView) -> float:
     """Return the mean number of packets that reach the receivers within SKEW_NS."""
-    came = readings.total("receiver", "link.{interface}.rx_packets") or 0
+    came = readings.receiver.total("link.{interface}.rx_packets") or 0
     elapsed_ns = max((delta.elapsed_ns for delta in readings.deltas.values()), default=0)
     return came * SKEW_NS / elapsed_ns if elapsed_ns > 0 else 0.0
 
@@ -198,20 +196,20 @@ class Course:
 @lru_cache(maxsize=2)  # each place of a loss asks for it
 def course(readings: Readings) -> Course | None:
     """Return the course of a load by its workers' series; None if it was too short, or has none."""
-    edges = edges_ns(readings, readings.workers("sender"))
+    edges = edges_ns(readings, readings.sender.workers)
     if edges is None:
         return None
     first, last = edges[0] // SAMPLE_NS + 1, edges[1] // SAMPLE_NS
     bins = range(max(first, 0), min(last, MOST_INTERVALS))
     if len(bins) < LEAST_INTERVALS:
         return None
-    both = [[_packets(readings, role, bins, by_ms) for role in ROLES] for by_ms in (True, False)]
+    both = [[_packets(end, bins, by_ms) for end in readings.ends] for by_ms in (True, False)]
     known = next(((a, b) for a, b in both if a is not None and b is not None), None)
     if known is None:
         return None
     pairs = list(zip(*known, strict=True))
     dark = any(sent >= LEAST_SENT and received == 0 for sent, received in pairs)
-    dropped = _binned(readings, "receiver", "dropped_packets", bins)
+    dropped = _binned(readings.receiver, "dropped_packets", bins)
     if dropped is not None and any(dropped):
         return Course(tuple(each >= 1 for each in dropped), dark)
     least = LOSING if None not in both[0] else LOSING_BETWEEN
@@ -224,16 +222,16 @@ def sent_course(readings: Readings) -> list[float] | None:
     bins = range(min(load_ns // SAMPLE_NS, MOST_INTERVALS))
     if len(bins) < LEAST_INTERVALS:
         return None
-    return _packets(readings, "sender", bins, True) or _packets(readings, "sender", bins, False)
+    return _packets(readings.sender, bins, True) or _packets(readings.sender, bins, False)
 
 
-def _packets(readings: Readings, role: Role, bins: range, by_ms: bool) -> list[float] | None:
-    """Return what a role sent or received in each interval; None where that is not known."""
+def _packets(node: End, bins: range, by_ms: bool) -> list[float] | None:
+    """Return what an end sent or received in each interval; None where that is not known."""
     if not by_ms:
-        return _binned(readings, role, PACKETS_FIELD[role], bins)
-    names = {stats.worker for stats in readings.workers(role)}
+        return _binned(node, PACKETS_FIELD[node.part], bins)
+    names = {stats.worker for stats in node.workers}
     totals, known = [0.0] * len(bins), set()
-    for sample in readings.record.series:
+    for sample in node.view.record.series:
         if sample.worker in names and sample.first_ms is not None and sample.packets_per_ms:
             known.add(sample.worker)
             for ms, packets in enumerate(sample.packets_per_ms, sample.first_ms):
@@ -243,10 +241,10 @@ def _packets(readings: Readings, role: Role, bins: range, by_ms: bool) -> list[f
     return totals if known == names else None
 
 
-def _binned(readings: Readings, role: Role, field: str, bins: range) -> list[float] | None:
-    """Return by how much a count of a role's workers rose in each interval; None without it."""
-    totals, known = [0.0] * len(bins), False
-    for stats in readings.workers(role):
+def _binned(node: End, field: str, bins: range) -> list[float] | None:
+    """Return by how much a count of workers rose in each interval; None without it."""
+    totals, known, readings = [0.0] * len(bins), False, node.view
+    for stats in node.workers:
         start_ns = readings.phase.start_ns.get(host_of(stats.worker), 0)
         own = [s for s in series_of(readings).get(stats.worker, ()) if field in s.counts]
         if not own:

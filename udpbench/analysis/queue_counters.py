@@ -62,7 +62,7 @@ def _is_bypassed(facts: Facts, delta: Deltas, direction: Direction) -> bool:
 def queue_uses(readings: CounterView) -> tuple[QueueUse, ...]:
     """Return what every queue of the senders and the receivers did, where anything counts it."""
     uses: list[QueueUse] = []
-    for host in (*readings.roles.senders, *readings.roles.receivers):
+    for host in (*readings.sender.hosts, *readings.receiver.hosts):
         facts, delta = readings.facts.get(host), readings.deltas.get(host)
         if facts is not None and delta is not None:
             machine = readings.deltas.get(readings.machine_of(host), delta)
@@ -231,7 +231,7 @@ def carrying(packets: dict[int, int], flows: int) -> tuple[int, ...]:
 def by_receiver(phase: Readings) -> dict[str, dict[int, int]]:
     """Return receiver → its queues' packets, if they are counted by queue."""
     by_host = {}
-    for host in phase.roles.receivers:
+    for host in phase.receiver.hosts:
         facts = phase.record.facts.get(host)
         if facts is not None and host in phase.deltas:
             counted = queue_packets(facts, phase.deltas[host])

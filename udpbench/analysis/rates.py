@@ -16,12 +16,11 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from udpbench.analysis.ledger.intended_load import arrived
-from udpbench.analysis.readings import Readings, known_sum
+from udpbench.analysis.readings import End, Readings, known_sum
 from udpbench.model import (
     DAY_NS,
     PACKETS_FIELD,
     SECOND_NS,
-    Role,
     Sample,
     TrialRecord,
     WorkerStats,
@@ -162,9 +161,9 @@ def lump_share(readings: Readings) -> float | None:
     where no read is counted.
     """
     paced = readings.record.trial.traffic.rate is not None
-    sent = [_lumps(stats, "sent_packets", "send_calls") for stats in readings.workers("sender")]
+    sent = [_lumps(stats, "sent_packets", "send_calls") for stats in readings.sender.workers]
     read = [
-        _lumps(stats, "received_packets", "receive_calls") for stats in readings.workers("receiver")
+        _lumps(stats, "received_packets", "receive_calls") for stats in readings.receiver.workers
     ]
     shares = [_share_of(read), _share_of(sent) if paced else None]
     return max((share for share in shares if share is not None), default=None)
@@ -181,9 +180,9 @@ def _share_of(lumps: Sequence[tuple[int, int]]) -> float | None:
     return sum(means) / sum(packets for packets, _ in lumps) if means else None
 
 
-def role_rate(readings: Readings, role: Role, field: str) -> float | None:
-    """Return the sum of one count over a role's workers, per second of their common window."""
-    return rate(readings, readings.workers(role), field)
+def node_rate(node: End, field: str) -> float | None:
+    """Return the sum of one count over workers, per second of their common window."""
+    return rate(node.view, node.workers, field)
 
 
 def lag(readings: Readings) -> float | None:
@@ -191,7 +190,7 @@ def lag(readings: Readings) -> float | None:
 
     Each by its own clock. None unless both have a window.
     """
-    sending, receiving = (window_ns(readings, readings.workers(r)) for r in ("sender", "receiver"))
+    sending, receiving = (window_ns(readings, end.workers) for end in readings.ends)
     return None if sending is None or receiving is None else receiving / sending - 1
 
 
@@ -202,9 +201,9 @@ def full_line_bps(readings: Readings) -> int | None:
     the time of the load; a queue that drops keeps no sender from sending.
     """
     lines = []
-    if readings.counter("sender", "qdisc.{interface}.drops"):
+    if readings.sender.counter("qdisc.{interface}.drops"):
         return None
-    for host in readings.roles.senders:
+    for host in readings.sender.hosts:
         rate_bps, beside_bytes = _line(readings.record, host)
         sent_bytes = readings.of_host(host, "link.{interface}.tx_bytes") or 0
         sent_bytes += beside_bytes * (readings.of_host(host, "link.{interface}.tx_packets") or 0)
@@ -301,11 +300,6 @@ def _many_totals_at(
     return [float(total) for total in totals]
 
 
-def binned_pps(readings: Readings, role: Role, bin_ns: int) -> list[float]:
-    """Return packets per second in whole bins between the role's first packet and its last."""
-    return list(pps_by_bin(readings, role, bin_ns).values())
-
-
 def length_ns(record: TrialRecord) -> int:
     """Return the longest time that the measured phase can have taken: later stamps are wrong.
 
@@ -315,13 +309,14 @@ def length_ns(record: TrialRecord) -> int:
     return record.trial.duration_ns + max(spent_ns, SETTLE_NS)
 
 
-def pps_by_bin(readings: Readings, role: Role, bin_ns: int) -> dict[int, float]:
-    """Return the begin of each whole bin between a role's first and last packet → its rate.
+def pps_by_bin(node: End, bin_ns: int) -> dict[int, float]:
+    """Return the begin of each whole bin between an end's first and last packet → its rate.
 
-    Bins count from the common start, so that both roles of a trial share their edges. Empty where
-    that would take minutes.
+    Bins count from the common start, so that both ends share their edges. Empty where that would
+    take minutes.
     """
-    workers = {stats.worker: stats for stats in readings.workers(role)}
+    readings = node.view
+    workers = {stats.worker: stats for stats in node.workers}
     span = edges_ns(readings, workers.values())
     if span is None:
         return {}
@@ -333,7 +328,7 @@ def pps_by_bin(readings: Readings, role: Role, bin_ns: int) -> dict[int, float]:
         return {}
     for name, samples in series.items():
         start = readings.phase.start_ns.get(host_of(name), 0)
-        totals = totals_at(samples, PACKETS_FIELD[role], [start + edge for edge in edges])
+        totals = totals_at(samples, PACKETS_FIELD[node.part], [start + edge for edge in edges])
         sums = [total + more for total, more in zip(sums, totals, strict=True)]
     rates = ((b - a) * SECOND_NS / bin_ns for a, b in pairwise(sums))
     return dict(zip(edges, rates, strict=False))
@@ -346,13 +341,13 @@ def spread(readings: Readings) -> float | None:
     any packet, or for a phase so long that it was sampled less than twice a second: interpolated
     counts vary too little.
     """
-    edges = edges_ns(readings, readings.workers("receiver"))
+    edges = edges_ns(readings, readings.receiver.workers)
     took_ns = edges[1] - edges[0] if edges is not None else 0
     longest_ns = max(readings.record.trial.duration_ns, min(took_ns, length_ns(readings.record)))
     slow = sampling_ns(longest_ns) > SLOWEST_SAMPLING_NS
     if slow or not readings.record.series:
         return None
-    rates = binned_pps(readings, "receiver", SECOND_NS)
+    rates = list(pps_by_bin(readings.receiver, SECOND_NS).values())
     if len(rates) < 2 or fmean(rates) <= 0:
         return None
     return stdev(rates) / fmean(rates)
@@ -365,40 +360,40 @@ Cpu = tuple[str, int]
 """A machine as ``Readings.machine_of`` names it, and a CPU's number there."""
 
 
-def role_cpus(readings: Readings, role: Role) -> frozenset[Cpu] | None:
-    """Return the CPUs that a role works on: its workers' and, receiving, its queues'.
+def node_cpus(node: End) -> frozenset[Cpu] | None:
+    """Return the CPUs that an end works on: its workers' and, receiving, its queues'.
 
     None if a worker is not pinned, because its CPU time then belongs to no CPU in particular.
     """
+    readings, workers = node.view, node.workers
     groups: set[tuple[str, frozenset[int]]] = set()
-    workers = readings.workers(role)
     for stats in workers:
         pinned = readings.pinned(stats)
         if not pinned:
             return None
         groups.add((readings.machine_of(host_of(stats.worker)), pinned))
     cpus = {(machine, cpu) for machine, pinned in groups for cpu in pinned}
-    for host in readings.roles.receivers if role == "receiver" else ():
+    for host in node.hosts if node.part == "receiver" else ():
         facts = readings.record.facts.get(host)
         for queue in facts.queue_cpus.values() if facts is not None else ():
             cpus |= {(readings.machine_of(host), cpu) for cpu in queue}
     return frozenset(cpus) if workers else None
 
 
-def cpu_ns(readings: Readings, role: Role) -> int | None:
-    """Return the busy time of a role's CPUs over the phase; None if it cannot be attributed.
+def cpu_ns(node: End) -> int | None:
+    """Return the busy time of an end's CPUs over the phase; None if it cannot be attributed.
 
-    If both roles run on one machine and share a CPU, it is unknown whose time it was; so it is if
+    If both ends are on one machine and share a CPU, it is unknown whose time it was; so it is if
     packets came for a moment only, since CPU times cover all that ran between the snapshots.
     """
-    if _of_a_moment(readings, role):
+    if _of_a_moment(node):
         return None
-    other_role: Role = "receiver" if role == "sender" else "sender"
-    cpus, other_cpus = role_cpus(readings, role), role_cpus(readings, other_role)
-    together = set(readings.machines(role)) & set(readings.machines(other_role))
+    (other,) = (end for end in node.view.ends if end.part != node.part)
+    cpus, other_cpus = node_cpus(node), node_cpus(other)
+    together = set(node.machines) & set(other.machines)
     if cpus is None or (together and (other_cpus is None or cpus & other_cpus)):
         return None
-    return spent_ns(readings, cpus, BUSY_TIMES)
+    return spent_ns(node.view, cpus, BUSY_TIMES)
 
 
 def spent_ns(readings: Readings, cpus: Iterable[Cpu], times: Iterable[str]) -> int | None:
@@ -414,8 +409,8 @@ def spent_ns(readings: Readings, cpus: Iterable[Cpu], times: Iterable[str]) -> i
     )
 
 
-def _of_a_moment(readings: Readings, role: Role) -> bool:
-    """Return whether a role's packets took only a small part of the time that counters cover."""
-    window = window_ns(readings, readings.workers(role)) or 0
-    elapsed = max((delta.elapsed_ns for delta in readings.deltas.values()), default=0)
+def _of_a_moment(node: End) -> bool:
+    """Return whether an end's packets took only a small part of the time that counters cover."""
+    window = window_ns(node.view, node.workers) or 0
+    elapsed = max((delta.elapsed_ns for delta in node.view.deltas.values()), default=0)
     return window < LEAST_BUSY_SHARE * elapsed

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from udpbench.model import Role, ThreadUse, WorkerStats
+from udpbench.model import Part, ThreadUse, WorkerStats
 
 FULL = 0.9
 """Share of the time from which on a CPU is called full."""
@@ -34,9 +34,9 @@ AFTER = 1.2
 
 @dataclass(frozen=True)
 class LoadedCpu:
-    """One CPU of a role in shares of the time in which packets came."""
+    """One CPU of an end of the path, in shares of the time in which packets came."""
 
-    role: Role
+    part: Part
     machine: str
     cpu: int | None
     """None: its one worker is not pinned, and all is what that used."""
@@ -61,6 +61,11 @@ class LoadedCpu:
         return self.busy >= FULL
 
     @property
+    def sends(self) -> bool:
+        """Whether it is the sender's."""
+        return self.part == "sender"
+
+    @property
     def kept_off(self) -> float:
         """For how long at least somebody else had it while its NAPI threads waited."""
         return max(self.napi_waits - self.user - self.system, 0.0)
@@ -79,7 +84,7 @@ class LoadedCpu:
     @property
     def name(self) -> str:
         """``the reader's CPU 0``, or ``CPU 2`` of one that only serves queues."""
-        whose = "the sender" if self.role == "sender" else "the reader"
+        whose = "the sender" if self.sends else "the reader"
         if self.cpu is None:
             return f"{whose}'s thread"
         return f"{whose}'s CPU {self.cpu}" if self.workers else f"CPU {self.cpu}"

@@ -1,6 +1,6 @@
-"""What one phase of a record says in plain numbers: sums over workers and over hosts by role.
+"""What one phase of a record says in plain numbers: sums over workers, and over the path's nodes.
 
-Owns which host plays which role and whose counter is read; it never judges a number.
+Owns which part of the path a host is and whose counter is read; it never judges a number.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Generic, Literal, Self, TypeVar
 
 from udpbench.analysis.delta import Deltas, deltas
 from udpbench.model import (
     GENERIC_XDP,
     NOTHING_ATTACHED,
     Facts,
+    Part,
     Phase,
     PhaseName,
     Receive,
-    Role,
     SelfTest,
     Traffic,
     TrialRecord,
@@ -33,22 +33,21 @@ FAMILIES: Mapping[Literal[4, 6], Mapping[str, str]] = {
 """Placeholder in a pattern → prefix of the IP version's counters."""
 
 
-@dataclass(frozen=True)
-class Roles:
-    """The hosts of a trial by what they do in it."""
+Nodes = Mapping[Part, tuple[str, ...]]
+"""Part of the path → the names of its nodes; none of a part that is left out."""
 
-    senders: tuple[str, ...]
-    receivers: tuple[str, ...]
+
+V = TypeVar("V", bound="CounterView", covariant=True)
 
 
 @dataclass(frozen=True, eq=False)
 class CounterView:
-    """What ledger stages read: hosts' counters, already subtracted, and what they depend on.
+    """What ledger stages read: nodes' counters, already subtracted, and what they depend on.
 
     Equal only to itself, so that what is derived from it can be kept.
     """
 
-    roles: Roles
+    nodes: Nodes
     deltas: dict[str, Deltas]
     facts: Mapping[str, Facts]
     traffic: Traffic
@@ -72,12 +71,12 @@ class CounterView:
     def way_back(self) -> CounterView:
         """The same counters as answers see them: receivers send, one in each skb, senders receive.
 
-        Without workers' counts, which are not of answers, and without a bridge, which does not tell
-        the two ways apart.
+        Without workers' counts, which are not of answers, and without the nodes between, which do
+        not tell the two ways apart.
         """
         return CounterView(
-            roles=Roles(self.roles.receivers, self.roles.senders),
-            deltas={host: d for host, d in self.deltas.items() if d is not self.bridge},
+            nodes={"sender": self.receiver.hosts, "receiver": self.sender.hosts},
+            deltas=self.deltas,
             facts=self.facts,
             traffic=self.traffic,
             receive=Receive(),
@@ -85,13 +84,24 @@ class CounterView:
             selftests=self.selftests,
         )
 
-    def hosts(self, role: Role) -> tuple[str, ...]:
-        """Return the hosts that play a role."""
-        return self.roles.senders if role == "sender" else self.roles.receivers
+    def at(self, part: Part) -> NodeView[Self]:
+        """Return the view of one part of the path."""
+        return NodeView(self, part, self.nodes.get(part, ()))
 
-    def workers(self, role: Role) -> tuple[WorkerStats, ...]:
-        """Return the final statistics of every worker of a role."""
-        return tuple(stats for stats in self.stats if stats.role == role)
+    @property
+    def sender(self) -> NodeView[Self]:
+        """The hosts at which the path begins."""
+        return self.at("sender")
+
+    @property
+    def receiver(self) -> NodeView[Self]:
+        """The hosts at which it ends."""
+        return self.at("receiver")
+
+    @property
+    def ends(self) -> tuple[NodeView[Self], NodeView[Self]]:
+        """Both."""
+        return self.sender, self.receiver
 
     def pinned(self, stats: WorkerStats) -> frozenset[int]:
         """Return the CPUs that a worker is pinned to; empty: none in particular."""
@@ -109,18 +119,6 @@ class CounterView:
         """Host → the CPUs that its agent may use, once: a set for each process took its square."""
         return {host: frozenset(facts.cpus) for host, facts in self.facts.items()}
 
-    def count(self, role: Role, field: str) -> int:
-        """Return the sum of one C field over a role's workers, those of losses on purpose included.
-
-        0 without any worker.
-        """
-        counted = (*self.stats, *self.loss_workers)
-        return sum(stats.counts.get(field, 0) for stats in counted if stats.role == role)
-
-    def worked(self, role: Role, field: str) -> int:
-        """Return the sum of one C field over a role's workers alone: for rates and cost."""
-        return sum(stats.counts.get(field, 0) for stats in self.workers(role))
-
     def lost_on_purpose(self, stage: str) -> tuple[int, int]:
         """Return the messages, and the packets in them, that were sent to end at a stage."""
         for stats in self.loss_workers:
@@ -128,87 +126,21 @@ class CounterView:
                 return stats.counts.get("sent_messages", 0), stats.counts.get("sent_packets", 0)
         return 0, 0
 
-    def is_unmoved(self, role: Role, stage: str) -> bool:
-        """Return whether it is proven of a host's kernel that no counter of a stage moves there."""
-        family = self.traffic.family
-        return any(
-            host in self.selftests and self.selftests[host].is_unmoved(stage, family, facts.driver)
-            for host, facts in self.facts.items()
-            if host in self.hosts(role)
-        )
-
-    def counter(self, role: Role, pattern: str) -> int | None:
-        """Return one counter's difference summed over a role's hosts; None if none has it.
-
-        ``{interface}`` in the pattern stands for each host's own interface.
-        """
-        return known_sum(self.of_host(host, pattern) for host in self.hosts(role))
-
     def of_host(self, host: str, pattern: str) -> int | None:
         """Return one counter's difference at a host; None if it does not have it."""
         return self.deltas[host].total(self.named(host, pattern)) if host in self.deltas else None
-
-    def total(self, role: Role, *patterns: str) -> int | None:
-        """Return the sum of counters that see different packets; None if no host has any."""
-        return known_sum(self.counter(role, pattern) for pattern in patterns)
-
-    def by_name(self, role: Role, pattern: str) -> dict[str, int]:
-        """Return the counters of a role's hosts that match a pattern and moved, by name.
-
-        With several hosts the names are prefixed with the host's.
-        """
-        hosts = self.hosts(role)
-        return {
-            f"{host} {name}" if len(hosts) > 1 else name: value
-            for host in hosts
-            if host in self.deltas
-            for name, value in self.deltas[host].matching(self.named(host, pattern)).items()
-            if value != 0
-        }
-
-    def without(self, role: Role, hook: str) -> bool:
-        """Return whether a role's interfaces are known to have no program on a hook."""
-        facts_of = self.facts
-        known = [facts_of[host] for host in self.hosts(role) if host in facts_of]
-        return {facts.environment.get(hook) for facts in known} == {NOTHING_ATTACHED}
-
-    def has_generic_xdp(self, role: Role) -> bool:
-        """Return whether an XDP program of a role's interfaces runs in the stack."""
-        known = (self.facts[host] for host in self.hosts(role) if host in self.facts)
-        return any(GENERIC_XDP in (facts.environment.get("xdp") or "") for facts in known)
 
     @property
     def all_veth(self) -> bool:
         """True if every host's interface is an end of a veth pair."""
         return {facts.driver for facts in self.facts.values()} == {"veth"}
 
-    @property
-    def bridge(self) -> Deltas | None:
-        """Return the counters of a built-in lab's bridge; None without a bridge.
-
-        It is the one snapshot with interfaces that belongs to no host.
-        """
-        hosts = {*self.facts, *self.roles.senders, *self.roles.receivers}
-        others = (delta for host, delta in self.deltas.items() if host not in hosts)
-        return next((delta for delta in others if delta.has("link")), None)
-
-    def machine(self, role: Role) -> tuple[Deltas, ...]:
-        """Return the machine counters that belong to a role's hosts.
-
-        Each machine's once, however many of the hosts are namespaces of it.
-        """
-        return tuple(self.deltas[name] for name in self.machines(role) if name in self.deltas)
-
-    def machines(self, role: Role) -> tuple[str, ...]:
-        """Return the machines that a role's hosts are on, as ``machine_of`` names them."""
-        return tuple(dict.fromkeys(self.machine_of(host) for host in self.hosts(role)))
-
     def machine_of(self, host: str) -> str:
         """Return the snapshot that has the counters of a host's machine; its own if none has.
 
         A host that sees its whole machine has them itself; of several on one machine the first
         speaks for all. In the built-in lab they are in the snapshot of the machine's own agent,
-        which plays no role.
+        which is no node.
         """
         if host not in self._machines:
             self._machines[host] = self._machine_of(host)
@@ -220,25 +152,12 @@ class CounterView:
         return {}
 
     def _machine_of(self, host: str) -> str:
-        roles, facts = {*self.roles.senders, *self.roles.receivers}, self.facts
+        nodes, facts = {name for names in self.nodes.values() for name in names}, self.facts
         seeing = [name for name in sorted(self.deltas) if _has_machine(self.deltas[name])]
         if host in seeing:
             boots = {name: facts[name].boot_id for name in seeing if name in facts}
             return next((name for name in boots if boots[name] == boots.get(host)), host)
-        return next((name for name in seeing if name not in roles), host)
-
-    def machine_counter(self, role: Role, pattern: str) -> int | None:
-        """Return one machine counter's difference summed over a role's machines."""
-        return known_sum(delta.total(pattern) for delta in self.machine(role))
-
-    def machine_by_name(self, role: Role, pattern: str) -> dict[str, int]:
-        """Return the counters of a role's machines that match a pattern and moved, by name."""
-        totals: dict[str, int] = {}
-        for delta in self.machine(role):
-            for name, value in delta.matching(pattern).items():
-                if value != 0:
-                    totals[name] = totals.get(name, 0) + value
-        return totals
+        return next((name for name in seeing if name not in nodes), host)
 
     def named(self, host: str, pattern: str) -> str:
         """Return a pattern with the host's interface and the family's protocols put in."""
@@ -250,10 +169,104 @@ class CounterView:
         """Return a pattern with the names of the trial's IP version put in."""
         return _named(pattern, self.traffic.family, "{interface}")
 
-    def display(self, role: Role, pattern: str) -> str:
+
+@dataclass(frozen=True, eq=False)
+class NodeView(Generic[V]):
+    """One part of the path: sums over its nodes, of which there may be none.
+
+    ``{interface}`` in a pattern stands for each node's own interface.
+    """
+
+    view: V
+    part: Part
+    hosts: tuple[str, ...]
+
+    @property
+    def workers(self) -> tuple[WorkerStats, ...]:
+        """Return the final statistics of every worker."""
+        return tuple(stats for stats in self.view.stats if stats.role == self.part)
+
+    def count(self, field: str) -> int:
+        """Return the sum of one C field over workers, those of losses on purpose included.
+
+        0 without any worker.
+        """
+        counted = (*self.view.stats, *self.view.loss_workers)
+        return sum(stats.counts.get(field, 0) for stats in counted if stats.role == self.part)
+
+    def worked(self, field: str) -> int:
+        """Return the sum of one C field over the workers alone: for rates and cost."""
+        return sum(stats.counts.get(field, 0) for stats in self.workers)
+
+    def is_unmoved(self, stage: str) -> bool:
+        """Return whether it is proven of a node's kernel that no counter of a stage moves there."""
+        tests, family = self.view.selftests, self.view.traffic.family
+        return any(
+            host in tests and tests[host].is_unmoved(stage, family, facts.driver)
+            for host, facts in self.view.facts.items()
+            if host in self.hosts
+        )
+
+    def counter(self, pattern: str) -> int | None:
+        """Return one counter's difference; None if no node has it."""
+        return known_sum(self.view.of_host(host, pattern) for host in self.hosts)
+
+    def total(self, *patterns: str) -> int | None:
+        """Return the sum of counters that see different packets; None if no node has any."""
+        return known_sum(self.counter(pattern) for pattern in patterns)
+
+    def by_name(self, pattern: str) -> dict[str, int]:
+        """Return the counters that match a pattern and moved, by name.
+
+        With several nodes the names are prefixed with the node's.
+        """
+        deltas_of, named = self.view.deltas, self.view.named
+        return {
+            f"{host} {name}" if len(self.hosts) > 1 else name: value
+            for host in self.hosts
+            if host in deltas_of
+            for name, value in deltas_of[host].matching(named(host, pattern)).items()
+            if value != 0
+        }
+
+    def _environments(self, key: str) -> list[str | None]:
+        facts = self.view.facts
+        return [facts[host].environment.get(key) for host in self.hosts if host in facts]
+
+    def without(self, hook: str) -> bool:
+        """Return whether the interfaces are known to have no program on a hook."""
+        return set(self._environments(hook)) == {NOTHING_ATTACHED}
+
+    @property
+    def has_generic_xdp(self) -> bool:
+        """Whether an XDP program of an interface runs in the stack."""
+        return any(GENERIC_XDP in (attached or "") for attached in self._environments("xdp"))
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Return the machines that the nodes are on, as ``machine_of`` names them.
+
+        Each once, however many of the nodes are namespaces of it.
+        """
+        return tuple(dict.fromkeys(self.view.machine_of(host) for host in self.hosts))
+
+    def machine_counter(self, pattern: str) -> int | None:
+        """Return one counter's difference summed over the nodes' machines."""
+        return known_sum(self.view.of_host(name, pattern) for name in self.machines)
+
+    def machine_by_name(self, pattern: str) -> dict[str, int]:
+        """Return the counters of the machines that match a pattern and moved, by name."""
+        totals: dict[str, int] = {}
+        for delta in (self.view.deltas.get(name) for name in self.machines):
+            for name, value in delta.matching(pattern).items() if delta is not None else ():
+                if value != 0:
+                    totals[name] = totals.get(name, 0) + value
+        return totals
+
+    def display(self, pattern: str) -> str:
         """Return a pattern as a reader may look it up: with the interface, or with a star."""
-        names = {self.named(host, pattern) for host in self.hosts(role)}
-        general = self.in_family(pattern).replace("{interface}", "*")
+        names = {self.view.named(host, pattern) for host in self.hosts}
+        general = self.view.in_family(pattern).replace("{interface}", "*")
         return names.pop() if len(names) == 1 else general
 
 
@@ -268,6 +281,11 @@ class Readings(CounterView):
     def path(self) -> Readings | None:
         """The readings of the path phase; None where there was none."""
         return readings_of(self.record, "path")
+
+
+AnyNode = NodeView[CounterView]
+End = NodeView[Readings]
+"""One end of the path in a phase."""
 
 
 @lru_cache(maxsize=4096)
@@ -287,8 +305,8 @@ def _has_machine(delta: Deltas) -> bool:
     return delta.has("softnet") or delta.has("cpu")
 
 
-def roles(record: TrialRecord) -> Roles:
-    """Return which hosts sent and which were sent to.
+def nodes_of(record: TrialRecord) -> Nodes:
+    """Return which hosts sent, which were sent to, and which nodes between have counters.
 
     With ``receive.workers: 0`` no worker names the receiver: it is the host with the address of a
     flow's destination.
@@ -299,7 +317,14 @@ def roles(record: TrialRecord) -> Roles:
     for host, facts in record.facts.items():
         if targets & {address.partition("/")[0] for address in facts.addresses}:
             receivers.add(host)
-    return Roles(tuple(sorted(senders)), tuple(sorted(receivers - senders)))
+    nodes: dict[Part, tuple[str, ...]] = {
+        "sender": tuple(sorted(senders)),
+        "receiver": tuple(sorted(receivers - senders)),
+    }
+    for name, part in record.between.items():
+        if any(name in phase.before for phase in record.phases):
+            nodes[part] = (*nodes.get(part, ()), name)
+    return nodes
 
 
 def phase_readings(
@@ -307,7 +332,7 @@ def phase_readings(
 ) -> Readings:
     """Return the readings of some hosts in a phase, or in a part of one."""
     return Readings(
-        roles=roles(record),
+        nodes=nodes_of(record),
         deltas={host: deltas(phase.before[host], phase.after[host]) for host in hosts},
         facts=record.facts,
         traffic=record.trial.traffic,

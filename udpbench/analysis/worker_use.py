@@ -9,46 +9,46 @@ from collections.abc import Sequence
 
 from udpbench.analysis import rates
 from udpbench.analysis.ledger.intended_load import answered_packets
-from udpbench.analysis.readings import CounterView, Readings
-from udpbench.model import SECOND_NS, Role, WorkerStats
+from udpbench.analysis.readings import CounterView, End, Readings
+from udpbench.model import SECOND_NS, WorkerStats
 
 
 def numbers(measured: Readings) -> dict[str, float | None]:
     """Return the metrics of processes and logs."""
     return {
-        "send_cpu_load": cpu_load(measured, "sender"),
-        "receive_cpu_load": cpu_load(measured, "receiver"),
-        "send_memory_bytes": memory_bytes(measured, "sender"),
-        "receive_memory_bytes": memory_bytes(measured, "receiver"),
+        "send_cpu_load": cpu_load(measured.sender),
+        "receive_cpu_load": cpu_load(measured.receiver),
+        "send_memory_bytes": memory_bytes(measured.sender),
+        "receive_memory_bytes": memory_bytes(measured.receiver),
         **_log(measured),
         **_answers(measured),
     }
 
 
-def processes(measured: Readings, role: Role) -> list[WorkerStats]:
-    """Return one worker of each process of a role."""
+def processes(node: End) -> list[WorkerStats]:
+    """Return one worker of each process."""
     by_process = {
         (rates.host_of(stats.worker), stats.pid): stats
-        for stats in measured.workers(role)
+        for stats in node.workers
         if stats.pid is not None
     }
     return list(by_process.values())
 
 
-def cpu_load(measured: Readings, role: Role) -> float | None:
-    """Return CPU time per time of a role's processes: 1 is one CPU all the time.
+def cpu_load(node: End) -> float | None:
+    """Return CPU time per time of processes: 1 is one CPU all the time.
 
     Both of one interval within the load; None if one is not known, as for a burst.
     """
-    workers = processes(measured, role)
+    workers = processes(node)
     loads = [rates.ratio(stats.process_cpu_ns, stats.process_load_ns or 0) for stats in workers]
     known = [load for load in loads if load is not None]
     return sum(known) if known and len(known) == len(loads) else None
 
 
-def memory_bytes(measured: Readings, role: Role) -> int | None:
-    """Return the mean resident memory of a role's processes together; None if one is unknown."""
-    sizes = [stats.process_memory_bytes for stats in processes(measured, role)]
+def memory_bytes(node: End) -> int | None:
+    """Return the mean resident memory of processes together; None if one is unknown."""
+    sizes = [stats.process_memory_bytes for stats in processes(node)]
     known = [size_bytes for size_bytes in sizes if size_bytes is not None]
     return sum(known) if known and len(known) == len(sizes) else None
 
@@ -59,11 +59,11 @@ def memory_bytes(measured: Readings, role: Role) -> int | None:
 def unlogged_packets(measured: CounterView) -> int:
     """Return the packets that were read and not logged: no room in the ring, or on the disk."""
     fields = ("unlogged_packets", "failed_packets")
-    return sum(measured.count("receiver", field) for field in fields)
+    return sum(measured.receiver.count(field) for field in fields)
 
 
 def _log(measured: Readings) -> dict[str, float | None]:
-    logs = [stats for stats in measured.workers("receiver") if stats.log is not None]
+    logs = [stats for stats in measured.receiver.workers if stats.log is not None]
     if not logs:
         return {}
     logged = [stats for stats in logs if stats.counts.get("logged_packets")]
@@ -103,7 +103,7 @@ def _answers(measured: Readings) -> dict[str, float | None]:
     answered = answered_packets(measured)
     if answered is None:
         return {}
-    workers = [s for s in measured.workers("sender") if s.counts.get("answered_packets")]
+    workers = [s for s in measured.sender.workers if s.counts.get("answered_packets")]
     return {
         "answered_packets": answered,
         "answered_pps": _stamped_pps(measured, workers, "answered_packets", "answer"),

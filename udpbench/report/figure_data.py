@@ -19,15 +19,15 @@ from udpbench.analysis.rates import (
     Cpu,
     edges_ns,
     host_of,
+    node_cpus,
     pps_by_bin,
-    role_cpus,
     spent_ns,
 )
-from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.readings import End, Readings, readings_of
 from udpbench.definition.published import Bar as PublishedBar
 from udpbench.definition.published import published
 from udpbench.judged_run import Chapter
-from udpbench.model import SECOND_NS, Estimate, Result, Role, TrialRecord
+from udpbench.model import SECOND_NS, Estimate, Part, Result, TrialRecord
 from udpbench.report.summary import name_of, representative, timed
 
 BIN_NS = 100 * 10**6
@@ -188,16 +188,16 @@ def _timeline(point: Point, result: Result, record: TrialRecord) -> Timeline | N
     measured = readings_of(record)
     if measured is None:
         return None
-    shown = _roles_shown(measured)
+    shown = _cpus_shown(measured)
     watched = [
         _Look(
             (interval.from_ns, interval.to_ns),
             stage_packets(interval.readings),
-            [_busy(interval.readings, role, cpus) for role, cpus in shown.values()],
+            [_busy(interval.readings.at(part), cpus) for part, cpus in shown.values()],
         )
         for interval in intervals(measured)
     ]
-    offered, delivered = (_rates(measured, role) for role in ROLES)
+    offered, delivered = map(_rates, measured.ends)
     # A load shorter than a bin has one interval, with the numbers of the ledger.
     if not (offered or delivered or len(watched) > 1):
         return None
@@ -221,16 +221,13 @@ class _Look(NamedTuple):
     """Share, of each of the shown groups of CPUs."""
 
 
-ROLES: tuple[Role, Role] = ("sender", "receiver")
-
-
-def _rates(measured: Readings, role: Role) -> tuple[Step, ...]:
-    if not measured.record.series:
+def _rates(end: End) -> tuple[Step, ...]:
+    if not end.view.record.series:
         return ()
-    edges = edges_ns(measured, measured.workers(role))
+    edges = edges_ns(end.view, end.workers)
     length_ns = edges[1] - edges[0] if edges is not None else 0
     bin_ns = BIN_NS * max(-(-length_ns // (BIN_NS * MOST_BINS)), 1)
-    bins = pps_by_bin(measured, role, bin_ns)
+    bins = pps_by_bin(end, bin_ns)
     return tuple(
         Step(begin / SECOND_NS, (begin + bin_ns) / SECOND_NS, pps) for begin, pps in bins.items()
     )
@@ -246,7 +243,7 @@ def _drops(
     """
     entries = result.ledger.entries if result.ledger is not None else ()
     taking = [entry.stage for entry in entries if entry.packets]
-    load = edges_ns(measured, measured.workers("sender"))
+    load = edges_ns(measured, measured.sender.workers)
     spans = [_within(each.span_ns, load) for each in watched]
     for stage in taking:
         if any(each.packets.get(stage) for each in watched):
@@ -275,16 +272,16 @@ def _seconds(span_ns: tuple[int, int]) -> tuple[float, float]:
     return span_ns[0] / SECOND_NS, span_ns[1] / SECOND_NS
 
 
-def _roles_shown(measured: Readings) -> dict[str, tuple[Role, frozenset[Cpu] | None]]:
-    """Return name → role and its CPUs; None, all of its machine, if no worker is pinned."""
-    shown: dict[str, tuple[Role, frozenset[Cpu] | None]] = {}
-    for role in ROLES:
-        cpus = role_cpus(measured, role)
+def _cpus_shown(measured: Readings) -> dict[str, tuple[Part, frozenset[Cpu] | None]]:
+    """Return name → end and its CPUs; None, all of its machine, if no worker is pinned."""
+    shown: dict[str, tuple[Part, frozenset[Cpu] | None]] = {}
+    for end in measured.ends:
+        cpus = node_cpus(end)
         if cpus is None:
-            name = "all CPUs" if measured.record.built_in_lab else f"{role}, all CPUs"
+            name = "all CPUs" if measured.record.built_in_lab else f"{end.part}, all CPUs"
         else:
-            name = f"{role}, CPU {_listed(cpus)}"
-        shown.setdefault(name, (role, cpus))
+            name = f"{end.part}, CPU {_listed(cpus)}"
+        shown.setdefault(name, (end.part, cpus))
     return shown
 
 
@@ -303,13 +300,13 @@ def _listed(cpus: frozenset[Cpu]) -> str:
     return ", ".join(str(cpu) if alone else f"{machine} {cpu}" for machine, cpu in sorted(cpus))
 
 
-def _busy(readings: Readings, role: Role, cpus: frozenset[Cpu] | None) -> float | None:
-    """Return the busy share of some CPUs of a role's machines, or of all of them."""
+def _busy(end: End, cpus: frozenset[Cpu] | None) -> float | None:
+    """Return the busy share of some CPUs of an end's machines, or of all of them."""
 
     def total(times: Sequence[str]) -> int:
         if cpus is None:
-            return sum(readings.machine_counter(role, f"cpu.*.{time}_ns") or 0 for time in times)
-        return spent_ns(readings, cpus, times) or 0
+            return sum(end.machine_counter(f"cpu.*.{time}_ns") or 0 for time in times)
+        return spent_ns(end.view, cpus, times) or 0
 
     busy, idle = total(BUSY_TIMES), total(IDLE_TIMES)
     return busy / (busy + idle) if busy + idle > 0 else None
@@ -339,7 +336,7 @@ def _queues(record: TrialRecord) -> dict[str, int]:
     if measured is None:
         return {}
     return {
-        f"{host} rx-{queue}" if len(measured.roles.receivers) > 1 else f"rx-{queue}": packets
+        f"{host} rx-{queue}" if len(measured.receiver.hosts) > 1 else f"rx-{queue}": packets
         for host, counts in by_receiver(measured).items()
         for queue, packets in sorted(counts.items())
     }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from analysis import build
 from udpbench.analysis.ledger.ledger import lost_by_place, make_ledger
 from udpbench.analysis.ledger.stages import BEFORE_SENT, STAGES
-from udpbench.analysis.readings import readings_of, roles
+from udpbench.analysis.readings import nodes_of, readings_of
 from udpbench.drivers import DRIVERS
 from udpbench.model import LEDGER_STAGES, TrialRecord
 
@@ -212,7 +212,7 @@ def test_a_closed_port_is_found_by_its_address() -> None:
     """Without a receiving worker the receiver is the host that has the destination."""
     workers = (build.worker("sender", build.sender_counts(1000)),)
     record = build.record(1000, 0, workers=workers, moves={"right": {"snmp.Udp.NoPorts": 1000}})
-    assert ("right",) == roles(record).receivers
+    assert ("right",) == nodes_of(record)["receiver"]
     assert {"udp_no_port": 1000} == entries(record)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from analysis import build
 from udpbench.analysis import rates
 from udpbench.analysis.comparison.comparisons import Comparison, compare_points, resolution
-from udpbench.analysis.rates import lump_share, pps_by_bin, role_rate, spread, totals_at
+from udpbench.analysis.rates import lump_share, node_rate, pps_by_bin, spread, totals_at
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.model import DAY_NS, SECOND_NS, PointPair, Result, Sample, WorkerStats
 
@@ -132,7 +132,7 @@ def measured(*stats: WorkerStats) -> Readings:
 
 def rate_of(readings: Readings) -> float:
     """Return the delivered rate, which there is."""
-    pps = role_rate(readings, "receiver", "received_packets")
+    pps = node_rate(readings.receiver, "received_packets")
     assert pps is not None
     return pps
 
@@ -192,7 +192,7 @@ def test_senders_with_few_packets_each_offer_no_more_than_their_rate() -> None:
         )
         for number in range(4)
     ]
-    assert role_rate(measured(*stats), "sender", "sent_packets") == pytest.approx(1000)
+    assert node_rate(measured(*stats).sender, "sent_packets") == pytest.approx(1000)
 
 
 # --- compared ------------------------------------------------------------------------------------
@@ -287,6 +287,6 @@ def test_rates_of_a_day_are_not_told_by_seconds(monkeypatch: pytest.MonkeyPatch)
     readings = readings_of(record)
     assert readings is not None
     assert spread(readings) is None
-    assert pps_by_bin(readings, "receiver", 60 * SECOND_NS)
+    assert pps_by_bin(readings.receiver, 60 * SECOND_NS)
     monkeypatch.setattr(rates, "MOST_TOTALS", 100)
-    assert {} == pps_by_bin(readings, "receiver", 60 * SECOND_NS)
+    assert {} == pps_by_bin(readings.receiver, 60 * SECOND_NS)

@@ -12,7 +12,6 @@ from analysis.test_stages import lacking
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import lost_at_any, make_ledger, unobserved
 from udpbench.analysis.ledger.selftest import (
-    UNPROVOKED,
     exit_code,
     is_believable,
     is_complete,
@@ -20,6 +19,7 @@ from udpbench.analysis.ledger.selftest import (
     reasons,
     selftest_of,
 )
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import readings_of
 from udpbench.errors import CANNOT_TELL, NO, YES, CannotTell
 from udpbench.model import Change, Ledger, SelfTest, Setting, StageProof, TrialRecord
@@ -95,7 +95,7 @@ def test_stages_that_a_lab_cannot_provoke_are_named_with_the_reason() -> None:
     assert [*first, "udp_no_port", "rx_policy", *lasting] == [
         proof.stage for proof in selftest.proofs
     ]
-    assert UNPROVOKED == {
+    assert {stage.name: stage.unprovoked for stage in STAGES if stage.unprovoked} == {
         proof.stage: proof.why for proof in selftest.proofs if proof.packets is None
     }
 

@@ -73,7 +73,7 @@ AT_SOCKETS = ("rx_policy", "udp_filter", "udp_rcvbuf", "udp_memory")
 SEGMENTS = 20
 
 
-REASONS = {stage.name: (stage.role, stage.reasons) for stage in STAGES}
+REASONS = {stage.name: (stage.part, stage.reasons) for stage in STAGES}
 
 
 def _reason(stage: str, group: str) -> str:

@@ -41,7 +41,7 @@ def test_rates_are_of_the_phase_whatever_stamps_say(stamps: tuple[int, int]) -> 
     counts = {"sent_packets": 5, "first_ns": stamps[0], "last_ns": stamps[1]}
     measured = readings_of(record(workers=(worker("sender", counts),), series=(sample(),)))
     assert measured is not None
-    bins = pps_by_bin(measured, "sender", SECOND_NS)
+    bins = pps_by_bin(measured.sender, SECOND_NS)
     assert len(bins) <= 11
     assert all(0 <= begin <= 11 * SECOND_NS for begin in bins)
 
@@ -55,7 +55,7 @@ def test_the_controllers_own_time_of_a_phase_counts_what_drains_after_the_load()
         )
         measured = readings_of(replace(trial_record, series=(sample(),)))
         assert measured is not None
-        assert bins == len(pps_by_bin(measured, "sender", SECOND_NS))
+        assert bins == len(pps_by_bin(measured.sender, SECOND_NS))
 
 
 def test_packets_of_a_millisecond_are_of_the_phase() -> None:
@@ -71,7 +71,7 @@ def test_a_worker_without_stamps_has_no_rate() -> None:
     trial_record = record(workers=(worker("sender", {"sent_packets": 5}),))
     measured = readings_of(trial_record)
     assert measured is not None
-    assert {} == pps_by_bin(measured, "sender", SECOND_NS)
+    assert {} == pps_by_bin(measured.sender, SECOND_NS)
 
 
 def absurd() -> Any:

@@ -162,7 +162,7 @@ def test_what_was_lost_is_a_finding_each(golden: Golden) -> None:
 def test_a_kept_watch_has_the_report_of_a_run(tmp_path: Path, golden: Golden) -> None:
     """Its ledger, its losses and its seconds; what is of runs alone is left out."""
     folder = tmp_path / "kept"
-    kept = KeptLooks.create(folder, Lab("watch", "", "", (), ()), ("udpbench", "watch", "left"))
+    kept = KeptLooks.create(folder, Lab("watch", "", "", ()), ("udpbench", "watch", "left"))
     known = {name: facts("left", name, ()) for name in ("lo", "eth0")}
     for second in range(4):
         counters = {

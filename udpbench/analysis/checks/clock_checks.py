@@ -73,7 +73,7 @@ def samples_missing(readings: Readings) -> Iterator[Finding]:
 
 def delay_hidden(measured: Readings) -> Iterator[Finding]:
     """Find a one-way delay that the hosts' clocks are not precise enough to show."""
-    histogram = delay.role_histogram(measured, "receiver", "delay")
+    histogram = delay.node_histogram(measured.receiver, "delay")
     if delay.size(histogram) == 0 or delay.one_way(measured, "delay") is not None:
         return
     median_ns = delay.percentile_ns(histogram, "50")
@@ -92,9 +92,9 @@ def delay_hidden(measured: Readings) -> Iterator[Finding]:
 
 def echoes_lost(measured: Readings) -> Iterator[Finding]:
     """Find echoes that did not come back in time: round trips leave them out."""
-    echoed = measured.count("receiver", "echoed_packets")
-    returned = measured.count("sender", "echo_packets")
-    unechoed = measured.count("receiver", "unechoed_packets")
+    echoed = measured.receiver.count("echoed_packets")
+    returned = measured.sender.count("echo_packets")
+    unechoed = measured.receiver.count("unechoed_packets")
     if echoed != returned or unechoed:
         yield Finding(
             "warning",

@@ -95,7 +95,7 @@ def work_not_done(readings: Readings) -> Iterator[Finding]:
     trial = readings.record.trial
     merged = MAX_PAYLOAD_BYTES // max(trial.traffic.size_bytes, 1) if trial.receive.gro else 1
     batch = trial.receive.messages * merged
-    for stats in readings.workers("receiver"):
+    for stats in readings.receiver.workers:
         if trial.receive.work_ns == 0 or "user_ns" not in stats.counts:
             continue
         spent_ns = stats.counts["user_ns"] + stats.counts.get("system_ns", 0)

@@ -101,8 +101,8 @@ def changed_meanwhile(readings: Readings) -> Iterator[Finding]:
 
 def allowance_exceeded(readings: Readings) -> Iterator[Finding]:
     """Find a virtual card whose hypervisor limited what it sends or receives."""
-    for role in ("sender", "receiver"):
-        for host in readings.hosts(role):
+    for end in readings.ends:
+        for host in end.hosts:
             limited = readings.deltas[host].matching(readings.named(host, ALLOWANCES))
             over = [f"{name.rpartition('.')[2]} {n}" for name, n in limited.items() if n]
             if over:

@@ -26,7 +26,7 @@ from udpbench.analysis.ledger.stage import Stage
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import Readings
 from udpbench.drivers import UNKNOWN, driver_of
-from udpbench.model import Finding, Ledger, Role
+from udpbench.model import Finding, Ledger, Part
 
 
 def hidden_refusals(readings: Readings) -> Iterator[Finding]:
@@ -35,12 +35,12 @@ def hidden_refusals(readings: Readings) -> Iterator[Finding]:
     IP counts what a firewall or a queue refused (net/ipv4/ip_output.c, ip_send_skb). It counts a
     GSO message once, where EPERM counts packets, so the two cannot be compared.
     """
-    partial = readings.count("sender", "partial_calls")
+    partial = readings.sender.count("partial_calls")
     if not partial or readings.record.trial.send.gso != "off":
         return
-    refused = readings.count("sender", "eperm")
-    queued = readings.counter("sender", skbs.QDISC_DROPS) or 0
-    hidden = (readings.counter("sender", "{ip}OutDiscards") or 0) - refused - queued
+    refused = readings.sender.count("eperm")
+    queued = readings.sender.counter(skbs.QDISC_DROPS) or 0
+    hidden = (readings.sender.counter("{ip}OutDiscards") or 0) - refused - queued
     if hidden > 0:
         yield Finding(
             "note",
@@ -55,7 +55,7 @@ def hidden_refusals(readings: Readings) -> Iterator[Finding]:
 def counter_backwards(readings: Readings) -> Iterator[Finding]:
     """Find a counter of a stage that decreased during the phase."""
     for stage in STAGES:
-        for host in readings.hosts(stage.role):
+        for host in readings.at(stage.part).hosts:
             for pattern in (*stage.counters, *stage.by_driver(readings)):
                 if host not in readings.deltas:
                     continue
@@ -105,18 +105,20 @@ def unaccounted(readings: Readings) -> Iterator[Finding]:
 def unexplained_reasons(readings: Readings) -> dict[str, int]:
     """Return the kernel's drop reasons beyond what the stages have, in skbs, most first."""
     beyond: dict[str, int] = {}
-    for role in ("sender", "receiver"):
-        moved = (readings.by_name(role, f"{group}.*").items() for group in REASON_GROUPS)
+    for end in readings.ends:
+        moved = (end.by_name(f"{group}.*").items() for group in REASON_GROUPS)
         for name, skbs_dropped in chain.from_iterable(moved):
-            known = sum(_most(stage, readings) for stage in STAGES if _counts(stage, role, name))
+            known = sum(
+                _most(stage, readings) for stage in STAGES if _counts(stage, end.part, name)
+            )
             if skbs_dropped > known:
                 short = name.rpartition(".")[2]
                 beyond[short] = beyond.get(short, 0) + skbs_dropped - known
     return dict(sorted(beyond.items(), key=lambda item: -item[1]))
 
 
-def _counts(stage: Stage, role: Role, counter: str) -> bool:
-    return stage.role == role and counter.rpartition(".")[2] in stage.reasons
+def _counts(stage: Stage, part: Part, counter: str) -> bool:
+    return stage.part == part and counter.rpartition(".")[2] in stage.reasons
 
 
 def _most(stage: Stage, readings: Readings) -> int:
@@ -152,7 +154,7 @@ DAMAGES: dict[mac_frames.Damage, tuple[str, str]] = {
 
 def damaged_frames(readings: Readings) -> Iterator[Finding]:
     """Find frames that came in damaged or too short, by the receivers' cards."""
-    for host in readings.hosts("receiver"):
+    for host in readings.receiver.hosts:
         for damage, counters in mac_frames.damage_of(readings, host).items():
             value = _counted_by(readings, host, counters)
             if damage == "short":
@@ -203,7 +205,7 @@ def lost_after_the_link(readings: Readings) -> Iterator[Finding]:
     lost = lost_at_any(ledger, ("link", "rx_ring"))
     received = mac_frames.received_frames(readings)
     if received is None:
-        received = readings.counter("receiver", "link.{interface}.rx_packets")
+        received = readings.receiver.counter("link.{interface}.rx_packets")
     if "link" in unobserved(ledger) and lost.low and received is not None and received >= sent:
         yield Finding(
             "warning",
@@ -224,7 +226,7 @@ def unknown_driver(readings: Readings) -> Iterator[Finding]:
     ledger = make_ledger(readings)
     if not lost_at_any(ledger, ("link", "rx_ring")).high:
         return
-    for host in readings.roles.receivers:
+    for host in readings.receiver.hosts:
         facts = readings.record.facts.get(host)
         if facts is not None and driver_of(facts) is UNKNOWN:
             yield Finding(
@@ -248,7 +250,7 @@ def counters_disagree(readings: Readings) -> Iterator[Finding]:
             low, high = also.low(readings), also.high(readings)
             if value is None or low is None or high is None or low <= value <= high:
                 continue
-            name = readings.display(stage.role, also.name)
+            name = readings.at(stage.part).display(also.name)
             limit = f"{low}" if low == high else f"{low} to {high}"
             value_text = f"{name} = {value}"
             yield Finding(
@@ -262,7 +264,7 @@ def _reasons_disagree(readings: Readings) -> Iterator[Finding]:
     """Compare a stage with the kernel's drop reasons, which count skbs: no more than packets."""
     for stage in STAGES:
         packets = stage.packets(readings)
-        dropped = readings.total(stage.role, *(f"reason.{name}" for name in stage.reasons))
+        dropped = readings.at(stage.part).total(*(f"reason.{name}" for name in stage.reasons))
         if packets is None or dropped is None:
             continue
         more = dropped > packets.high and readings.record.built_in_lab
@@ -286,12 +288,12 @@ def _reads_disagree(readings: Readings) -> Iterator[Finding]:
     """
     if takes_frames(readings):
         return  # UDP sees none of them
-    counted = readings.counter("receiver", "{udp}InDatagrams")
+    counted = readings.receiver.counter("{udp}InDatagrams")
     arrivals = arrived(readings)
     taken = arrivals.read_messages if readings.record.trial.receive.gro else arrivals.read_packets
-    if counted is None or taken is None or not readings.workers("receiver"):
+    if counted is None or taken is None or not readings.receiver.workers:
         return
-    read = taken + readings.count("receiver", "purged_messages")
+    read = taken + readings.receiver.count("purged_messages")
     if counted < read or (readings.record.built_in_lab and counted != read):
         yield Finding(
             "warning",
@@ -323,7 +325,7 @@ def path_check_losses(readings: Readings) -> Iterator[Finding]:
     if path is None or readings.record.trial.path_check != "arrive":
         return
     sent, received = sent_packets(path), kept_packets(path)
-    if received >= sent or not path.workers("receiver"):
+    if received >= sent or not path.receiver.workers:
         return
     yield replace(
         path_losses("warning", received, sent, make_ledger(path)),

@@ -64,7 +64,7 @@ def sender_stalled(readings: Readings) -> Iterator[Finding]:
     With a count, a sender continues until it is reached, so what it gave up may still be sent.
     """
     requested = {spec.name: spec.count_packets for spec in readings.record.workers}
-    for stats in readings.workers("sender"):
+    for stats in readings.sender.workers:
         stalled = unsent = stats.counts.get("stalled_packets", 0)
         count = requested.get(stats.worker)
         if count is not None:
@@ -82,7 +82,7 @@ def sender_stalled(readings: Readings) -> Iterator[Finding]:
 
 def frames_mode(readings: Readings) -> Iterator[Finding]:
     """Say whether frames of AF_XDP were copied, as the kernel said when it was asked."""
-    for stats in (*readings.workers("sender"), *readings.workers("receiver")):
+    for stats in (*readings.sender.workers, *readings.receiver.workers):
         if stats.zerocopy is not None:
             done = "sent" if stats.role == "sender" else "received"
             value = "without a copy" if stats.zerocopy else "in copy mode"
@@ -92,8 +92,8 @@ def frames_mode(readings: Readings) -> Iterator[Finding]:
 def few_reads(readings: Readings) -> Iterator[Finding]:
     """Find a delivered rate of so few reads that one batch more or less would change it."""
     received = arrived(readings, workers_alone=True).packets
-    reads = readings.worked("receiver", "receive_calls")
-    reads -= readings.worked("receiver", "empty_calls")
+    reads = readings.receiver.worked("receive_calls")
+    reads -= readings.receiver.worked("empty_calls")
     if received < 2 or not 0 < reads < FEW_READS:
         return
     message = "the delivered rate rests on few reads: whole batches fall on the first and the last"

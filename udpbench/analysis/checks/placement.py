@@ -183,7 +183,7 @@ def idle_sockets(readings: Readings) -> Iterator[Finding]:
     if readings.record.trial.receive.sockets == "shared":
         return
     by_host: dict[str, list[WorkerStats]] = {}
-    for stats in readings.workers("receiver"):
+    for stats in readings.receiver.workers:
         by_host.setdefault(host_of(stats.worker), []).append(stats)
     for workers in by_host.values():
         idle = [stats.worker for stats in workers if not stats.counts.get("read_packets")]

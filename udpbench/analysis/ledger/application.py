@@ -16,7 +16,7 @@ SNDBUF = "{udp}SndbufErrors"
 
 def _app_truncated(readings: CounterView) -> Span | None:
     """Return the packets that were cut off; None if the way of reading cannot tell."""
-    packets = readings.count("receiver", "truncated_packets")
+    packets = readings.receiver.count("truncated_packets")
     blind = is_program(readings) or readings.receive.read == "none"
     return None if blind and packets == 0 else exactly(packets)
 
@@ -35,20 +35,20 @@ def _app_unanswered(readings: CounterView) -> Span | None:
     """
     if readings.traffic.answers is None:
         return exactly(0)
-    left = readings.counter("receiver", ANSWERS_OUT)
+    left = readings.receiver.counter(ANSWERS_OUT)
     if left is None:
         return None
     dropped = lost_answers(readings)
     refused = sum(dropped[name].low for name in ("tx_qdisc", "tx_device") if name in dropped)
-    sent = left + min(refused, readings.counter("receiver", SNDBUF) or 0)
+    sent = left + min(refused, readings.receiver.counter(SNDBUF) or 0)
     return exactly(max(_read_packets(readings) - sent, 0))
 
 
 def _read_packets(readings: CounterView) -> int:
     """Return what the receivers read, within a phase by the kernel's count."""
     if readings.stats:
-        return readings.worked("receiver", "received_packets")
-    return readings.counter("receiver", "{udp}InDatagrams") or 0
+        return readings.receiver.worked("received_packets")
+    return readings.receiver.counter("{udp}InDatagrams") or 0
 
 
 def lost_answers(readings: CounterView) -> dict[str, Span]:
@@ -72,7 +72,7 @@ def _answer_lost(readings: CounterView) -> Span:
 ROWS = (
     Stage(
         name="app_truncated",
-        role="receiver",
+        part="receiver",
         packets=_app_truncated,
         source="truncated_packets",
         means="Read, but longer than the buffer that the application passed, so its end was lost.",
@@ -83,7 +83,8 @@ ROWS = (
     ),
     Stage(
         name="app_log",
-        role="receiver",
+        part="receiver",
+        unprovoked="the receiving worker counts what its log had no room for",
         packets=_app_log,
         # A program's datagrams are received once they are read.
         most=lambda _: 0,
@@ -95,7 +96,8 @@ ROWS = (
     ),
     Stage(
         name="app_unanswered",
-        role="receiver",
+        part="receiver",
+        unprovoked="no answer is awaited",
         packets=_app_unanswered,
         source=f"read − Δ {ANSWERS_OUT} − what tx_qdisc and tx_device dropped of answers, up to "
         f"Δ {SNDBUF}",
@@ -105,7 +107,8 @@ ROWS = (
     ),
     Stage(
         name="answer_lost",
-        role="sender",
+        part="sender",
+        unprovoked="no answer is awaited",
         packets=_answer_lost,
         source="Σ stages from tx_qdisc to udp_memory, read with the hosts swapped",
         means="With traffic.answers: answered, but the answer did not reach the sender's worker. "

@@ -51,12 +51,12 @@ def _most_in_full_rings(readings: CounterView) -> int | None:
 
 
 def _sees_full_rings(readings: CounterView) -> bool:
-    return all(mac_frames.sees_full_ring(readings, host) for host in readings.roles.receivers)
+    return all(mac_frames.sees_full_ring(readings, host) for host in readings.receiver.hosts)
 
 
 def _refused_frames(readings: CounterView) -> int | None:
     """Return what the drivers' counters of a full ring say, without XDP drops in them."""
-    full = readings.total("receiver", *_ring_counters(readings))
+    full = readings.receiver.total(*_ring_counters(readings))
     if full is None:
         return None
     (driver,) = _receiving_drivers(readings)
@@ -81,13 +81,13 @@ def _steady_ring_counters(readings: CounterView) -> tuple[str, ...]:
 
 
 def _receiving_drivers(readings: CounterView) -> set[Driver]:
-    return {driver_of(readings.facts.get(host)) for host in readings.roles.receivers}
+    return {driver_of(readings.facts.get(host)) for host in readings.receiver.hosts}
 
 
 def _counted_xdp_drops(readings: CounterView, counters: tuple[str, ...] = XDP_DROPS) -> int | None:
     """Return what the drivers count as drops by XDP; 0 if the interface has no program."""
-    dropped = readings.total("receiver", *counters)
-    if dropped is None and readings.without("receiver", "xdp"):
+    dropped = readings.receiver.total(*counters)
+    if dropped is None and readings.receiver.without("xdp"):
         return 0
     return dropped
 
@@ -99,7 +99,7 @@ def _xdp_frames(readings: CounterView) -> int | None:
     a 0 proves nothing.
     """
     dropped = _counted_xdp_drops(readings)
-    if not dropped and readings.has_generic_xdp("receiver"):
+    if not dropped and readings.receiver.has_generic_xdp:
         return None
     drivers = _receiving_drivers(readings)
     counts_refused = any(driver.xdp_drops_refused for driver in drivers)
@@ -109,12 +109,12 @@ def _xdp_frames(readings: CounterView) -> int | None:
 
 
 def _most_by_xdp(readings: CounterView) -> int | None:
-    return None if readings.has_generic_xdp("receiver") else at_most(_xdp_frames)(readings)
+    return None if readings.receiver.has_generic_xdp else at_most(_xdp_frames)(readings)
 
 
 def _without_copy(readings: CounterView) -> bool:
     """Return whether cards wrote frames of AF_XDP where they are read."""
-    return any(stats.zerocopy for stats in readings.workers("receiver"))
+    return any(stats.zerocopy for stats in readings.receiver.workers)
 
 
 def takes_frames(readings: CounterView) -> bool:
@@ -126,23 +126,23 @@ def _refused_by_frame_socket(field: str) -> Expression:
     """Return an expression for what AF_XDP sockets refused; None if a worker did not say it."""
 
     def packets(readings: CounterView) -> Span | None:
-        workers = readings.workers("receiver")
+        workers = readings.receiver.workers
         if takes_frames(readings) and not all(field in stats.counts for stats in workers):
             return None
-        return exactly(readings.count("receiver", field))
+        return exactly(readings.receiver.count(field))
 
     return packets
 
 
 def _refused_frames_received(readings: CounterView) -> int:
-    return readings.count("receiver", XSK_RING) + readings.count("receiver", XSK_FILL)
+    return readings.receiver.count(XSK_RING) + readings.receiver.count(XSK_FILL)
 
 
 def _veth_drops(readings: CounterView) -> int | None:
     """Return the frames that a veth could not redirect, which are those of full AF_XDP sockets."""
     if not (readings.all_veth and takes_frames(readings)):
         return None
-    return readings.total("receiver", *VETH_DROPS)
+    return readings.receiver.total(*VETH_DROPS)
 
 
 def backlog_skbs(readings: CounterView) -> int | None:
@@ -152,8 +152,8 @@ def backlog_skbs(readings: CounterView) -> int | None:
     shares, and in the receiving device's rx_dropped, which other drops share. The smaller of the
     two includes neither.
     """
-    softnet = readings.machine_counter("receiver", SOFTNET_DROPPED)
-    device = readings.counter("receiver", RX_DROPPED)
+    softnet = readings.receiver.machine_counter(SOFTNET_DROPPED)
+    device = readings.receiver.counter(RX_DROPPED)
     if _has_own_backlog(readings):
         return device
     if softnet is None or device is None:
@@ -163,7 +163,7 @@ def backlog_skbs(readings: CounterView) -> int | None:
 
 def _has_own_backlog(readings: CounterView) -> bool:
     """Return whether a receiver is a tunnel, whose backlog softnet_stat and reasons do not have."""
-    drivers = (readings.facts[h].driver for h in readings.roles.receivers if h in readings.facts)
+    drivers = (readings.facts[h].driver for h in readings.receiver.hosts if h in readings.facts)
     return any(driver in TUNNELS for driver in drivers)
 
 
@@ -172,7 +172,7 @@ def _backlog_and_device_skbs(readings: CounterView) -> int | None:
     refused = backlog_skbs(readings)
     if refused is not None:
         refused += _refused_frames_received(readings)
-    sent = readings.counter("sender", TX_DROPPED)
+    sent = readings.sender.counter(TX_DROPPED)
     if refused is None or sent is None or not readings.all_veth:
         return refused
     return max(refused, sent) if backlog_charges_peer(readings) else refused + sent
@@ -186,7 +186,7 @@ def backlog_charges_peer(readings: CounterView) -> bool:
     first and counts it in ``rx_queue_N_xdp_packets``, so the other end is not charged. No other
     driver charges it. The other end is the sender, or the receiver's port of a bridge.
     """
-    polled = readings.counter("receiver", NAPI_PACKETS)
+    polled = readings.receiver.counter(NAPI_PACKETS)
     return _receiving_drivers(readings) == {DRIVERS["veth"]} and not polled
 
 
@@ -196,20 +196,21 @@ def _tc_skbs(readings: CounterView) -> int | None:
     A TCX program drops before the qdisc that counts (net/core/dev.c: sch_handle_ingress), so beside
     one a 0 proves nothing.
     """
-    dropped = readings.counter("receiver", INGRESS_DROPS)
+    dropped = readings.receiver.counter(INGRESS_DROPS)
     if not dropped:
-        return 0 if readings.without("receiver", "tcx") else None
+        return 0 if readings.receiver.without("tcx") else None
     return dropped
 
 
 def _most_by_tc(readings: CounterView) -> int | None:
-    return at_most(_tc_skbs)(readings) if readings.without("receiver", "tcx") else None
+    return at_most(_tc_skbs)(readings) if readings.receiver.without("tcx") else None
 
 
 ROWS = (
     Stage(
         name="rx_ring",
-        role="receiver",
+        part="receiver",
+        unprovoked="a veth has no ring of its own: its peer's tx_device counts it",
         packets=_rx_ring,
         source="Δ of the driver's counter of a full ring; a veth has none",
         means="The receiving NIC had no free descriptor: the host did not poll its ring in "
@@ -220,7 +221,7 @@ ROWS = (
     ),
     Stage(
         name="rx_xdp",
-        role="receiver",
+        part="receiver",
         packets=in_packets("rx_xdp", _xdp_frames, skbs.sent_skb),
         source=f"Δ {VETH_XDP_DROPS}",
         means="Dropped by an XDP program on the receiving interface, before the kernel made "
@@ -232,7 +233,8 @@ ROWS = (
     ),
     Stage(
         name="xsk_ring",
-        role="receiver",
+        part="receiver",
+        unprovoked="the socket of receive.call: af_xdp counts what its ring had no room for",
         packets=_refused_by_frame_socket(XSK_RING),
         source=XSK_RING,
         means="The ring of an AF_XDP socket was full: the application did not read fast enough.",
@@ -250,7 +252,8 @@ ROWS = (
     ),
     Stage(
         name="xsk_fill",
-        role="receiver",
+        part="receiver",
+        unprovoked="the socket of receive.call: af_xdp counts what it had no buffer for",
         packets=_refused_by_frame_socket(XSK_FILL),
         source=XSK_FILL,
         means="The AF_XDP socket had no buffer for the frame, or one that was too short.",
@@ -259,7 +262,7 @@ ROWS = (
     ),
     Stage(
         name="rx_backlog",
-        role="receiver",
+        part="receiver",
         packets=in_packets("rx_backlog", backlog_skbs, skbs.received_skb),
         source=f"min(Δ {SOFTNET_DROPPED}, Δ {RX_DROPPED}); of a tunnel the latter",
         means="The backlog queue of a receiving CPU was full (RPS, or a veth without NAPI).",
@@ -271,7 +274,7 @@ ROWS = (
         also=(
             Also(
                 name=f"Δ {SOFTNET_DROPPED}",
-                reads=lambda readings: readings.machine_counter("receiver", SOFTNET_DROPPED),
+                reads=lambda readings: readings.receiver.machine_counter(SOFTNET_DROPPED),
                 low=backlog_skbs,
                 high=backlog_skbs,
                 next_step="another device of the machine drops packets",
@@ -289,7 +292,7 @@ ROWS = (
     ),
     Stage(
         name="rx_tc",
-        role="receiver",
+        part="receiver",
         packets=in_packets("rx_tc", _tc_skbs, skbs.received_skb),
         source=f"Δ {INGRESS_DROPS}",
         means="Dropped by a tc filter on receipt. Only filters of an ingress or clsact qdisc "

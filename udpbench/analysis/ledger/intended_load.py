@@ -32,13 +32,13 @@ def intended_packets(readings: Readings) -> int:
     """Return the intended load in packets: what was requested, else what was attempted."""
     requested = requested_packets(readings)
     if requested is None:
-        return readings.count("sender", "attempted_packets")
+        return readings.sender.count("attempted_packets")
     return requested + loss_packets(readings)
 
 
 def sent_packets(readings: CounterView) -> int:
     """Return the packets that the kernel accepted from the senders."""
-    return readings.count("sender", "sent_packets")
+    return readings.sender.count("sent_packets")
 
 
 def arrived(readings: CounterView, workers_alone: bool = False) -> Arrived:
@@ -51,7 +51,7 @@ def answered_packets(readings: CounterView) -> int | None:
     """Return the answers that came back to the senders; None where none are awaited."""
     if readings.traffic.answers is None:
         return None
-    return readings.count("sender", "answered_packets")
+    return readings.sender.count("answered_packets")
 
 
 def unanswered_packets(readings: CounterView) -> int:
@@ -67,5 +67,5 @@ def kept_packets(readings: CounterView) -> int:
 
 def unsent_packets(readings: Readings) -> int:
     """Return the packets that were intended but never offered to the network."""
-    taken = sent_packets(readings) + readings.count("sender", "eperm")
+    taken = sent_packets(readings) + readings.sender.count("eperm")
     return intended_packets(readings) - taken

@@ -1,10 +1,10 @@
-"""Stages in the receiver's IP layer: its own checks, and the firewall."""
+"""Stages in the receiver's IP layer: its own checks, and the firewall; read at any node."""
 
 from __future__ import annotations
 
 from udpbench.analysis.ledger import skbs
-from udpbench.analysis.ledger.stage import Also, Stage, at_most, in_packets
-from udpbench.analysis.readings import CounterView, known_sum
+from udpbench.analysis.ledger.stage import Also, Stage, at, at_most, in_packets
+from udpbench.analysis.readings import AnyNode, known_sum
 
 OTHER_HOST = "link.{interface}.rx_otherhost_dropped"
 RULES_IN = ("firewall.*/input/drop/*", "firewall.*/prerouting/drop/*")
@@ -28,106 +28,106 @@ REVERSE_PATH = "netstat.TcpExt.IPReversePathFilter"
 MARTIANS = ("rt_cache.in_martian_src", "rt_cache.in_martian_dst")
 
 
-def _gap_skbs(readings: CounterView) -> int | None:
+def _gap_skbs(node: AnyNode) -> int | None:
     """Return the skbs that entered the IP layer and neither left it nor were refused.
 
     Fragments enter one by one and leave as one datagram. What the host forwards is counted as it
     enters and as it leaves, and is never delivered (net/ipv4/ip_forward.c: ip_forward).
     """
-    missing = _missing_skbs(readings)
-    return missing - _undelivered_multicasts(readings) if missing is not None else None
+    missing = _missing_skbs(node)
+    return missing - _undelivered_multicasts(node) if missing is not None else None
 
 
-def _missing_skbs(readings: CounterView) -> int | None:
+def _missing_skbs(node: AnyNode) -> int | None:
     """Return those and others' multicasts that nobody listens to."""
-    receives, delivers = readings.total("receiver", RECEIVES), readings.total("receiver", DELIVERS)
+    receives, delivers = node.total(RECEIVES), node.total(DELIVERS)
     if receives is None or delivers is None:
         return None
-    fragments = readings.total("receiver", FRAGMENTS) or 0
-    whole = readings.total("receiver", REASSEMBLED) or 0
-    forwarded = readings.total("receiver", FORWARDED) or 0
-    return receives - fragments + whole - delivers - forwarded - _refused_skbs(readings)
+    fragments = node.total(FRAGMENTS) or 0
+    whole = node.total(REASSEMBLED) or 0
+    forwarded = node.total(FORWARDED) or 0
+    return receives - fragments + whole - delivers - forwarded - _refused_skbs(node)
 
 
-def _most_missing_skbs(readings: CounterView) -> int | None:
+def most_missing_skbs(node: AnyNode) -> int | None:
     """Return at most how many of the traffic are missing.
 
     None where more left the IP layer than entered it: a packet that IPsec decrypts is delivered
     twice, and may hide a missing one.
     """
-    missing = _missing_skbs(readings)
+    missing = _missing_skbs(node)
     return None if missing is not None and missing < 0 else missing
 
 
-def _undelivered_multicasts(readings: CounterView) -> int:
+def _undelivered_multicasts(node: AnyNode) -> int:
     """Return the least number of IPv6 multicasts that came in without a listener on the host.
 
     Hosts announce groups and look for routers, and most of that is not delivered. What is delivered
     counts as ICMPv6, as do neighbours' unicasts, so the difference is a lower bound.
     """
-    if readings.traffic.family == 4:
+    if node.view.traffic.family == 4:
         return 0
-    multicasts = readings.counter("receiver", MULTICASTS) or 0
-    delivered = readings.counter("receiver", ICMP6) or 0
+    multicasts = node.counter(MULTICASTS) or 0
+    delivered = node.counter(ICMP6) or 0
     return max(multicasts - delivered, 0)
 
 
-def _refused_skbs(readings: CounterView) -> int:
-    refused = readings.total("receiver", *IP_REFUSED) or 0
-    if readings.traffic.family == 6:
+def _refused_skbs(node: AnyNode) -> int:
+    refused = node.total(*IP_REFUSED) or 0
+    if node.view.traffic.family == 6:
         return refused
-    return refused + (readings.counter("receiver", REVERSE_PATH) or 0)
+    return refused + (node.counter(REVERSE_PATH) or 0)
 
 
-def _martian_skbs(readings: CounterView) -> int:
+def _martian_skbs(node: AnyNode) -> int:
     """Return the packets refused for an impossible address.
 
     Only rt_cache counts them, for all namespaces of the machine together, so at most what is
     missing here is ours.
     """
-    return _martians_among(_gap_skbs(readings) or 0, readings)
+    return _martians_among(_gap_skbs(node) or 0, node)
 
 
-def _martians_among(missing: int, readings: CounterView) -> int:
-    counted = [readings.machine_counter("receiver", name) or 0 for name in MARTIANS]
-    return min(max(missing, 0), sum(counted)) if readings.traffic.family == 4 else 0
+def _martians_among(missing: int, node: AnyNode) -> int:
+    counted = [node.machine_counter(name) or 0 for name in MARTIANS]
+    return min(max(missing, 0), sum(counted)) if node.view.traffic.family == 4 else 0
 
 
-def _ip_skbs(readings: CounterView) -> int | None:
+def ip_skbs(node: AnyNode) -> int | None:
     """Return what is counted; None if that is 0 and frames to another MAC are not (before 5.19)."""
-    refused = _ip_refused(readings, _martian_skbs(readings))
-    return refused if refused or _sees_other_hosts_frames(readings) else None
+    refused = _ip_refused(node, _martian_skbs(node))
+    return refused if refused or _sees_other_hosts_frames(node) else None
 
 
-def _most_refused_by_ip(readings: CounterView) -> int | None:
-    if not _sees_other_hosts_frames(readings):
+def most_refused_by_ip(node: AnyNode) -> int | None:
+    """Return at most how many of the traffic are among them."""
+    if not _sees_other_hosts_frames(node):
         return None
-    return _ip_refused(readings, _martians_among(_missing_skbs(readings) or 0, readings))
+    return _ip_refused(node, _martians_among(_missing_skbs(node) or 0, node))
 
 
-def _sees_other_hosts_frames(readings: CounterView) -> bool:
-    return readings.counter("receiver", OTHER_HOST) is not None
+def _sees_other_hosts_frames(node: AnyNode) -> bool:
+    return node.counter(OTHER_HOST) is not None
 
 
-def _ip_refused(readings: CounterView, martians: int) -> int | None:
-    if readings.total("receiver", RECEIVES) is None:
+def _ip_refused(node: AnyNode, martians: int) -> int | None:
+    if node.total(RECEIVES) is None:
         return None
-    other_host = readings.counter("receiver", OTHER_HOST) or 0
-    return _refused_skbs(readings) + martians + other_host
+    other_host = node.counter(OTHER_HOST) or 0
+    return _refused_skbs(node) + martians + other_host
 
 
-def _netfilter_skbs(readings: CounterView) -> int | None:
+def netfilter_skbs(node: AnyNode) -> int | None:
     """Return what is missing within the IP layer and was not refused by it."""
-    gap = _gap_skbs(readings)
-    return gap - _martian_skbs(readings) if gap is not None else None
+    gap = _gap_skbs(node)
+    return gap - _martian_skbs(node) if gap is not None else None
 
 
-def _own_rules(readings: CounterView) -> int:
+def _own_rules(node: AnyNode) -> int:
     """Return what udpbench's own rules dropped on the ports of the traffic."""
-    ports = {flow.destination_port for spec in readings.specs for flow in spec.flows}
+    ports = {flow.destination_port for spec in node.view.specs for flow in spec.flows}
     counted = (
-        readings.total("receiver", *(f"{pattern[:-1]}udp/{port}" for pattern in RULES_IN))
-        for port in sorted(ports)
+        node.total(*(f"{pattern[:-1]}udp/{port}" for pattern in RULES_IN)) for port in sorted(ports)
     )
     return known_sum(counted) or 0
 
@@ -135,12 +135,12 @@ def _own_rules(readings: CounterView) -> int:
 ROWS = (
     Stage(
         name="rx_ip",
-        role="receiver",
-        packets=in_packets("rx_ip", _ip_skbs, skbs.received_skb),
+        part="receiver",
+        packets=in_packets("rx_ip", at("receiver", ip_skbs), skbs.received_skb),
         source=f"Δ {' + '.join((*IP_REFUSED, REVERSE_PATH, OTHER_HOST))} + martians of rt_cache",
         means="Refused by the IP layer: a bad header, an address that is not the host's, a "
         "source that fails the reverse path filter, or a frame to another MAC address.",
-        most=at_most(_most_refused_by_ip),
+        most=at_most(at("receiver", most_refused_by_ip)),
         counters=(*IP_REFUSED, REVERSE_PATH, OTHER_HOST),
         unit="skb",
         parts="{ip}In*Errors",
@@ -158,24 +158,24 @@ ROWS = (
     ),
     Stage(
         name="rx_netfilter",
-        role="receiver",
-        packets=in_packets("rx_netfilter", _netfilter_skbs, skbs.received_skb),
+        part="receiver",
+        packets=in_packets("rx_netfilter", at("receiver", netfilter_skbs), skbs.received_skb),
         source=f"Δ {RECEIVES} − Δ {FRAGMENTS} + Δ {REASSEMBLED} − Δ {DELIVERS} − Δ {FORWARDED} − "
         f"what rx_ip counts after {RECEIVES}; over IPv6 also − (Δ {MULTICASTS} − Δ {ICMP6}), if "
         "above 0",
         means="Dropped by the receiver's firewall, in PREROUTING or INPUT: it entered the IP "
         "layer, was not refused there, and did not leave it.",
-        most=at_most(_most_missing_skbs),
-        least=_own_rules,
+        most=at_most(at("receiver", most_missing_skbs)),
+        least=lambda readings: _own_rules(readings.receiver),
         counters=(RECEIVES, DELIVERS, FORWARDED),
         unit="skb",
         parts="firewall.*/drop/*",
         also=(
             Also(
                 name="Δ firewall.*/drop/*",
-                reads=lambda readings: readings.total("receiver", *RULES_IN),
+                reads=lambda readings: readings.receiver.total(*RULES_IN),
                 low=lambda _: 0,
-                high=_netfilter_skbs,
+                high=at("receiver", netfilter_skbs),
                 next_step="other traffic of the host matches the rule",
             ),
         ),

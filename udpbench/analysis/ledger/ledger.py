@@ -153,16 +153,14 @@ def _nearest_to_0(lost: int, explained: Span) -> int:
 
 
 def _entry(stage: Stage, packets: Span | None, readings: Readings) -> LedgerEntry:
-    also = {
-        readings.display(stage.role, other.name).removeprefix("Δ "): other.reads(readings)
-        for other in stage.also
-    }
+    node = readings.at(stage.part)
+    also = {node.display(o.name).removeprefix("Δ "): o.reads(readings) for o in stage.also}
     for name in (f"{group}.{reason}" for reason in stage.reasons for group in REASON_GROUPS):
-        also[name] = readings.counter(stage.role, name) or None
+        also[name] = node.counter(name) or None
     return LedgerEntry(
         stage.name,
         packets.low if packets is not None else None,
-        readings.display(stage.role, stage.source),
+        node.display(stage.source),
         at_most=packets.high if packets is not None and packets.high != packets.low else None,
         parts=_parts(stage, readings),
         also={name: value for name, value in also.items() if value is not None},
@@ -179,24 +177,24 @@ def _parts(stage: Stage, readings: Readings) -> dict[str, int]:
         counted = (*readings.stats, *readings.loss_workers)
         return {s.worker: s.counts[rest] for s in counted if s.counts.get(rest)}
     if kind == "machine":
-        return readings.machine_by_name(stage.role, rest)
+        return readings.at(stage.part).machine_by_name(rest)
     if kind == "damaged":
         return damaged_frames(readings)
     if kind == "socket":
         return _by_socket(readings)
     if kind == "answers":
         return {name: span.low for name, span in lost_answers(readings).items() if span.low}
-    return readings.by_name(stage.role, stage.parts)
+    return readings.at(stage.part).by_name(stage.parts)
 
 
 def _by_socket(readings: Readings) -> dict[str, int]:
     """Return the drops of each receiving socket by the workers that read it."""
     readers: dict[int, list[str]] = {}
-    for stats in (*readings.workers("receiver"), *readings.loss_workers):
+    for stats in (*readings.receiver.workers, *readings.loss_workers):
         for inode in stats.socket_inodes:
             readers.setdefault(inode, []).append(stats.worker)
     return {
         ", ".join(names): drops
         for inode, names in readers.items()
-        if (drops := readings.counter("receiver", f"socket.{inode}.drops"))
+        if (drops := readings.receiver.counter(f"socket.{inode}.drops"))
     }

@@ -12,9 +12,8 @@ from typing import Literal
 
 from udpbench.analysis.delta import Deltas
 from udpbench.analysis.ledger.skbs import QDISC_PACKETS
-from udpbench.analysis.readings import CounterView, Readings, known_sum
+from udpbench.analysis.readings import AnyNode, CounterView, End, Readings, known_sum
 from udpbench.drivers import STANDARD_MAC, MacFrames, driver_of
-from udpbench.model import Role
 
 Damage = Literal["bits", "long", "length", "internal", "short"]
 """Wrong bits or a cut frame; longer than accepted; a wrong length, which is unknown; an error of
@@ -56,13 +55,13 @@ READY_SHARE = 7 / 8
 hand back descriptors in batches of 16 or 32 (IGB_RX_BUFFER_WRITE), and the shortest ring has 80."""
 
 
-def frames_at_macs(readings: Readings, role: Role) -> int | None:
+def frames_at_macs(end: End) -> int | None:
     """Return the frames that senders' cards sent, or the unicasts that receivers' cards took.
 
     None if one of the cards does not count.
     """
-    frames = _sum_of_all(_at_mac(readings, host, role) for host in readings.hosts(role))
-    read = readings.worked("receiver", "received_packets")
+    frames = _sum_of_all(_at_mac(end, host) for host in end.hosts)
+    read = end.view.receiver.worked("received_packets")
     return frames if frames is None or frames >= read else None
 
 
@@ -71,14 +70,14 @@ def received_frames(readings: Readings) -> int | None:
 
     None if one of the cards does not count, or may not count those without.
     """
-    return _sum_of_all(_came_in(readings, host) for host in readings.hosts("receiver"))
+    return _sum_of_all(_came_in(readings, host) for host in readings.receiver.hosts)
 
 
-def _read_packets(readings: CounterView, host: str) -> int:
-    """Return what the workers of a receiver read."""
+def _read_packets(end: End, host: str) -> int:
+    """Return what the workers of a host read; 0 of a sender's."""
     return sum(
         stats.counts.get("received_packets", 0)
-        for stats in readings.workers("receiver")
+        for stats in end.workers
         if stats.worker.rpartition(".")[0] == host
     )
 
@@ -96,7 +95,7 @@ def sees_full_ring(readings: CounterView, host: str) -> bool:
     delta, mtu = readings.whole.deltas.get(host), facts.mtu
     if delta is None or mtu is None or mtu > DESCRIPTOR_MTU:
         return False
-    frames = _total(readings, host, delta, _counters(readings, host, "receiver").plus)
+    frames = _total(readings, host, delta, _counters(readings.receiver, host).plus)
     return frames is not None and frames < facts.rings.get("rx", 0) * READY_SHARE
 
 
@@ -104,14 +103,14 @@ def handed_over(readings: CounterView) -> int | None:
     """Return what the senders' queueing disciplines gave to their cards; None without one."""
     return _sum_of_all(
         readings.deltas[host].values.get(readings.named(host, QDISC_PACKETS))
-        for host in readings.hosts("sender")
+        for host in readings.sender.hosts
         if host in readings.deltas
     )
 
 
 def damaged_frames(readings: CounterView) -> dict[str, int]:
     """Return the receivers' counters of damaged frames that may be the traffic's, if they moved."""
-    hosts = readings.hosts("receiver")
+    hosts = readings.receiver.hosts
     return {
         f"{host} {name}" if len(hosts) > 1 else name: frames
         for host in hosts
@@ -158,29 +157,30 @@ def least_frame_bytes(readings: CounterView) -> int:
     return OWN_BYTES[traffic.family] + min(traffic.sizes_bytes)
 
 
-def _at_mac(readings: Readings, host: str, role: Role) -> int | None:
+def _at_mac(end: End, host: str) -> int | None:
     """Return the frames at a host's MAC; None if its port does not count, or was not passed.
 
     A virtual function lists counters of the port that never move (mlx5: en_stats.c returns early
     without access to them), and what two functions of a card exchange need not pass its port. Then
     workers read more packets than there were frames, or the counters are 0 since the host started.
     """
+    readings = end.view
     delta = readings.deltas.get(host)
     if delta is None:
         return None
-    counters = _counters(readings, host, role)
+    counters = _counters(end, host)
     names = [readings.named(host, name) for name in counters.plus]
     plus = _sum_of_all(delta.total(name) for name in names)
     after = readings.phase.after.get(host)
     if plus is None or (after is not None and not any(map(after.counters.get, names))):
         return None
     frames = plus - (_total(readings, host, delta, counters.less) or 0)
-    return None if role == "receiver" and frames < _read_packets(readings, host) else frames
+    return None if frames < _read_packets(end, host) else frames
 
 
 def _came_in(readings: Readings, host: str) -> int | None:
     """Return what came in at a host's card; what found no descriptor is added if it is apart."""
-    frames = _at_mac(readings, host, "receiver")
+    frames = _at_mac(readings.receiver, host)
     driver = driver_of(readings.facts.get(host))
     if frames is None or driver.ring_at_mac:
         return frames
@@ -190,13 +190,14 @@ def _came_in(readings: Readings, host: str) -> int | None:
     return frames + refused
 
 
-def _counters(readings: CounterView, host: str, role: Role) -> MacFrames:
+def _counters(end: AnyNode, host: str) -> MacFrames:
     """Return the standard statistics if the card has them, else the driver's own."""
-    delta, standard = readings.deltas.get(host), STANDARD_MAC[role]
+    readings, standard = end.view, STANDARD_MAC[end.part]
+    delta = readings.deltas.get(host)
     if delta is not None and _total(readings, host, delta, standard.plus) is not None:
         return standard
     driver = driver_of(readings.facts.get(host))
-    return driver.mac_sent if role == "sender" else driver.mac_received
+    return driver.mac_received if end.part == "receiver" else driver.mac_sent
 
 
 def _total(readings: CounterView, host: str, delta: Deltas, patterns: Iterable[str]) -> int | None:

@@ -10,32 +10,18 @@ import re
 from collections.abc import Iterator, Sequence
 
 from udpbench.analysis.ledger.ledger import make_ledger
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.errors import CANNOT_TELL, NO, YES, CannotTell
 from udpbench.model import (
     KERNEL_BUILD,
     LEDGER_STAGES,
     LedgerEntry,
-    Role,
     SelfTest,
     StageProof,
     TrialRecord,
 )
 
-UNPROVOKED = {
-    "unsent": "no loss: the sending worker counts what it did not send",
-    "tx_policy": "no policy of IPsec is made to lose packets",
-    "tx_ipsec": "no policy of IPsec is made to lose packets",
-    "link": "a veth pair loses nothing between its ends",
-    "rx_ring": "a veth has no ring of its own: its peer's tx_device counts it",
-    "xsk_ring": "the socket of receive.call: af_xdp counts what its ring had no room for",
-    "xsk_fill": "the socket of receive.call: af_xdp counts what it had no buffer for",
-    "rx_policy": "no policy of IPsec is made to lose packets",
-    "app_log": "the receiving worker counts what its log had no room for",
-    "app_unanswered": "no answer is awaited",
-    "answer_lost": "no answer is awaited",
-}
-"""Stages at which a lab of namespaces cannot lose packets, and why."""
 COUNTERS = (
     "conntrack",
     "ethtool",
@@ -67,7 +53,7 @@ def selftest_of(records: Sequence[TrialRecord], tested_at: str, version: str) ->
         errors = [(record.error or {}).get("message", record.status) for record in records]
         raise CannotTell(f"nothing was tried: {'; '.join(dict.fromkeys(errors)) or 'no trial'}")
     proofs = [proof for record in records for proof in _proofs(record)]
-    proofs += [StageProof(stage, None, None, why=why) for stage, why in UNPROVOKED.items()]
+    proofs += [StageProof(s.name, None, None, why=s.unprovoked) for s in STAGES if s.unprovoked]
     proofs.sort(key=lambda proof: (LEDGER_STAGES.index(proof.stage), proof.family or 0))
     return SelfTest(
         kernel=facts.kernel,
@@ -110,13 +96,12 @@ def _counted(entry: LedgerEntry, lost: int) -> int | None:
 
 
 def _moved_by(readings: Readings, packets: int) -> Iterator[str]:
-    """Yield each counter that moved by a number, with the role of its host."""
-    role: Role | str
+    """Yield each counter that moved by a number, with its host's part of the path."""
+    parts = {host: part for part, hosts in readings.nodes.items() for host in hosts}
     for host, delta in sorted(readings.deltas.items()):
-        role = next((r for r in ("sender", "receiver") if host in readings.hosts(r)), "machine")
         for name, moved in sorted(delta.values.items()):
             if moved == packets and name.partition(".")[0] in COUNTERS:
-                yield f"{role} {SOCKET.sub('socket.*', name)}"
+                yield f"{parts.get(host, 'machine')} {SOCKET.sub('socket.*', name)}"
 
 
 def _unexplained(record: TrialRecord) -> str | None:

@@ -82,10 +82,10 @@ def lost_packets(readings: CounterView, stage: str, skbs: int, each: Segments) -
 def message(readings: CounterView) -> Segments:
     """Return what an skb holds as a sender's call makes it."""
     readings = readings.whole
-    packets = sum(stats.counts.get("sent_packets", 0) for stats in readings.workers("sender"))
+    packets = sum(stats.counts.get("sent_packets", 0) for stats in readings.sender.workers)
     messages = sum(
         stats.counts.get("sent_messages", stats.counts.get("sent_packets", 0))
-        for stats in readings.workers("sender")
+        for stats in readings.sender.workers
     )
     sizes = {spec.send.gso for spec in readings.specs if spec.send is not None}
     # The two counts of a running loop are not read at the same moment.
@@ -109,12 +109,12 @@ def sent_skb(readings: CounterView) -> Segments:
     each = message(readings)
     if each == ONE:
         return ONE
-    given = readings.counter("sender", "link.{interface}.tx_packets")
-    dropped = readings.counter("sender", "link.{interface}.tx_dropped")
+    given = readings.sender.counter("link.{interface}.tx_packets")
+    dropped = readings.sender.counter("link.{interface}.tx_dropped")
     if given is None or dropped is None or not readings.all_veth:
         return Segments(each.most, None)
-    queued = readings.counter("sender", QDISC_DROPS) or 0
-    messages = readings.count("sender", "sent_messages") - queued
+    queued = readings.sender.counter(QDISC_DROPS) or 0
+    messages = readings.sender.count("sent_messages") - queued
     return ONE if 2 * (given + dropped) > 3 * messages else each
 
 
@@ -126,13 +126,13 @@ def dropped_by_qdisc(readings: CounterView) -> Segments:
     """
     readings = readings.whole
     each = message(readings)
-    drops = readings.counter("sender", QDISC_DROPS)
-    left = readings.counter("sender", QDISC_PACKETS)
+    drops = readings.sender.counter(QDISC_DROPS)
+    left = readings.sender.counter(QDISC_PACKETS)
     if each == ONE:
         return ONE
     if not drops or left is None:
         return Segments(each.most, None)
-    missing = readings.count("sender", "sent_packets") - left
+    missing = readings.sender.count("sent_packets") - left
     known = drops <= missing <= drops * each.most
     return Segments(each.most, None, (drops, missing) if known else None)
 
@@ -174,7 +174,7 @@ def most_packets(readings: CounterView) -> int:
     neither is by default (net/ipv4/udp_offload.c: udp_gro_receive).
     """
     readings = readings.whole
-    facts = (readings.facts.get(host) for host in readings.roles.receivers)
+    facts = (readings.facts.get(host) for host in readings.receiver.hosts)
     on = {name for host in facts if host for name in host.environment.get("offloads", "").split()}
     merges = readings.receive.gro or not on.isdisjoint(GRO_FEATURES)
     return max(message(readings).most, GRO_SEGMENTS_MAX if merges else 1)
@@ -187,9 +187,9 @@ def most_queued(readings: CounterView) -> int:
 
 def received_skbs(readings: CounterView) -> int | None:
     """Return the skbs that entered the receiver's IP layer."""
-    return readings.counter("receiver", "{ip}InReceives")
+    return readings.receiver.counter("{ip}InReceives")
 
 
 def received_segments(readings: CounterView) -> int | None:
     """Return the packets that entered the receiver's IP layer, segments one by one."""
-    return readings.total("receiver", *ECN)
+    return readings.receiver.total(*ECN)

@@ -37,7 +37,7 @@ def is_program(readings: CounterView) -> bool:
 
 def _udp_checksum(readings: CounterView) -> Span | None:
     """Return what UDP refused; None of frames, which are taken before anybody verifies them."""
-    wrong = readings.counter("receiver", CHECKSUM)
+    wrong = readings.receiver.counter(CHECKSUM)
     return None if wrong is None or (wrong == 0 and takes_frames(readings)) else exactly(wrong)
 
 
@@ -46,10 +46,10 @@ def _other_errors(readings: CounterView) -> int | None:
 
     Without MemErrors those for full memory are among them.
     """
-    errors, rcvbuf = readings.counter("receiver", ERRORS), readings.counter("receiver", RCVBUF)
+    errors, rcvbuf = readings.receiver.counter(ERRORS), readings.receiver.counter(RCVBUF)
     if errors is None or rcvbuf is None:
         return None
-    others = readings.total("receiver", CHECKSUM, MEMORY) or 0
+    others = readings.receiver.total(CHECKSUM, MEMORY) or 0
     return errors - rcvbuf - others
 
 
@@ -61,7 +61,7 @@ def _policy_skbs(readings: CounterView) -> int | None:
     errors = _other_errors(readings)
     if not errors:
         return errors
-    counted = readings.total("receiver", *POLICY_IN)
+    counted = readings.receiver.total(*POLICY_IN)
     return min(max(errors, 0), max(counted, 0)) if counted is not None else None
 
 
@@ -77,7 +77,7 @@ _filtered_packets = in_packets("udp_filter", _filter_skbs, skbs.queued_skb)
 def undivided_packets(readings: CounterView) -> Span | None:
     """Return how many packets ended at one of these two; None if it is known at which."""
     packets = _filtered_packets(readings)
-    known = readings.counter("receiver", MEMORY) is not None
+    known = readings.receiver.counter(MEMORY) is not None
     return None if known or packets is None or packets.high <= 0 else packets
 
 
@@ -99,11 +99,11 @@ def _sockets_explained(readings: CounterView) -> int | None:
     fault = readings.receive.fault
     if fault is not None and fault.does == "exit":
         return 0  # the drops of the socket that it closed are gone with it
-    return readings.counter("receiver", RCVBUF)
+    return readings.receiver.counter(RCVBUF)
 
 
 def _sockets_possible(readings: CounterView) -> int | None:
-    others = readings.total("receiver", RCVBUF, CHECKSUM)
+    others = readings.receiver.total(RCVBUF, CHECKSUM)
     return known_sum((_memory_skbs(readings), _other_errors(readings), others)) or 0
 
 
@@ -113,8 +113,8 @@ def _full_buffer_skbs(readings: CounterView) -> int | None:
     In the built-in lab no more than these dropped without another reason: a stranger may have a
     socket in its namespaces. A program may open sockets that are not known to be its own.
     """
-    counted = readings.counter("receiver", RCVBUF)
-    drops = readings.counter("receiver", SOCKET_DROPS)
+    counted = readings.receiver.counter(RCVBUF)
+    drops = readings.receiver.counter(SOCKET_DROPS)
     if counted is None or drops is None or drops >= counted:
         return counted
     if not readings.built_in_lab or is_program(readings):
@@ -129,7 +129,7 @@ def _full_buffer_skbs(readings: CounterView) -> int | None:
 
 def full_buffers_of_others(readings: CounterView) -> int:
     """Return the datagrams for which other sockets had no room; 0 where that is not known."""
-    counted = readings.counter("receiver", RCVBUF) or 0
+    counted = readings.receiver.counter(RCVBUF) or 0
     return counted - (_full_buffer_skbs(readings) or 0)
 
 
@@ -139,9 +139,9 @@ def _memory_skbs(readings: CounterView) -> int | None:
     Linux 6.18 counts them only at the socket (docs/kernel.md, UDP memory): they are its drops less
     full buffers, filters and late checksums. Without MemErrors those that SNMP counts are left out.
     """
-    refused = readings.counter("receiver", MEMORY) or 0
-    drops = readings.counter("receiver", SOCKET_DROPS)
-    rcvbuf, filtered = readings.counter("receiver", RCVBUF), _other_errors(readings)
+    refused = readings.receiver.counter(MEMORY) or 0
+    drops = readings.receiver.counter(SOCKET_DROPS)
+    rcvbuf, filtered = readings.receiver.counter(RCVBUF), _other_errors(readings)
     if rcvbuf is None or filtered is None:
         return None
     if drops is None:
@@ -151,7 +151,7 @@ def _memory_skbs(readings: CounterView) -> int | None:
 
 
 def _late_checksums(readings: CounterView) -> int:
-    return (readings.counter("receiver", CHECKSUM) or 0) if _verified_late(readings) else 0
+    return (readings.receiver.counter(CHECKSUM) or 0) if _verified_late(readings) else 0
 
 
 def _verified_late(readings: CounterView) -> bool:
@@ -166,22 +166,22 @@ def _most_in_full_memory(readings: CounterView) -> int | None:
     SNMP may not count them. Where it and the sockets agree to the packet, it did, or there are
     none; otherwise any drop of the sockets may be one.
     """
-    refused, drops = readings.counter("receiver", MEMORY), _own_drops(readings)
+    refused, drops = readings.receiver.counter(MEMORY), _own_drops(readings)
     if refused is None:
         refused = max(_other_errors(readings) or 0, 0)
     if drops is None:
-        return None if readings.workers("receiver") else refused
-    errors = readings.counter("receiver", ERRORS)
+        return None if readings.receiver.workers else refused
+    errors = readings.receiver.counter(ERRORS)
     if errors is None:
         return None
-    early = 0 if _verified_late(readings) else readings.counter("receiver", CHECKSUM) or 0
+    early = 0 if _verified_late(readings) else readings.receiver.counter(CHECKSUM) or 0
     return refused if errors - early == drops else drops
 
 
 def _own_drops(readings: CounterView) -> int | None:
     """Return the drops of the traffic's sockets; None without any, or if one was closed."""
-    inodes = [inode for stats in readings.workers("receiver") for inode in stats.socket_inodes]
-    drops = [readings.counter("receiver", f"socket.{inode}.drops") for inode in set(inodes)]
+    inodes = [inode for stats in readings.receiver.workers for inode in stats.socket_inodes]
+    drops = [readings.receiver.counter(f"socket.{inode}.drops") for inode in set(inodes)]
     return known_sum(drops) if None not in drops else None
 
 
@@ -216,16 +216,16 @@ def _udp_purged(readings: Readings) -> Span | None:
     if is_program(readings) and _own_drops(readings) is None:
         return None
     fault = readings.receive.fault
-    counted = any("purged_packets" in stats.counts for stats in readings.workers("receiver"))
+    counted = any("purged_packets" in stats.counts for stats in readings.receiver.workers)
     if fault is not None and readings.phase.name == "measured" and not counted:
         return None
-    return exactly(readings.count("receiver", "purged_packets"))
+    return exactly(readings.receiver.count("purged_packets"))
 
 
 ROWS = (
     Stage(
         name="udp_checksum",
-        role="receiver",
+        part="receiver",
         packets=_udp_checksum,
         source=f"Δ {CHECKSUM}",
         means="The UDP checksum was wrong.",
@@ -235,7 +235,7 @@ ROWS = (
     ),
     Stage(
         name="udp_no_port",
-        role="receiver",
+        part="receiver",
         packets=in_packets("udp_no_port", counter("receiver", NO_PORTS), skbs.received_skb),
         source=f"Δ {NO_PORTS}",
         means="No socket was bound to that address and port.",
@@ -247,7 +247,8 @@ ROWS = (
     ),
     Stage(
         name="rx_policy",
-        role="receiver",
+        part="receiver",
+        unprovoked="no policy of IPsec is made to lose packets",
         packets=in_packets("rx_policy", _policy_skbs, skbs.queued_skb),
         source=f"Δ {' + '.join(POLICY_IN)}, up to Δ {ERRORS} − Δ {RCVBUF} − Δ {CHECKSUM} − "
         f"Δ {MEMORY}",
@@ -260,7 +261,7 @@ ROWS = (
     ),
     Stage(
         name="udp_filter",
-        role="receiver",
+        part="receiver",
         packets=_udp_filter,
         source=f"Δ {ERRORS} − Δ {RCVBUF} − Δ {CHECKSUM} − Δ {MEMORY} − rx_policy; without "
         "MemErrors up to so many",
@@ -272,7 +273,7 @@ ROWS = (
     ),
     Stage(
         name="udp_rcvbuf",
-        role="receiver",
+        part="receiver",
         packets=in_packets("udp_rcvbuf", _full_buffer_skbs, skbs.queued_skb),
         source=f"Δ {RCVBUF}; in the built-in lab up to Δ {SOCKET_DROPS}",
         means="The socket's receive buffer was full: the application did not read fast enough.",
@@ -294,7 +295,7 @@ ROWS = (
     ),
     Stage(
         name="udp_memory",
-        role="receiver",
+        part="receiver",
         packets=_udp_memory,
         source=f"Δ {MEMORY} + the part of Δ {SOCKET_DROPS} that no other stage explains; without "
         "the first also up to what udp_filter has",
@@ -307,7 +308,7 @@ ROWS = (
     ),
     Stage(
         name="udp_purged",
-        role="receiver",
+        part="receiver",
         packets=of_workers(_udp_purged),
         source="purged_packets",
         means="Still queued when the socket was closed. No kernel counter shows that, so the "

@@ -13,9 +13,9 @@ from typing import Literal
 
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.skbs import Segments, Span
-from udpbench.analysis.readings import CounterView, Readings
+from udpbench.analysis.readings import AnyNode, CounterView, Readings
 from udpbench.analysis.remedies import REMEDIES
-from udpbench.model import Role, Scope
+from udpbench.model import Part, Scope
 
 Reading = Callable[[CounterView], int | None]
 Expression = Callable[[CounterView], Span | None]
@@ -39,7 +39,8 @@ class Stage:
     """One place where a packet can end."""
 
     name: str
-    role: Role
+    part: Part
+    """Of the path: its nodes have the counters."""
     packets: Expression
     """Packets that ended here; None if this kernel or host cannot tell."""
     source: str
@@ -51,18 +52,20 @@ class Stage:
     least: Limit = lambda _: 0
     """At least so many did, by counters that only the traffic moves."""
     counters: tuple[str, ...] = ()
-    """Counters of the role's hosts that the expression reads; a decrease is a finding."""
+    """Counters of the part's nodes that the expression reads; a decrease is a finding."""
     unit: Literal["packet", "skb"] = "packet"
     """What the counters count; with GSO or GRO an skb may hold many packets."""
     scope: Scope | Literal["worker"] = "namespace"
     by_driver: Callable[[Readings], tuple[str, ...]] = lambda _: ()
-    """Further counters that the expression reads, by the drivers of the role's hosts."""
+    """Further counters that the expression reads, by the drivers of the part's nodes."""
     parts: str = ""
     """Counters that say where exactly, by queue, CPU or kind: a pattern, ``worker.`` with a
     worker's field, ``machine.`` with a counter of the machine, or ``damaged.`` frames."""
     also: tuple[Also, ...] = ()
     reasons: tuple[str, ...] = ()
     """The kernel's drop reasons for an skb dropped here (``explain``); shown with the stage."""
+    unprovoked: str = ""
+    """Why a lab of namespaces cannot lose packets here on purpose; empty if it can."""
     no_other_reason: Callable[[CounterView], bool] = lambda _: False
     """Whether no skb is dropped here without one of them."""
 
@@ -96,7 +99,7 @@ class Stage:
         return self._for_reasons(readings, "_others") or 0
 
     def _for_reasons(self, readings: CounterView, group: str) -> int | None:
-        return readings.total(self.role, *(f"reason{group}.{name}" for name in self.reasons))
+        return readings.at(self.part).total(*(f"reason{group}.{name}" for name in self.reasons))
 
     @property
     def helps(self) -> str:
@@ -109,9 +112,14 @@ def of_workers(expression: Callable[[Readings], Span | None]) -> Expression:
     return lambda view: expression(view) if isinstance(view, Readings) else None
 
 
-def counter(role: Role, pattern: str) -> Reading:
+def at(part: Part, reads: Callable[[AnyNode], int | None]) -> Reading:
+    """Return what is read of the nodes of one part as an expression."""
+    return lambda readings: reads(readings.at(part))
+
+
+def counter(part: Part, pattern: str) -> Reading:
     """Return the difference of counters as an expression."""
-    return lambda readings: readings.counter(role, pattern)
+    return lambda readings: readings.at(part).counter(pattern)
 
 
 def in_packets(stage: str, counted: Reading, each: Callable[[CounterView], Segments]) -> Expression:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from udpbench.analysis.ledger import application, before_ip, ip, sender, sockets
+from udpbench.analysis.ledger import application, before_ip, between, ip, sender, sockets
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.stage import Stage
 from udpbench.analysis.readings import CounterView, Readings
@@ -25,17 +25,16 @@ def _proven(row: Stage) -> Stage:
 
     def packets(readings: CounterView) -> Span | None:
         span = row.packets(readings)
-        if span == exactly(0) and readings.is_unmoved(row.role, row.name):
+        if span == exactly(0) and readings.at(row.part).is_unmoved(row.name):
             return None
         return span
 
     def most(readings: Readings) -> int | None:
         limit = row.most(readings)
-        return None if limit == 0 and readings.is_unmoved(row.role, row.name) else limit
+        return None if limit == 0 and readings.at(row.part).is_unmoved(row.name) else limit
 
     return replace(row, packets=packets, most=most)
 
 
-STAGES = tuple(
-    _proven(row) for place in (sender, before_ip, ip, sockets, application) for row in place.ROWS
-)
+PLACES = (sender, between, before_ip, ip, sockets, application)
+STAGES = tuple(_proven(row) for place in PLACES for row in place.ROWS)

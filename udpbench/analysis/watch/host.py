@@ -23,7 +23,7 @@ from udpbench.analysis.motion import (
     stage_packets,
 )
 from udpbench.analysis.queue_counters import QueueUse, queue_uses
-from udpbench.analysis.readings import FAMILIES, CounterView, Readings, Roles, known_sum
+from udpbench.analysis.readings import FAMILIES, CounterView, Nodes, Readings, known_sum
 from udpbench.analysis.watch.history import HostState
 from udpbench.analysis.watch.sockets import SocketLoss, losses_by_socket
 from udpbench.model import (
@@ -257,8 +257,10 @@ def _readings(
         # Frames to another host are of no IP version, and are counted with the other.
         values = {k: v for k, v in delta.values.items() if not k.startswith("link.")}
         delta = replace(delta, values=values)
-    roles, traffic = Roles((), (delta.host,)), Traffic(family=family)
-    return CounterView(roles, {delta.host: delta}, facts, traffic, Receive(), within=within)
+    nodes: Nodes = {"receiver": (delta.host,)}
+    return CounterView(
+        nodes, {delta.host: delta}, facts, Traffic(family=family), Receive(), within=within
+    )
 
 
 def watched_ledger(measured: Readings) -> Ledger:
@@ -278,12 +280,12 @@ def watched_ledger(measured: Readings) -> Ledger:
         LedgerEntry(
             stage.name,
             packets := sum(lost[stage.name].values()),
-            measured.display("receiver", stage.source),
+            measured.receiver.display(stage.source),
             at_most=packets + either if either and stage.name in UNDIVIDED else None,
             parts=lost[stage.name] if len(lost[stage.name]) > 1 else {},
         )
         for stage in STAGES
-        if stage.name in lost and stage.role == "receiver"
+        if stage.name in lost and stage.part == "receiver"
     )
     received = total_arrived(measured.stats).packets
     ended = sum(entry.packets or 0 for entry in entries) + either

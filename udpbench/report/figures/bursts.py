@@ -97,7 +97,7 @@ def sent_per_ms(record: TrialRecord) -> dict[int, int]:
     measured = readings_of(record)
     if measured is None:
         return {}
-    senders = {stats.worker for stats in measured.workers("sender")}
+    senders = {stats.worker for stats in measured.sender.workers}
     sums: Counter[int] = Counter()
     length_ms = length_ns(record) // 10**6
     for sample in record.series:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import log10
 from typing import TYPE_CHECKING
 
-from udpbench.analysis.delay import CARRY, highest_ns, one_way, role_histogram, size
+from udpbench.analysis.delay import CARRY, highest_ns, node_histogram, one_way, size
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.judged_run import Chapter
 from udpbench.model import Histogram
@@ -75,8 +75,8 @@ def times(chapter: Chapter) -> tuple[Times, ...]:
 
 def _histograms(measured: Readings) -> Iterator[tuple[str, Histogram]]:
     yield "delay", one_way(measured, "delay") or Histogram()
-    yield "round_trip", role_histogram(measured, "sender", "round_trip")
-    yield "pacing", role_histogram(measured, "sender", "pacing")
+    yield "round_trip", node_histogram(measured.sender, "round_trip")
+    yield "pacing", node_histogram(measured.sender, "pacing")
 
 
 def shares_beyond(histogram: Histogram) -> Iterator[tuple[int, float]]:
