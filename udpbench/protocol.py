@@ -16,6 +16,8 @@ latest number is not served again: it gets the same reply. A request that needs 
 those requested, undoes the rest backwards and applies the remainder. Each ``start`` counts from 0.
 
 ``setting_kinds`` lists what a setting's target and value may be.
+
+Long, because it is the whole contract of both sides.
 """
 
 from __future__ import annotations

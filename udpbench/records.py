@@ -4,7 +4,7 @@ Owns the form of ``run.jsonl`` and ``series.jsonl`` and derives no number.
 A line is on the disk before the next trial begins, so a run killed at any moment is readable.
 A resumed run has several sessions in one file. The writing process holds the file's lock.
 The schema is ``model.RECORD_SCHEMA``; its history: 1 — the first form; 2 — ``faults`` are called
-``losses``. Runs of both are read.
+``losses``. Runs of both are read. Long, because the form is written and read back in one place.
 """
 
 from __future__ import annotations

@@ -379,6 +379,23 @@ def test_the_list_of_files_is_that_of_their_docstrings(golden: Golden) -> None:
     assert page.read_text() == rooms_and_files()
 
 
+LONGEST_LINES = 500
+
+
+def reasonless(text: str) -> bool:
+    """Return whether a file is long, and its docstring does not say why."""
+    doc = ast.get_docstring(ast.parse(text)) or ""
+    return text.count("\n") > LONGEST_LINES and "Long, because" not in " ".join(doc.split())
+
+
+def test_a_long_file_says_why() -> None:
+    """A file of more than 500 lines is either split, or a reader is told what holds it together."""
+    texts = {name: source(name).read_text() for name in modules()}
+    assert [] == [n for n, text in texts.items() if n != "model" and reasonless(text)]
+    assert reasonless("x = 1\n" * 501)
+    assert not reasonless('"""Long, because."""\n' + "x = 1\n" * 501)
+
+
 def twice(names: list[str]) -> set[str]:
     """Return the names that are there more than once."""
     return {name for name, count in Counter(names).items() if count > 1}

@@ -9,7 +9,8 @@ gets one answer, preceded by progress lines while an archive arrives:
     remove, become  {"do": "remove", "place": …}, {"do": "become", "words": […]}
 
 A build is ``<place>/<key>``. Its files are verified one by one before it is started, so a folder
-damaged by a crash or a full disk is replaced. After ``ready``, ``start`` becomes the agent.
+damaged by a crash or a full disk is replaced. After ``ready``, ``start`` becomes the agent. Long,
+because it is sent as one file.
 """
 
 from __future__ import annotations

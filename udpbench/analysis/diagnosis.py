@@ -2,7 +2,8 @@
 
 Pure, from the record alone, also of a trial whose rates are struck out. A cause returns nothing
 where the evidence refutes it; ``certain`` is only what no other cause of the same loss is left
-beside. They speak in the order of the table; ``remedies`` says what helps.
+beside. They speak in the order of the table; ``remedies`` says what helps. Long, because each cause
+has to be read beside those before it.
 """
 
 from __future__ import annotations

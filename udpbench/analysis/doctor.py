@@ -1,7 +1,8 @@
 """What would distort a measurement on a host: one table of checks, from what was read to findings.
 
 Pure. ``doctor`` has everything read for it, ``run`` only facts; a check of what was not read is
-unknown, never ready. Limits and texts that a trial's findings share are those of ``checks``.
+unknown, never ready. Limits and texts that a trial's findings share are those of ``checks``. Long,
+because a check is a function and a row of one table.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Owns which trials belong to a search and what they say together; where its rate lies is found by
 ``rate_search``. A folded result stands for its point like a trial's: its ledger is that of the
-trial just above the upper bound. Pure.
+trial just above the upper bound. Pure. Long, because what is said of a search, and why, is of one
+fold of its trials.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Counts must hold in every trial that ran to its end, valid or not. Two points are compared block by
 block; everything else is judged over medians of valid trials. What cannot be known is "cannot
-tell", never "yes".
+tell", never "yes". Long, because every kind of expectation is answered with the same few words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One phase of a trial: snapshot, start at a common time, senders done, receivers quiet, snapshot.
 
-Owns when packets flow; ``drain`` says when the last of them has arrived. Judges no count.
+Owns when packets flow; ``drain`` says when the last of them has arrived. Judges no count. Long,
+because its moments are in one order, whatever is counted in between.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The door of this room: from names and YAML files to experiments and labs.
 
-Touches no host and reads only the definitions. One InputError has all problems at once.
+Touches no host and reads only the definitions. One InputError has all problems at once. Long,
+because all problems of a file are gathered on one way through it.
 """
 
 from __future__ import annotations

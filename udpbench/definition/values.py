@@ -1,6 +1,7 @@
 """Single values as users write them: parsed, range-checked, and described for the JSON Schema.
 
-Knows neither keys nor their meaning; ``file_schema`` decides which leaf a key has.
+Knows neither keys nor their meaning; ``file_schema`` decides which leaf a key has. Long, because
+each grammar stands beside the text that describes it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A run for reading: per experiment its points, its verdicts and the answer in words.
 
-Owns the wording that terminal, document and JSON share; every number comes from ``judge``.
+Owns the wording that terminal, document and JSON share; every number comes from ``judge``. Long,
+because each sentence is here once, with the choice between them.
 """
 
 from __future__ import annotations

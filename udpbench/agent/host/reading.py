@@ -3,7 +3,8 @@
 ``system`` adds the changes; observers import this alone. Makes no decisions. Every failure is an
 OSError with the kernel's text. The process must never change its network namespace, and netlink is
 used only from the main thread: pyroute2 keeps one socket per thread, opened in that thread's
-namespace (docs/kernel.md, Netlink sockets and namespaces).
+namespace (docs/kernel.md, Netlink sockets and namespaces). Long, because all that may be asked of a
+host is in one list.
 """
 
 from __future__ import annotations

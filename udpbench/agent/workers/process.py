@@ -1,5 +1,7 @@
 """The worker process: a thread or a process for each worker, in a C loop without the GIL.
 
+Long, because what a process does from its start to its end shares its workers.
+
 The first line of stdin is the workers' specifications, each further line is a phase; end of file
 closes the sockets and ends the process. It makes no decisions: what it gets is complete.
 

@@ -1,7 +1,8 @@
 """Channels over SSH: connects to a host, verifies its key, logs in by key, starts the agent.
 
 Hosts with unknown keys are refused. Starts no program except the agent and the one that installs it
-(``deployer``). Every error names the next step.
+(``deployer``). Every error names the next step. Long, because the steps from a name to the agent's
+pipes share one connection.
 """
 
 from __future__ import annotations
