@@ -54,7 +54,7 @@ from udpbench.report.search import found_text
 from udpbench.report.summary import LAB_LABEL, reason
 from udpbench.report.tables import parts
 from udpbench.report.terminal import Terminal
-from udpbench.units import show_pps, show_ratio
+from udpbench.units import show_percent, show_pps, show_ratio
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -256,7 +256,7 @@ def _against(
     if not comparison.between_runs:
         text += "; the interval does not include scatter between runs"
     if comparison.beyond_margin is None:
-        limit = f"{baseline.margin * 100:.3g} %"
+        limit = show_percent(baseline.margin, ".3g")
         return "skipped", [f"cannot tell whether it is worse by more than {limit}: {text}"]
     return ("failed", [f"worse: {text}"]) if comparison.beyond_margin else ("passed", [])
 

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from udpbench.analysis.comparison.comparisons import Comparison, compare_points
 from udpbench.analysis.judge import judge
 from udpbench.analysis.points import Point, points
+from udpbench.analysis.result_tables import with_tables
 from udpbench.analysis.search import PointSearch, folded, searches_of
 from udpbench.analysis.verdicts import Verdict, evaluate, exit_code
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, code_of, worst_code
@@ -41,6 +42,8 @@ class Chapter:
     """In the order of the points, and of each point's repetitions."""
     tuning: Tuning | None = None
     """State of its tune, if it has one."""
+    tuned: TuningAnswer | None = None
+    """What that says."""
 
     @property
     def results(self) -> tuple[Result, ...]:
@@ -81,7 +84,7 @@ def judged(
     chapters = []
     for experiment in experiments:
         mine = tuple(record for record in records if record.trial.experiment == experiment.name)
-        trials = [judge(record) for record in mine]
+        trials = [with_tables(judge(record), record) for record in mine]
         results = folded(experiment, trials)
         tuning = _tuning(experiment, results)
         shown = experiment
@@ -98,18 +101,17 @@ def judged(
             searches_of(trials),
             key=lambda each: (declared.get(each.point.point, len(declared)), each.point.repetition),
         )
-        chapters.append(
-            Chapter(
-                shown,
-                mine,
-                tuple(measured),
-                verdicts,
-                compared,
-                trials=tuple(trials),
-                searches=tuple(searches),
-                tuning=tuning,
-            )
+        chapter = Chapter(
+            shown,
+            mine,
+            tuple(measured),
+            verdicts,
+            compared,
+            trials=tuple(trials),
+            searches=tuple(searches),
+            tuning=tuning,
         )
+        chapters.append(replace(chapter, tuned=_tuned(chapter)))
     return tuple(chapters)
 
 
@@ -135,7 +137,7 @@ def _every(tuning: Tuning, results: Sequence[Result]) -> tuple[Trial, ...]:
     return tuple(known.values())
 
 
-def tuning_answer(chapter: Chapter) -> TuningAnswer | None:
+def _tuned(chapter: Chapter) -> TuningAnswer | None:
     """Return the answer of a tune; None if the experiment is not a tune."""
     if chapter.tuning is None:
         return None

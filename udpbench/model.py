@@ -10,7 +10,7 @@ Python 3.9: annotations are evaluated by pydantic on the controller, so they say
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Optional, Union
 
 from udpbench.host_settings import Settings
 from udpbench.metrics import METRICS, unit_of
-from udpbench.units import Bytes, Count, Named, Nanoseconds, Rate, show_range
+from udpbench.units import Bytes, Count, Named, Nanoseconds, Rate, show_percent, show_range
 
 RECORD_SCHEMA = 2
 """Of stored runs; ``records`` has its history and reads older ones."""
@@ -546,6 +546,11 @@ class Trial:
         point = f"::{self.point}" if self.point else ""
         number = f".{self.search_trial}" if self.search_trial else ""
         return f"{self.experiment}{point}#{self.repetition}{number}"
+
+    @property
+    def search_key(self) -> Optional[tuple[str, str, int]]:
+        """Experiment, point and repetition, which trials of one search share; None without one."""
+        return (self.experiment, self.point, self.repetition) if self.search is not None else None
 
     @property
     def watched(self) -> bool:
@@ -1559,7 +1564,7 @@ class Bottleneck:
         """Return ``Lost at udp_rcvbuf``, or that nothing was."""
         nowhere = {"": "Nothing was lost", "unsent": "Not offered", "unaccounted": "Unaccounted"}
         share = self.share or 0.0
-        part = f" ({100 * share:.0f} % of the loss)" if 0 < share < ALL else ""
+        part = f" ({show_percent(share)} of the loss)" if 0 < share < ALL else ""
         return nowhere.get(self.stage, f"Lost at {self.stage}") + part
 
     @property
@@ -1589,6 +1594,33 @@ class WorkerResult:
     cost: dict[str, int] = field(default_factory=dict)
     """Its thread's time, switches and calls, by the names of ``WorkerStats.counts``; what the
     machine does not count, often cycles and instructions, is missing."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a result's table: its key in JSON and frames, and what its cells are."""
+
+    name: str
+    kind: Literal["text", "number", "moment", "count", "share"] = "text"
+    """A number names something, as CPU 3; moments are left out of the whole phase, where counts of
+    the same thing add up."""
+    unit: str = ""
+
+
+Cell = Union[str, int, float, None]
+Row = tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table of a result: every output shows it, and knows none."""
+
+    name: str
+    """Its key in JSON, and its frame."""
+    caption: str
+    columns: tuple[Column, ...]
+    rows: Callable[[], Iterable[Row]] = field(default=tuple, compare=False, repr=False)
+    """Reads the rows, which may be many, from the trial's record; nothing keeps them."""
 
 
 @dataclass(frozen=True)
@@ -1625,6 +1657,8 @@ class Result:
     share of all: rates are known no better."""
     full_line_bps: Optional[int] = None
     """Rate of the senders' lines, if these kept them from sending more."""
+    tables: tuple[ResultTable, ...] = field(default=(), compare=False, repr=False)
+    """All that have rows or might; of a result of ``judged_run``."""
 
     @property
     def struck(self) -> tuple[Finding, ...]:

@@ -341,6 +341,7 @@ AGENT_LEAVES = (
     "printable",
     "protocol",
     "setting_kinds",
+    "text_tables",
     "units",
 )
 """Modules beside ``agent`` that the agent runs."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.model import Scope, Setting
+from udpbench.text_tables import rows_of
 
 
 @dataclass(frozen=True)
@@ -108,18 +109,7 @@ explain | namespace | drops | [UDP port, ...] or null
 """
 
 
-def _kind(name: str, scope: str, *rest: str) -> SettingKind:
-    whose: Scope = "machine" if scope == "machine" else "namespace"
-    return SettingKind(name, whose, *rest)
-
-
-SETTING_KINDS = {
-    kind.name: kind
-    for kind in (
-        _kind(*(part.strip() for part in row.split(" | ")))
-        for row in _TABLE.replace("\n  ", " ").splitlines()
-    )
-}
+SETTING_KINDS = {row[0]: SettingKind(*row) for row in rows_of(_TABLE)}  # type: ignore[arg-type]
 """Name → kind, in the order of application.
 
 Changing channels resets other settings of a card, and a link that flaps loses addresses and routes,

@@ -170,6 +170,11 @@ def format_duration(value_ns: int) -> str:
     return "0s" if value_ns == 0 else f"{value_ns}ns"
 
 
+def show_seconds(value_ns: int) -> str:
+    """Return a duration for reading, in whole seconds: what has begun counts."""
+    return format_duration(-(-value_ns // 10**9) * 10**9)
+
+
 def format_rate(rate: Rate) -> str:
     """Return for example ``40kpps``; ``parse_rate`` gives the same rate back."""
     scales = [(10**9, "G"), (10**6, "M"), (10**3, "k")]
@@ -229,6 +234,9 @@ def show_ratio(value: Optional[float]) -> str:
     """Return a loss ratio for reading, in percent; a nonzero loss never reads as 0."""
     if value is None:
         return "–"
-    if 0 < abs(value) < 0.0001:
-        return f"{value * 100:.1e} %"
-    return f"{value * 100:.2f} %"
+    return show_percent(value, ".1e" if 0 < abs(value) < 0.0001 else ".2f")
+
+
+def show_percent(share: float, form: str = ".0f") -> str:
+    """Return a share for reading, in whole percent: ``85 %``; or in another form."""
+    return f"{share * 100:{form}} %"

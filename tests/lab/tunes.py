@@ -19,7 +19,7 @@ from diagnoses import EACH, PLANTS, adding_rules, busy, chosen, plant_parser
 
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.judged_run import Chapter, chapters_of, tuning_answer
+from udpbench.judged_run import Chapter, chapters_of
 from udpbench.model import SECOND_NS
 from udpbench.records import RunWriter, new_header, read_run
 from udpbench.tuning.derived_points import asked, tuned
@@ -77,7 +77,7 @@ def tuned_often(
         chapter = tune(name, seed, folder / f"{name}-{seed}", metric)
         took_s = time.monotonic() - begun_s
         right.append(is_right(name, chapter) and took_s <= LIMIT_S)
-        answer = tuning_answer(chapter)
+        answer = chapter.tuned
         assert answer is not None
         word = "right" if right[-1] else "WRONG"
         print(f"{name} {seed}: {word} in {took_s:.0f} s: {answer.sentence}")

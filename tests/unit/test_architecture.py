@@ -33,6 +33,7 @@ LEAVES = (
     "parent_death",
     "printable",
     "setting_kinds",
+    "text_tables",
 )
 
 # Room or module → (what it may import of udpbench, what it may import from outside the standard
@@ -52,7 +53,8 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "metrics": (("units",), ()),
     "model": (("errors", "units", "host_settings", "metrics"), ()),
     "protocol": (("errors", "json_lines", "units", "metrics", "model"), ()),
-    "setting_kinds": (("cpu_lists", "model"), ()),
+    "setting_kinds": (("cpu_lists", "model", "text_tables"), ()),
+    "text_tables": ((), ()),
     "definition": ((*LEAVES, "definition"), ("yaml", "pydantic", "pydantic_core")),
     "definition.binding.flow_selection": ((*LEAVES, "definition"), ("scipy",)),
     "analysis": ((*LEAVES, "analysis"), ("MLRsearch", "numpy")),

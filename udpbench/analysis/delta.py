@@ -1,4 +1,4 @@
-"""Differences of counters: the only place where two readings of one counter are subtracted.
+"""Differences of counters: the only place where two readings of a host's counter are subtracted.
 
 A u32 counter is taken modulo 2^32; any other counter that went backwards has no difference, and
 its name is kept, because a host that rebooted or a reset driver makes the trial invalid.
@@ -106,6 +106,11 @@ def _by_number(counters: dict[str, int]) -> dict[int, dict[str, int]]:
     return numbers
 
 
+def since_u32(first: int, last: int) -> int:
+    """Return how far a counter of 32 bits went, such as a socket's drops."""
+    return (last - first) % 2**32
+
+
 def deltas(before: Snapshot, after: Snapshot) -> Deltas:
     """Return the differences of every counter that both snapshots of one host hold."""
     values: dict[str, int] = {}
@@ -115,7 +120,7 @@ def deltas(before: Snapshot, after: Snapshot) -> Deltas:
         if last is None:
             continue
         if is_u32(name):
-            values[name] = (last - first) % 2**32
+            values[name] = since_u32(first, last)
         elif last < first:
             backwards.append(f"{name}: {first} > {last}")
         else:

@@ -35,7 +35,8 @@ from udpbench.model import (
     Ledger,
     WorkerStats,
 )
-from udpbench.units import format_bytes, plural, show_count, show_pps
+from udpbench.text_tables import filled
+from udpbench.units import format_bytes, plural, show_count, show_percent, show_pps
 
 CERTAIN: Certainty = "certain"
 LIKELY: Certainty = "likely"
@@ -126,19 +127,13 @@ def _bottleneck(
     behind = "the receiver falls behind" if case.falls_behind and case.behind else ""
     text = ": ".join(filter(None, (behind, what, cpu.text if cpu is not None else "")))
     fill = {**words_of(case), **(words or {})}
-    helps = REMEDIES[remedy or name].text
-    for word, value in fill.items():
-        helps = helps.replace(f"<{word}>", value)
+    helps = filled(REMEDIES[remedy or name].text, fill)
     evidence = {**(numbers or {}), **(cpu.shares if cpu is not None else {})}
     sets = sets_against(name, fill)
     return Bottleneck(
         *(name, certainty, case.stage, case.packets, text, helps, test, evidence, fill),
         sets=sets if case.readings.record.trial.receive.command is None else (),
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def _packets(number: int) -> str:
@@ -476,12 +471,12 @@ def _taken(
         group = CpuGroup(cpu.machine, cpus)
         used_ns = int(cpu.others * case.readings.deltas[cpu.machine].elapsed_ns)
         user = main_user(case.readings, group, "other", used_ns)
-        what = f"other programs took {_percent(min(cpu.others, robbed))} of {whose}"
+        what = f"other programs took {show_percent(min(cpu.others, robbed))} of {whose}"
         sure = certainty if cpu.others >= MUCH else LIKELY
         what += f" ({user})" if user else ""
         yield _bottleneck(case, "others_cpu", sure, what, remedy="busy", numbers=cpu.shares)
     if cpu.steal >= TAKEN:
-        what = f"the hypervisor took {_percent(cpu.steal)} of {cpu.name}"
+        what = f"the hypervisor took {show_percent(cpu.steal)} of {cpu.name}"
         sure = certainty if cpu.steal >= MUCH else LIKELY
         yield _bottleneck(case, "steal", sure, what, numbers=cpu.shares)
 
@@ -568,7 +563,7 @@ def _sleeps(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterator[Bot
     served = reader.read_packets * SECOND_NS / max(case.load_ns, 1)
     came = (reader.read_packets + (reader.dropped_packets or 0)) * SECOND_NS / max(case.load_ns, 1)
     what = f"{show_pps(served)} of {show_pps(came)}"
-    what += f": the program sleeps {_percent(asleep)} of the time{where}"
+    what += f": the program sleeps {show_percent(asleep)} of the time{where}"
     remedy = "reader_pauses" if reader.emptied else ""
     numbers = {"asleep": asleep, "running": reader.running, "needed_cpus": reader.needed_cpus()}
     yield _bottleneck(case, "reader_sleeps", sure, what, remedy=remedy, numbers=numbers)
@@ -584,7 +579,9 @@ def _robbed(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterator[Bot
 def _throttled(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterator[Bottleneck]:
     """Return a reader that waited for a CPU although that was idle."""
     worst = max(case.readers, key=lambda each: each.throttled, default=reader)
-    what = f"the reader was kept off its CPU {_percent(worst.throttled)} of the time, which idled"
+    what = (
+        f"the reader was kept off its CPU {show_percent(worst.throttled)} of the time, which idled"
+    )
     numbers = {"throttled": worst.throttled, "needed_cpus": worst.needed_cpus()}
     yield _bottleneck(case, "cpu_quota", sure, what, numbers=numbers)
 
@@ -717,7 +714,7 @@ def one_queue(case: Evidence) -> Iterator[Bottleneck]:
         most = max(packets, key=lambda queue: packets[queue])
         share = packets[most] / max(sum(packets.values()), 1)
         if cpu and len(packets) > 1 and share >= ONE_OF_MANY and str(most) in cpu.queues:
-            what = f"queue {most} of {len(packets)} has {_percent(share)} of the packets"
+            what = f"queue {most} of {len(packets)} has {show_percent(share)} of the packets"
             numbers = {"share": share}
             yield _bottleneck(case, "one_queue", CERTAIN, what, cpu, numbers=numbers)
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from ipaddress import ip_interface
 from typing import Any, Literal, TypeVar
 
 from udpbench.analysis.checks.cpu_checks import HYPERVISOR, NOTED, STRUCK
 from udpbench.analysis.checks.host_checks import BUFFER_LIMIT, SHARED_PATH
+from udpbench.analysis.delta import Deltas, deltas
 from udpbench.analysis.rates import IDLE_TIMES, link_megabits
+from udpbench.analysis.readings import known_sum
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.drivers import driver_of
@@ -33,6 +36,7 @@ from udpbench.model import (
     Node,
     Receive,
 )
+from udpbench.text_tables import filled, rows_of
 from udpbench.units import show_ratio
 
 MACHINE = "machine"
@@ -116,13 +120,16 @@ class Subject:
 
     def share(self, cpu: int, times: Iterable[str]) -> float:
         """Return the share of a CPU's time between the two snapshots; _Unknown if not counted."""
-        before, after = require_read(self.examined.before), require_read(self.examined.after)
-        elapsed_ns = after.clock_ns - before.clock_ns
-        names = [f"cpu.{cpu}.{time}_ns" for time in times]
-        counted = [name for name in names if name in before.counters and name in after.counters]
-        if not counted or elapsed_ns <= 0:
+        moved = self.moved
+        spent_ns = known_sum(moved.values.get(f"cpu.{cpu}.{time}_ns") for time in times)
+        if moved.elapsed_ns <= 0:
             raise _Unknown
-        return sum(after.counters[n] - before.counters[n] for n in counted) / elapsed_ns
+        return require_read(spent_ns) / moved.elapsed_ns
+
+    @cached_property
+    def moved(self) -> Deltas:
+        """What counters did between the two snapshots; _Unknown if there are none."""
+        return deltas(require_read(self.examined.before), require_read(self.examined.after))
 
     def counters(self, pattern: str) -> dict[str, int]:
         """Return counters of the latest snapshot by what a pattern's first group matches."""
@@ -506,12 +513,10 @@ def listeners(subject: Subject) -> Iterator[Excess]:
 
 def traffic(subject: Subject) -> Iterator[Excess]:
     """Find packets on the interface before any load is there."""
-    before, after = require_read(subject.examined.before), require_read(subject.examined.after)
-    names = [f"link.{subject.facts.interface}.{way}_packets" for way in ("rx", "tx")]
-    if not all(name in before.counters and name in after.counters for name in names):
-        raise _Unknown
-    packets = sum(after.counters[name] - before.counters[name] for name in names)
-    rate_pps = packets * SECOND_NS // max(after.clock_ns - before.clock_ns, 1)
+    moved = subject.moved
+    names = (f"link.{subject.facts.interface}.{way}_packets" for way in ("rx", "tx"))
+    packets = sum(require_read(moved.values.get(name)) for name in names)
+    rate_pps = packets * SECOND_NS // max(moved.elapsed_ns, 1)
     if rate_pps > TRAFFIC_PPS:
         yield {"value": f"{rate_pps} pps"}
 
@@ -577,17 +582,10 @@ WORDS: Mapping[str, object] = {
 """What rows share with the checks of a trial, and limits."""
 
 
-def _row(text: str) -> ReadinessCheck:
-    name, severity, scope, *rest = (part.strip() for part in text.split(" | "))
-    return ReadinessCheck(name, severity, scope, *(_filled(part, WORDS) for part in rest))  # type: ignore[arg-type]
-
-
-def _filled(text: str, words: Excess) -> str:
-    """Return a text with the words that it names as ``<name>``; others stay."""
-    return re.sub(r"<(\w+)>", lambda match: str(words.get(match.group(1), match.group())), text)
-
-
-READINESS = tuple(map(_row, _TABLE.replace("\n  ", " ").splitlines()))
+READINESS = tuple(
+    ReadinessCheck(*(filled(cell, WORDS) for cell in row))  # type: ignore[arg-type]
+    for row in rows_of(_TABLE)
+)
 """Every check, worst first."""
 FUNCTIONS: Mapping[str, Callable[[Subject], Iterator[Excess]]] = {
     function.__name__: function
@@ -639,9 +637,9 @@ def _check(check: ReadinessCheck, subject: Subject, lab: Lab) -> Iterator[Readin
     distorting = []
     for excess in excesses:
         words = {"interface": subject.facts.interface, **excess}
-        line = _filled(check.settings, words)
+        line = filled(check.settings, words)
         if not any(_is_set(line, block) for block in blocks):
-            limit, remedy = _filled(check.limit, words), _filled(check.remedy, words)
+            limit, remedy = filled(check.limit, words), filled(check.remedy, words)
             readiness = replace(plain, status="spoils", value=str(excess["value"]), limit=limit)
             distorting.append(replace(readiness, remedy=remedy, settings=line))
     yield from distorting or [plain]

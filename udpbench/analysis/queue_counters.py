@@ -184,23 +184,6 @@ def _interrupts(
     return served
 
 
-def queue_rows(uses: Iterable[QueueUse], from_ns: int, to_ns: int) -> list[Mapping[str, object]]:
-    """Return what queues did in an interval as plain data, a row each."""
-    return [
-        {
-            "host": use.host,
-            "from_ns": from_ns,
-            "to_ns": to_ns,
-            "queue": use.queue,
-            "packets": use.packets,
-            "drops": use.drops,
-            "interrupts": use.interrupts,
-            "cpu": use.cpus[0] if use.cpus else None,
-        }
-        for use in uses
-    ]
-
-
 def sent_flows(workers: Iterable[WorkerSpec]) -> int:
     """Return the number of flows sent; one that several workers send counts once for each.
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from udpbench.model import Part, ThreadUse, WorkerStats
+from udpbench.units import show_percent
 
 FULL = 0.9
 """Share of the time from which on a CPU is called full."""
@@ -103,7 +104,9 @@ class LoadedCpu:
         most = max(uses, key=lambda use: uses[use])
         part = min(uses[most] / self.busy, 1.0) if self.busy else 0.0
         state = "full" if self.full else "busy"
-        return f"{self.name} is {state} ({100 * self.busy:.0f} %, {100 * part:.0f} % of it {most})"
+        return (
+            f"{self.name} is {state} ({show_percent(self.busy)}, {show_percent(part)} of it {most})"
+        )
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ Owns every text that recommends something; a name that two of them share has one
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from udpbench.text_tables import blanks_of, filled, rows_of
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,21 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class RemedyStep:
-    """What ``udpbench tune`` tries against one thing."""
+class TuningStep:
+    """What ``udpbench tune`` tries against a bottleneck: one change of a point."""
 
+    against: str
     scope: str
     """One of ``SCOPES``: whom it changes."""
     name: str
+    """As in the name of a point: ``buffer=4MiB``."""
     sets: tuple[str, ...]
     """``path=value`` each, as of ``--set``; words in <angles> are filled in."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Return the keys that it sets."""
+        return tuple(each.partition("=")[0] for each in self.sets)
 
 
 SCOPES = ("application", "host", "machine")
@@ -135,12 +143,11 @@ unaccounted | see the ledger's finding for what to try
 """
 
 
-def _read(text: str) -> dict[str, Remedy]:
-    rows = (line.split(" | ") for line in text.replace("\n  ", " ").splitlines())
-    return {name: Remedy(*rest) for name, *rest in rows}
-
-
-REMEDIES = _read(_STAGES) | _read(_CHECKS) | _read(_BOTTLENECKS)
+REMEDIES = {
+    name: Remedy(*rest)
+    for text in (_STAGES, _CHECKS, _BOTTLENECKS)
+    for name, *rest in rows_of(text)
+}
 
 
 def helps_at(place: str) -> str:
@@ -188,48 +195,39 @@ None touches the traffic, what a reader does with a datagram, losses made on pur
 the cable. 1000 packets are a device's queue by default (DEFAULT_TX_QUEUE_LEN)."""
 
 
-def _read_steps(text: str) -> dict[str, tuple[RemedyStep, ...]]:
-    steps: dict[str, tuple[RemedyStep, ...]] = {}
-    for line in text.replace("\n  ", " ").splitlines():
-        names, scope, name, sets = line.split(" | ")
-        step = RemedyStep(scope, name, tuple(each.strip() for each in sets.split(";")))
-        for bottleneck in names.split():
-            steps[bottleneck] = (*steps.get(bottleneck, ()), step)
+def _read_steps(text: str) -> dict[str, tuple[TuningStep, ...]]:
+    steps: dict[str, tuple[TuningStep, ...]] = {}
+    for names, scope, name, sets in rows_of(text):
+        pairs = tuple(each.strip() for each in sets.split(";"))
+        for against in names.split():
+            step = TuningStep(against, scope, name, pairs)
+            steps[against] = (*steps.get(against, ()), step)
     return steps
 
 
 REMEDY_STEPS = _read_steps(_STEPS)
 """Bottleneck → the steps against it."""
-_ANGLES = re.compile(r"<(\w+)>")
 
 
-def filled(step: RemedyStep, words: Mapping[str, str]) -> RemedyStep | None:
+def filled_step(step: TuningStep, words: Mapping[str, str]) -> TuningStep | None:
     """Return a step with its <angles> filled in; None if a word is missing."""
     texts = (step.name, *step.sets)
-    if any(word not in words for text in texts for word in _ANGLES.findall(text)):
+    if any(word not in words for text in texts for word in blanks_of(text)):
         return None
-    name, *sets = (_ANGLES.sub(lambda match: words[match[1]], text) for text in texts)
-    return RemedyStep(step.scope, name, tuple(sets))
+    name, *sets = (filled(text, words) for text in texts)
+    return replace(step, name=name, sets=tuple(sets))
 
 
 SURE = (
-    *(
-        "small_buffer",
-        "udp_memory",
-        "small_backlog",
-        "short_ring",
-        "inline",
-        "firewall",
-        "unmerged",
-    ),
-    *("shared_socket", "one_queue", "remote_node", "governor"),
+    *("small_buffer", "udp_memory", "small_backlog", "short_ring", "inline", "firewall"),
+    *("unmerged", "shared_socket", "one_queue", "remote_node", "governor"),
 )
 """Bottlenecks whose first step is the remedy itself; steps against others are tries of a tune."""
 
 
 def sets_against(name: str, words: Mapping[str, str]) -> tuple[str, ...]:
     """Return what the first step against a bottleneck sets; empty if that is only to be tried."""
-    steps = (filled(step, words) for step in REMEDY_STEPS.get(name, ()) if name in SURE)
+    steps = (filled_step(step, words) for step in REMEDY_STEPS.get(name, ()) if name in SURE)
     return next((step.sets for step in steps if step is not None), ())
 
 

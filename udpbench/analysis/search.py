@@ -169,9 +169,8 @@ def searches_of(results: Sequence[Result]) -> tuple[PointSearch, ...]:
     """Return every search that the results of trials belong to, in the order of their begin."""
     groups: dict[tuple[str, str, int], list[Result]] = {}
     for result in results:
-        trial = result.trial
-        if trial.search is not None:
-            key = trial.experiment, trial.point, trial.repetition
+        key = result.trial.search_key
+        if key is not None:
             groups.setdefault(key, []).append(result)
     return tuple(_point_search(group) for group in groups.values())
 
@@ -412,6 +411,7 @@ def _folded(whole: PointSearch, shown: Result | None) -> Result:
         workers=shown.workers if shown is not None else (),
         diagnosis=_diagnosis(whole, shown),
         took_ns=whole.state.spent_ns,
+        tables=shown.tables if shown is not None else (),
     )
 
 

@@ -26,8 +26,14 @@ from udpbench.control.agents import (
 from udpbench.control.host_changes import compared, refuse_changed
 from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.lost_hosts import CHECK_NS, check_again
-from udpbench.control.schedule import Total, lasting, next_trial, stored_as, trial_order
-from udpbench.control.search import SearchProgress
+from udpbench.control.schedule import (
+    SearchProgress,
+    Total,
+    lasting,
+    next_trial,
+    stored_as,
+    trial_order,
+)
 from udpbench.control.setting_findings import refuse_foreseen
 from udpbench.control.trial import described, release_warm, run_trial
 from udpbench.control.trial_state import Attempt, Bench

@@ -1,7 +1,7 @@
 """The order of trials: a generator that yields each trial and is sent its Result.
 
 Compared points get blocks until their comparisons are decided, and a tune derives points from
-results; other experiments ignore results.
+results; other experiments ignore results. ``SearchProgress`` says how far its searches are.
 """
 
 from __future__ import annotations
@@ -13,13 +13,36 @@ from itertools import count
 
 from udpbench.analysis.comparison.comparisons import wants_block
 from udpbench.analysis.judge import judge
-from udpbench.analysis.search import folded, next_search_trial, searches_of
-from udpbench.model import SECOND_NS, Experiment, Result, Trial, TrialRecord, trial_count
+from udpbench.analysis.search import (
+    folded,
+    next_search_trial,
+    searches_of,
+    state_of,
+    whole_point,
+)
+from udpbench.model import (
+    SECOND_NS,
+    Experiment,
+    Progress,
+    Result,
+    Trial,
+    TrialRecord,
+    trial_count,
+)
 from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.tuner import AFTER, BASE, BEFORE, tuning_of
+from udpbench.units import show_seconds
 
 TURN_NS = 10 * SECOND_NS
 """Duration of a point's turn in a search; a change of point costs some seconds."""
+ENDINGS: Mapping[str | None, str] = {
+    None: "",
+    "done": "done",
+    "within": "out of time",
+    "invalid": "given up",
+    "sender": "the sender offers too little",
+}
+"""Text for the state of a search."""
 Schedule = Generator[Trial, Result | None, None]
 """Is sent None first, then the Result of each trial, None if there is none yet."""
 
@@ -204,3 +227,41 @@ class Total:
             self._blocks[experiment.name] = trial.repetition
             self.fewest += (trial.repetition - blocks) * len(experiment.compared)
             self.most = max(self.fewest, self.most)
+
+
+class SearchProgress:
+    """The searches of a run, fed with each result in the order of the run."""
+
+    def __init__(self, experiments: Sequence[Experiment]) -> None:
+        self._results: dict[tuple[str, str, int], list[Result]] = {}
+        self._left_ns = {
+            (experiment.name, trial.point, repetition): trial.search.within_ns
+            for experiment in experiments
+            for trial in experiment.points
+            if trial.search is not None
+            for repetition in range(1, experiment.trials_of(trial.point)[0] + 1)
+        }
+
+    def add(self, result: Result) -> Progress | None:
+        """Add a result; return the progress of its search, None if it belongs to none."""
+        trial, key = result.trial, result.trial.search_key
+        if trial.search is None or key is None:
+            return None
+        results = self._results.setdefault(key, [])
+        results.append(result)
+        state = state_of(whole_point(trial), results)
+        ended = state.next_trial is None
+        self._left_ns[key] = 0 if ended else max(trial.search.within_ns - state.spent_ns, 0)
+        left_ns = sum(self._left_ns.values())
+        text = whole_point(trial).name
+        left = f"at most {show_seconds(left_ns)} left" if left_ns else ""
+        least_pps = trial.search.rate.least_pps(trial.traffic.size_bytes)
+        return Progress(
+            event="search",
+            text=f"{text}: {', '.join(filter(None, [ENDINGS[state.ended], left]))}",
+            trial=trial,
+            bounds=state.goals,
+            left_ns=left_ns,
+            ended=ended,
+            range_pps=None if state.most_pps is None else (float(least_pps), state.most_pps),
+        )

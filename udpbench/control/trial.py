@@ -100,7 +100,7 @@ def verify_settings(attempt: Attempt) -> None:
     In a search only every ``VERIFY_NS``, since it takes as long as a short trial.
     """
     now_ns, due = attempt.bench.waiter.clock.now_ns(), True
-    if attempt.search is not None:
+    if attempt.trial.search_key is not None:
         due = attempt.bench.verified_ns is None or now_ns - attempt.bench.verified_ns >= VERIFY_NS
     if not due:
         return
@@ -183,7 +183,7 @@ def warmup_phase(attempt: Attempt) -> None:
 def measured_phase(attempt: Attempt) -> None:
     """Run the measured phase, with the packets lost on purpose."""
     bench = attempt.bench
-    if attempt.search is not None:
+    if attempt.trial.search_key is not None:
         plan = Plan("measured", attempt.trial.duration_ns, quiet_ns=WARM_QUIET_NS)
         run_phase(attempt, plan)
         return
@@ -196,9 +196,9 @@ def measured_phase(attempt: Attempt) -> None:
 
 def close_workers(attempt: Attempt) -> None:
     """Close the workers and their sockets; those of a search stay for its next trial."""
-    if attempt.search is not None:
+    if attempt.trial.search_key is not None:
         attempt.bench.warm = Warm(
-            attempt.search,
+            attempt.trial.search_key,
             attempt.facts,
             attempt.changes,
             attempt.workers,
@@ -240,7 +240,7 @@ def pace_workers(attempt: Attempt, workers: tuple[WorkerSpec, ...]) -> None:
 def note_standing(attempt: Attempt) -> None:
     """Keep the findings from before any load, which are valid as long as these workers."""
     attempt.standing = tuple(attempt.findings)
-    if attempt.search is not None:
+    if attempt.trial.search_key is not None:
         pace_workers(attempt, attempt.workers)
 
 
@@ -259,7 +259,7 @@ def is_warm(attempt: Attempt) -> bool:
     Workers prepared with a rate cannot send without one.
     """
     warm = attempt.bench.warm
-    if warm is None or warm.search != attempt.search:
+    if warm is None or warm.search != attempt.trial.search_key:
         return False
     return attempt.trial.traffic.rate is not None
 

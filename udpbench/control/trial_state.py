@@ -124,12 +124,6 @@ class Attempt:
     rate_pps: int | None = None
     """Rate of each sending worker; None: its own."""
 
-    @property
-    def search(self) -> tuple[str, str, int] | None:
-        """Return the search that the trial belongs to; None of another trial."""
-        trial = self.trial
-        return (trial.experiment, trial.point, trial.repetition) if trial.search_trial else None
-
     def say(self, event: str, text: str, **fields: Any) -> None:
         """Report progress of this trial; ``fields`` are further fields of Progress."""
         self.bench.tell(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
+from udpbench.analysis.delta import deltas
 from udpbench.analysis.watch.history import HostState, after
 from udpbench.analysis.watch.host import LiveHost, live_host
 from udpbench.control.agent_client import AgentClient
@@ -300,23 +301,27 @@ class KeptLooks:
         counts.update(zip(("first_ns", "last_ns"), edges_ns, strict=True))
         return WorkerStats(_reader_of(host), "receiver", None, counts)
 
-    def _moved(self, host: str, *names: str) -> int:
-        before, after = self._first[host].counters, self._latest[host].counters
-        return sum(after.get(name, 0) - before.get(name, 0) for name in names)
+    def _moved(self, host: str) -> Mapping[str, int]:
+        return deltas(self._first[host], self._latest[host]).values
 
     def _read_packets(self, host: str) -> int:
         """Return what all applications of a host have read."""
-        return self._moved(host, "snmp.Udp.InDatagrams", "snmp6.Udp6InDatagrams")
+        moved = self._moved(host)
+        return moved.get("snmp.Udp.InDatagrams", 0) + moved.get("snmp6.Udp6InDatagrams", 0)
 
     def _busier(self, hosts: Sequence[str]) -> Literal[4, 6]:
         """Return the IP version of most packets, whose counters are shown over time."""
-        six = sum(self._moved(host, "snmp6.Ip6InReceives") for host in hosts)
-        return 6 if six > sum(self._moved(host, "snmp.Ip.InReceives") for host in hosts) else 4
+        moved = [self._moved(host) for host in hosts]
+        four, six = (
+            sum(each.get(name, 0) for each in moved)
+            for name in ("snmp.Ip.InReceives", "snmp6.Ip6InReceives")
+        )
+        return 6 if six > four else 4
 
     def _named_facts(self, host: str) -> Iterator[tuple[str, Facts]]:
         """Yield a host's facts by interface; the busiest, whose queues are shown, as the host's."""
-        facts = self._facts[host]
-        came = {name: self._moved(host, f"link.{name}.rx_packets") for name in facts}
+        facts, moved = self._facts[host], self._moved(host)
+        came = {name: moved.get(f"link.{name}.rx_packets", 0) for name in facts}
         busiest_first = sorted(facts, key=lambda name: (-came[name], name == LOOPBACK))
         for place, name in enumerate(busiest_first):
             yield f"{host} {name}" if place else host, facts[name]

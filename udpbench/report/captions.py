@@ -6,8 +6,8 @@ Only text that does not depend on the run; the rest is in ``pages``.
 from __future__ import annotations
 
 from udpbench.judged_run import Chapter
+from udpbench.report.sheets import LADDER_COLUMNS, LEFT_OUT_BLOCKS, VERDICT_COLUMNS
 from udpbench.report.summary import resolved
-from udpbench.report.tables import LADDER_COLUMNS, LEFT_OUT_BLOCKS
 
 HEADINGS = {
     "limits": "What limits",
@@ -42,7 +42,7 @@ HEADINGS = {
     "stages": "How the ledger is read",
 }
 COLUMNS = {
-    "verdicts": ("answer", "expected", "measured"),
+    "verdicts": VERDICT_COLUMNS,
     "findings": ("", "finding", "trials"),
     "published": ("figure", "published", "note"),
     "settings": ("host", "setting", "before → in force"),

@@ -10,7 +10,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ from udpbench.analysis.clock_offsets import since_start_ns
 from udpbench.analysis.motion import intervals
 from udpbench.analysis.rates import host_of
 from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.result_tables import TABLES
 from udpbench.errors import RecordError
 from udpbench.folder import Folder
 from udpbench.metrics import METRICS, SEARCHED
@@ -40,6 +41,10 @@ KEYS = {
     "search_trial": "Int64",
 }
 """First columns of every frame except ``definitions``; together they identify a trial."""
+FINDING = ("severity", "where", "what", "value", "limit", "next_step")
+SETTING = ("host", "kind", "target", "path", "before", "after", "refusal")
+TYPES = {"text": "string", "share": "Float64"}
+"""Kind of a table's column → its pandas type, if not an integer."""
 COLUMNS: dict[str, dict[str, str]] = {
     "trials": {
         **KEYS,
@@ -60,92 +65,51 @@ COLUMNS: dict[str, dict[str, str]] = {
         **KEYS,
         "loss": "Float64",
         "kind": "string",
-        "throughput_pps": "Float64",
-        "lower_pps": "Float64",
-        "upper_pps": "Float64",
-        "trials": "Int64",
-        "took_ns": "Int64",
-        "ended": "string",
-        "stage": "string",
-        "breaks_first": "string",
+        **dict.fromkeys(("throughput_pps", "lower_pps", "upper_pps"), "Float64"),
+        **dict.fromkeys(("trials", "took_ns"), "Int64"),
+        **dict.fromkeys(("ended", "stage", "breaks_first"), "string"),
     },
     "ledger": {
         **KEYS,
         "valid": "boolean",
         "stage": "string",
-        "packets": "Int64",
-        "at_most": "Int64",
-        "others_packets": "Int64",
+        **dict.fromkeys(("packets", "at_most", "others_packets"), "Int64"),
         "source": "string",
     },
     "workers": {
         **KEYS,
         "valid": "boolean",
-        "worker": "string",
-        "host": "string",
-        "role": "string",
-        "cpu": "Int64",
-        "packets": "Int64",
+        **dict.fromkeys(("worker", "host", "role"), "string"),
+        **dict.fromkeys(("cpu", "packets"), "Int64"),
         "pps": "Float64",
         "memory_bytes": "Int64",
     },
     "series": {
         **KEYS,
-        "worker": "string",
-        "host": "string",
-        "role": "string",
-        "since_start_ns": "Int64",
-        "packets": "Int64",
-        "bytes": "Int64",
+        **dict.fromkeys(("worker", "host", "role"), "string"),
+        **dict.fromkeys(("since_start_ns", "packets", "bytes"), "Int64"),
     },
     "counters": {
         **KEYS,
         "host": "string",
-        "from_ns": "Int64",
-        "to_ns": "Int64",
+        **dict.fromkeys(("from_ns", "to_ns"), "Int64"),
         "counter": "string",
         "difference": "Int64",
     },
-    "queues": {
-        **KEYS,
-        "host": "string",
-        "from_ns": "Int64",
-        "to_ns": "Int64",
-        "queue": "string",
-        "packets": "Int64",
-        "drops": "Int64",
-        "interrupts": "Int64",
-        "cpu": "Int64",
+    **{
+        table.name: {
+            **KEYS,
+            **{each.name: TYPES.get(each.kind, "Int64") for each in table.columns},
+        }
+        for table, _ in TABLES
     },
-    "findings": {
-        **KEYS,
-        "severity": "string",
-        "where": "string",
-        "what": "string",
-        "value": "string",
-        "limit": "string",
-        "next_step": "string",
-    },
+    "findings": {**KEYS, **dict.fromkeys(FINDING, "string")},
     "definitions": {
-        "run": "string",
-        "experiment": "string",
-        "question": "string",
-        "source": "string",
+        **dict.fromkeys(("run", "experiment", "question", "source"), "string"),
         "repetitions": "Int64",
-        "text": "string",
-        "lab": "string",
-        "lab_text": "string",
+        **dict.fromkeys(("text", "lab", "lab_text"), "string"),
     },
-    "settings": {
-        **KEYS,
-        "host": "string",
-        "kind": "string",
-        "target": "string",
-        "path": "string",
-        "before": "string",
-        "after": "string",
-        "refusal": "string",
-    },
+    "settings": {**KEYS, **dict.fromkeys(SETTING, "string")},
 }
 """Frame → column → its pandas type. The frame of trials has a column for each swept key, too."""
 FORMULA = re.compile(r"[=+@-](?![0-9.]+\Z)|[\t\r\n]")
@@ -168,14 +132,21 @@ class Frames:
     """A row per sample of a worker in the measured phase: totals since it began."""
     counters: pd.DataFrame
     """A row per counter that changed in a second of the measured phase."""
-    queues: pd.DataFrame
-    """A row per queue of a card in a second of the measured phase."""
     findings: pd.DataFrame
     """A row per finding of each trial."""
     definitions: pd.DataFrame
     """A row per experiment: its definition as YAML, and the lab."""
     settings: pd.DataFrame
     """A row per setting that was in force in each trial."""
+    tables: Mapping[str, pd.DataFrame]
+    """The tables of results by name, each also an attribute: ``queues``."""
+
+    def __getattr__(self, name: str) -> pd.DataFrame:
+        """Return a table of the results."""
+        known: Mapping[str, pd.DataFrame] = self.__dict__.get("tables", {})
+        if name not in known:
+            raise AttributeError(f"a run has no frame {name}")
+        return known[name]
 
 
 def read_run(*folders: str | Path) -> Frames:
@@ -221,7 +192,9 @@ def frames(sources: Sequence[Run | Plain]) -> Frames:
             keys = {**run, **_keys(record)}
             for name, added in _raw_rows(record):
                 tables[name].add(keys, added)
-    return Frames(**{name: table.frame() for name, table in tables.items()})
+    whole = {name: table.frame() for name, table in tables.items()}
+    own = {table.name: whole.pop(table.name) for table, _ in TABLES}
+    return Frames(**whole, tables=own)
 
 
 class _Table:
@@ -316,7 +289,7 @@ def write_frames(runs: Sequence[Run], folder: Folder, form: Data) -> list[Path]:
     """Write each frame of some runs into a file in a folder; return the files."""
     whole = frames(runs)
     files = []
-    for name in (field.name for field in fields(Frames)):
+    for name in COLUMNS:
         frame = getattr(whole, name)
         if form == "csv":
             content = _unobeyed(frame).to_csv(index=False).encode()
@@ -349,8 +322,9 @@ def _result_rows(trial: Plain) -> Iterator[tuple[str, Rows]]:
     yield "trials", iter([_trial(trial)])
     yield "ledger", _ledger(trial)
     yield "workers", _workers(trial)
-    yield "findings", ({name: each[name] for name in FINDING} for each in trial["findings"])
-    yield "queues", iter(trial["queues"])
+    yield "findings", (_known("findings", each) for each in trial["findings"])
+    for table, _ in TABLES:
+        yield table.name, iter(trial.get(table.name, ()))  # older reports lack newer tables
 
 
 def _raw_rows(record: TrialRecord) -> Iterator[tuple[str, Rows]]:
@@ -362,39 +336,25 @@ def _raw_rows(record: TrialRecord) -> Iterator[tuple[str, Rows]]:
         yield "counters", _counters(measured)
 
 
-FINDING = ("severity", "where", "what", "value", "limit", "next_step")
+def _known(frame: str, row: Plain) -> dict[str, Any]:
+    """Return what a row has in the columns of a frame."""
+    return {name: row[name] for name in COLUMNS[frame] if name not in KEYS}
 
 
 def _trial(trial: Plain) -> dict[str, Any]:
-    known = {name: trial[name] for name in COLUMNS["trials"] if name not in KEYS}
-    return {**known, **trial["values"]}
+    return {**_known("trials", trial), **trial["values"]}
 
 
 def _ledger(trial: Plain) -> Rows:
     for entry in trial["ledger"] or ():
-        exact = entry["at_most"] is None
-        yield {
-            "valid": trial["valid"],
-            "stage": entry["stage"],
-            "packets": entry["packets"],
-            "at_most": entry["packets"] if exact else entry["at_most"],
-            "others_packets": entry["others_packets"],
-            "source": entry["source"],
-        }
+        most = entry["packets"] if entry["at_most"] is None else entry["at_most"]
+        yield _known("ledger", {**entry, "at_most": most, "valid": trial["valid"]})
 
 
 def _workers(trial: Plain) -> Rows:
     for worker in trial["workers"]:
-        yield {
-            "valid": trial["valid"],
-            "worker": worker["worker"],
-            "host": host_of(worker["worker"]),
-            "role": worker["role"],
-            "cpu": worker["cpu"],
-            "packets": worker["packets"],
-            "pps": worker["pps"],
-            "memory_bytes": worker["memory_bytes"],
-        }
+        host = host_of(worker["worker"])
+        yield _known("workers", {**worker, "host": host, "valid": trial["valid"]})
 
 
 def _settings(record: TrialRecord) -> Rows:

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.doctor import Readiness
 from udpbench.model import Lab
 from udpbench.printable import printable
+from udpbench.report.terminal import listed
 
 SCHEMA = 1
 """Form of ``doctor --json``. History: 1 — the first form."""
@@ -33,12 +33,7 @@ def print_readiness(console: Console, results: Sequence[Readiness]) -> None:
         console.print(Text(f"unknown, not readable here: {host}: {', '.join(checks)}"))
     distorting = [readiness for readiness in results if readiness.status == "spoils"]
     if distorting:
-        table = Table(box=None, show_header=False)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        for readiness in distorting:
-            table.add_row(readiness.severity, Text(_text(readiness)))
-        console.print(table)
+        console.print(listed((each.severity, _text(each)) for each in distorting))
     else:
         console.print("nothing else was found" if unknown else "ready")
 

@@ -51,6 +51,8 @@ MOST_LINES, MOST_CHARACTERS = 1000, 2**15
 REPEATED = (("points", list), ("hosts", list), ("version", str), ("started_at", str))
 MOST_NAME = 256
 """Characters at the head of a column or the foot of a page: of each page, and shall not fill it."""
+MOST_ROWS = 24
+"""Of a result's table, whose points are one below the other."""
 MOST_CELLS = 8
 """Cells in a row: more than any table has columns."""
 ENTRY_CHARACTERS = 128
@@ -182,7 +184,11 @@ def for_pages(data: dict[str, Any]) -> dict[str, Any]:
     Every list is cut to the same length, the largest that has room, lists in lists to twice that.
     A dict with a cut list has ``more``: its key → entries that are missing.
     """
-    chapters = [{**chapter, "trials": []} for chapter in data["chapters"]]  # only HTML shows them
+    chapters = [
+        # Only HTML shows every trial, and every row of tables, which other lists shall not pay for.
+        {**chapter, "trials": [], "sheets": [_cut(each, MOST_ROWS) for each in chapter["sheets"]]}
+        for chapter in data["chapters"]
+    ]
     data = {**data, "chapters": chapters}
     most = MOST_CHARACTERS
     while most > 1 and _typst_bytes(data, most, TEXT_BYTES) > PAGES_BYTES:
@@ -227,7 +233,9 @@ def _cut(data: Any, most: int, most_characters: int = MOST_CHARACTERS) -> Any:
             for key, value in data.items()
         }
         lists = {key: len(value) for key, value in data.items() if isinstance(value, list)}
-        more = {key: n - len(cut[key]) for key, n in lists.items() if n > len(cut[key])}
+        before = data.get("more", {})
+        more = {key: n - len(cut[key]) + before.get(key, 0) for key, n in lists.items()}
+        more = {key: n for key, n in more.items() if n > 0}
         return {**cut, "more": more} if more else cut
     if isinstance(data, list):
         return [_cut(item, 2 * most, most_characters) for item in data[: _most(data, most)]]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.analysis.motion import intervals, stage_packets
 from udpbench.analysis.points import Point, estimate
-from udpbench.analysis.queue_counters import by_receiver, queue_uses
+from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.rates import (
     BUSY_TIMES,
     IDLE_TIMES,
@@ -24,6 +24,7 @@ from udpbench.analysis.rates import (
     spent_ns,
 )
 from udpbench.analysis.readings import End, Readings, readings_of
+from udpbench.analysis.result_tables import named_rows
 from udpbench.definition.published import Bar as PublishedBar
 from udpbench.definition.published import published
 from udpbench.judged_run import Chapter
@@ -344,51 +345,38 @@ def _queues(record: TrialRecord) -> dict[str, int]:
 
 def queue_times(chapter: Chapter) -> tuple[QueueTimes, ...]:
     """Return each shown point's queues over time, where several are counted in several seconds."""
-    records = {record.trial.name: record for record in chapter.records}
     shown = [(name_of(point), timed(point)) for point in shown_over_time(chapter)]
-    times = (
-        _queue_times(name, records[result.trial.name])
-        for name, result in shown
-        if result is not None
-    )
+    times = (_queue_times(name, result) for name, result in shown if result is not None)
     return tuple(shown for shown in times if shown is not None)
 
 
-def _queue_times(point: str, record: TrialRecord) -> QueueTimes | None:
-    measured = readings_of(record)
-    spans_ns, each = [], []
-    for interval in intervals(measured) if measured is not None else ():
-        spans_ns.append((interval.from_ns, interval.to_ns))
-        each.append({(use.host, use.queue): use for use in queue_uses(interval.readings)})
-    counted = {
-        key: [uses.get(key) for uses in each]
-        for key in dict.fromkeys(key for uses in each for key in uses)
+def _queue_times(point: str, result: Result) -> QueueTimes | None:
+    queues: dict[str, dict[tuple[int, int], dict[str, Any]]] = {}
+    for table in result.tables:
+        for row in named_rows(table) if table.name == "queues" else ():
+            span_ns = row["from_ns"], row["to_ns"]
+            queues.setdefault(f"{row['host']} {row['queue']}", {})[span_ns] = row
+    spans_ns = sorted({span_ns for rows in queues.values() for span_ns in rows})
+    moved = {
+        name: [rows.get(span_ns, {}) for span_ns in spans_ns]
+        for name, rows in queues.items()
+        if any(row["packets"] or row["drops"] for row in rows.values())
     }
-    counted = {
-        key: uses
-        for key, uses in counted.items()
-        if any(use is not None and (use.packets or use.drops) for use in uses)
-    }
-    if len(counted) < 2 or len(spans_ns) < 2:
+    if len(moved) < 2 or len(spans_ns) < 2:
         return None
-    return QueueTimes(
-        point,
-        record.trial.repetition,
-        tuple(f"{host} {queue}" for host, queue in counted),
-        (spans_ns[0][0] / SECOND_NS, *(to_ns / SECOND_NS for _, to_ns in spans_ns)),
+    edges_s = (spans_ns[0][0] / SECOND_NS, *(to_ns / SECOND_NS for _, to_ns in spans_ns))
+    pps = (
         tuple(
-            tuple(
-                use.packets * SECOND_NS / (to_ns - from_ns)
-                if use is not None and use.packets is not None
-                else None
-                for use, (from_ns, to_ns) in zip(uses, spans_ns, strict=True)
-            )
-            for uses in counted.values()
-        ),
-        tuple(
-            tuple(use is not None and bool(use.drops) for use in uses) for uses in counted.values()
-        ),
+            row["packets"] * SECOND_NS / (row["to_ns"] - row["from_ns"])
+            if row.get("packets") is not None
+            else None
+            for row in rows
+        )
+        for rows in moved.values()
     )
+    dropping = (tuple(bool(row.get("drops")) for row in rows) for rows in moved.values())
+    repetition = result.trial.repetition
+    return QueueTimes(point, repetition, tuple(moved), edges_s, tuple(pps), tuple(dropping))
 
 
 def _heat(subject: str, names: tuple[str, ...], counts: Sequence[Mapping[str, int]]) -> Heat | None:

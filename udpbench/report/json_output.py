@@ -10,11 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from udpbench.analysis.comparison.comparisons import Comparison, resolution
-from udpbench.analysis.motion import intervals
-from udpbench.analysis.queue_counters import queue_rows, queue_uses
-from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.result_tables import named_rows
 from udpbench.analysis.search import PointSearch
-from udpbench.judged_run import Chapter, chapters_of, tuning_answer
+from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model import Result, TrialRecord
 from udpbench.records import Run
@@ -24,6 +22,10 @@ from udpbench.report.summary import hosts_of, reasons
 SCHEMA = 1
 """History: 1 — the first form."""
 
+COMPARED = (
+    *("why", "ratio", "difference", "low", "high", "blocks", "lost", "blocks_more", "margin"),
+    "worse",
+)
 BESIDE = ("ledger_received_packets", "unaccounted", *SEARCHED)
 """Metrics beside the ledger, and of searches; the others are in the order of ``metrics``."""
 
@@ -108,7 +110,7 @@ def _experiment(chapter: Chapter) -> dict[str, Any]:
 
 def _tune(chapter: Chapter) -> dict[str, Any] | None:
     """Return the request and answer of a tune; None if the experiment is not a tune."""
-    answer = tuning_answer(chapter)
+    answer = chapter.tuned
     if answer is None or chapter.experiment.tune is None:
         return None
     return {
@@ -137,16 +139,7 @@ def comparison_json(comparison: Comparison, runs: Sequence[str] = ()) -> dict[st
         "b": b,
         "metric": comparison.metric,
         "verdict": comparison.text,
-        "why": comparison.why,
-        "ratio": comparison.ratio,
-        "difference": comparison.difference,
-        "low": comparison.low,
-        "high": comparison.high,
-        "blocks": comparison.blocks,
-        "lost": comparison.lost,
-        "blocks_more": comparison.blocks_more,
-        "margin": comparison.margin,
-        "worse": comparison.worse,
+        **{name: getattr(comparison, name) for name in COMPARED},
         "effects": dict(comparison.effects),
         "resolution": resolution(comparison),
         "interleaved": comparison.paired,
@@ -156,7 +149,6 @@ def comparison_json(comparison: Comparison, runs: Sequence[str] = ()) -> dict[st
 
 def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
     """Return one trial as JSON data, keys in the documented order."""
-    measured = readings_of(record)
     trial, ledger = result.trial, result.ledger
     return {
         "experiment": trial.experiment,
@@ -183,14 +175,5 @@ def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
         "ledger": [asdict(entry) for entry in ledger.entries] if ledger is not None else None,
         "unaccounted": result.unaccounted,
         "workers": [asdict(worker) for worker in result.workers],
-        "queues": queues_over_time(measured) if measured is not None else [],
+        **{table.name: named_rows(table) for table in result.tables},
     }
-
-
-def queues_over_time(measured: Readings) -> list[dict[str, Any]]:
-    """Return a row per queue and interval between counter readings."""
-    return [
-        dict(row)
-        for interval in intervals(measured)
-        for row in queue_rows(queue_uses(interval.readings), interval.from_ns, interval.to_ns)
-    ]

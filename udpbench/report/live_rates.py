@@ -220,8 +220,7 @@ class Watch:
 
 
 def _search_of(progress: Progress) -> tuple[str, str, int] | None:
-    trial = progress.trial
-    return None if trial is None else (trial.experiment, trial.point, trial.repetition)
+    return progress.trial.search_key if progress.trial is not None else None
 
 
 def counted(

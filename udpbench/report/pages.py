@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from udpbench.analysis.points import Point, estimate
 from udpbench.definition.published import Bar, published
-from udpbench.judged_run import Chapter, tuning_answer
+from udpbench.judged_run import Chapter
 from udpbench.metrics import METRICS
 from udpbench.model import Change, Estimate, Facts, Finding, Planned, Result
 from udpbench.records import Run
@@ -23,6 +23,15 @@ from udpbench.report.plan import summed_up
 from udpbench.report.search import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search import breaking_lines, search_rows
 from udpbench.report.sessions import restored, run_rows, to_type, versions
+from udpbench.report.sheets import (
+    COMPARISON_COLUMNS,
+    POINT_COLUMNS,
+    comparison_cells,
+    ledger_rows,
+    point_rows,
+    result_sheets,
+    trial_name,
+)
 from udpbench.report.summary import (
     LAB_LABEL,
     MEANT,
@@ -42,16 +51,8 @@ from udpbench.report.summary import (
     trials_label,
     trust,
 )
-from udpbench.report.tables import (
-    COMPARISON_COLUMNS,
-    POINT_COLUMNS,
-    comparison_cells,
-    invalid_cells,
-    ledger_rows,
-    point_cells,
-)
 from udpbench.setting_kinds import requested_part
-from udpbench.units import format_bytes, plural, show_count
+from udpbench.units import format_bytes, plural
 
 LEDGER_COLUMNS = 4
 """Maximum points side by side in a ledger table on an A4 page."""
@@ -96,7 +97,7 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
         "struck": left_out(chapter),
         "environment": list(_environment(hosts_of(chapter.records))),
         "columns": list(SEARCH_COLUMNS if chapter.searches else POINT_COLUMNS),
-        "rows": list(_rows(chapter)),
+        "rows": _rows(chapter),
         "verdicts": [
             {"answer": verdict.answer, "expected": verdict.expected, "measured": verdict.measured}
             for verdict in chapter.verdicts
@@ -107,6 +108,7 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
         "tuning": _tuning(chapter),
         "ledger": list(_ledger(chapter)),
         "numbers": list(_numbers(chapter)),
+        "sheets": [asdict(sheet) for sheet in result_sheets(chapter)],
         "captions": captions(chapter, bool(cited), _over_time(chapter)),
         "findings": [
             {
@@ -132,7 +134,7 @@ def limits(chapter: Chapter) -> list[str]:
 
 def _tuning(chapter: Chapter) -> dict[str, Any] | None:
     """Return ladder, recipe and notes of a tune; None without one."""
-    tuned = tuning_answer(chapter)
+    tuned = chapter.tuned
     if tuned is None:
         return None
     return {
@@ -154,16 +156,10 @@ def _environment(hosts: dict[str, Facts]) -> Iterator[str]:
         yield f"{' and '.join(names)}: {line}"
 
 
-def _rows(chapter: Chapter) -> Iterator[dict[str, Any]]:
+def _rows(chapter: Chapter) -> list[dict[str, Any]]:
     if chapter.searches:
-        yield from ({"struck": False, "cells": cells} for cells in search_rows(chapter.searches))
-        return
-    for point in chapter.points:
-        yield {"struck": False, "cells": point_cells(point)}
-        for result in point.results:
-            if not result.valid or result.struck:
-                struck = result.status != "skipped" and not result.valid
-                yield {"struck": struck, "cells": invalid_cells(result)}
+        return [{"struck": False, "cells": cells} for cells in search_rows(chapter.searches)]
+    return [{"struck": mark == "struck", "cells": cells} for cells, mark in point_rows(chapter)]
 
 
 def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
@@ -175,27 +171,15 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
     for group in in_groups(accounted(chapter), LEDGER_COLUMNS):
         results = [result for _, result in group]
         lines = ledger_rows(results)
-        rows = [
-            {
-                "name": line.name,
-                "cells": list(line.cells),
-                "source": line.source if line.moved else "",
-                "quiet": line.stage and not line.moved,
-            }
-            for line in lines
-        ]
-        points = [
-            f"{name_of(point)} #{result.trial.repetition}{'' if result.valid else ' (invalid)'}"
-            for point, result in group
-        ]
-        parts = [part for point, result in group for part in _parts(name_of(point), result)]
+        rows = [{**asdict(line), "quiet": line.stage and not line.moved} for line in lines]
+        points = [trial_name(point, result) for point, result in group]
         moved = [line.name for line in lines if line.moved and line.stage]
         explanations = [
             _stage_advice(name) for name in moved if name in MEANT and name not in explained
         ]
         explained.update(moved)
-        long = len(parts) + 2 * len(explanations) + len(moved) > MOST_TOGETHER
-        yield {"points": points, "rows": rows, "parts": parts, "told": explanations, "long": long}
+        long = 2 * len(explanations) + len(moved) > MOST_TOGETHER
+        yield {"points": points, "rows": rows, "told": explanations, "long": long}
 
 
 def trials_data(chapter: Chapter) -> list[dict[str, Any]]:
@@ -270,14 +254,6 @@ def stages(chapters: Sequence[Chapter]) -> list[dict[str, str]]:
         {"stage": stage, "means": MEANT[stage].means if stage in MEANT else "", "source": source}
         for stage, source in sources.items()
     ]
-
-
-def _parts(point: str, result: Result) -> Iterator[dict[str, str]]:
-    """Yield a stage's packets by queue, CPU, worker or counter."""
-    for entry in result.ledger.entries if result.ledger is not None else ():
-        if entry.packets and (len(entry.parts) > 1 or entry.stage == "answer_lost"):
-            parts = ", ".join(f"{name} {show_count(n)}" for name, n in entry.parts.items())
-            yield {"point": point, "stage": entry.stage, "parts": parts}
 
 
 def _numbers(chapter: Chapter) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,6 @@ from itertools import groupby, zip_longest
 from typing import Protocol
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.comparison.blocks import claims_of
@@ -19,9 +18,11 @@ from udpbench.analysis.comparison.comparisons import EXTRA_BLOCKS
 from udpbench.analysis.comparison.effect import blocks_needed, levels_of
 from udpbench.metrics import words_of
 from udpbench.model import Experiment, Planned, planned_text, trial_ns
+from udpbench.report.terminal import drawn
 from udpbench.setting_kinds import requested_part, show_value, show_values
-from udpbench.units import format_duration, show_range
+from udpbench.units import show_range, show_seconds
 
+TRIAL_COLUMNS = ("experiment", "point", "repetitions", "at most")
 FEW_PAIRS = 4
 """Maximum comparisons that are listed."""
 
@@ -45,11 +46,7 @@ def print_trials(
 
     At most are the blocks of the last look, and those in place of blocks with an invalid trial.
     """
-    table = Table(box=None)
-    for title in ("experiment", "point"):
-        table.add_column(title, overflow="fold")
-    for title in ("repetitions", "at most"):
-        table.add_column(title, justify="right")
+    rows: list[tuple[str, ...]] = []
     total_ns = 0
     for experiment in experiments:
         for trial in experiment.points:
@@ -57,11 +54,11 @@ def print_trials(
             most += EXTRA_BLOCKS if trial.point in experiment.compared else 0
             time_ns = trial_ns(trial, built_in) * most
             total_ns += time_ns
-            cells = (experiment.name, trial.point or "–", show_range(fewest, most))
-            table.add_row(*map(Text, (*cells, _seconds(time_ns))))
-    console.print(table)
+            times = show_range(fewest, most), show_seconds(time_ns)
+            rows.append((experiment.name, trial.point or "–", *times))
+    console.print(drawn(TRIAL_COLUMNS, rows, numbers=(2, 3)))
     planned = planned_text(experiments, EXTRA_BLOCKS)
-    console.print(f"{planned}, at most {_seconds(total_ns)}")
+    console.print(f"{planned}, at most {show_seconds(total_ns)}")
     for experiment in experiments:
         for line in filter(None, (*compared_pairs(experiment), too_few_blocks(experiment))):
             console.print(Text(line))
@@ -99,22 +96,17 @@ def _short(claims: int, looks: Sequence[int], unit: str) -> Iterator[str]:
             yield f"{what} (at least {fewest})"
 
 
-def _seconds(time_ns: int) -> str:
-    return format_duration(-(-time_ns // 10**9) * 10**9)
-
-
 def print_rehearsal(console: Console, rehearsed: Sequence[Shared]) -> None:
     """Print per host what would change, now → requested, and what cannot be set."""
     for settings in rehearsed:
         console.print()
         console.print(Text(f"settings of {', '.join(settings.trials)}", style="bold"))
-        table = Table(box=None)
-        for title in ("host", "setting", "now → requested"):
-            table.add_column(title, overflow="fold")
-        for host, planned in settings.hosts.items():
-            for name, change in summed_up(planned):
-                table.add_row(Text(host), Text(name), change)
-        console.print(table)
+        rows = (
+            (host, name, change)
+            for host, planned in settings.hosts.items()
+            for name, change in summed_up(planned)
+        )
+        console.print(drawn(("host", "setting", "now → requested"), rows))
 
 
 def print_skips(console: Console, skipped: Mapping[str, str]) -> None:
@@ -123,12 +115,7 @@ def print_skips(console: Console, skipped: Mapping[str, str]) -> None:
         return
     console.print()
     console.print(Text("would be skipped", style="bold"))
-    table = Table(box=None)
-    for title in ("point", "reason"):
-        table.add_column(title, overflow="fold")
-    for name, why in skipped.items():
-        table.add_row(Text(name), Text(why))
-    console.print(table)
+    console.print(drawn(("point", "reason"), skipped.items()))
 
 
 def summed_up(planned: Sequence[Planned]) -> Iterator[tuple[str, Text]]:

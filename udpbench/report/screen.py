@@ -23,7 +23,7 @@ from udpbench.printable import printable
 from udpbench.report.live_rates import Moving, QueueRate, Watch, WorkerRate
 from udpbench.report.search import search_line
 from udpbench.report.summary import event_line
-from udpbench.units import format_duration, show_count, show_pps
+from udpbench.units import format_duration, show_count, show_percent, show_pps
 
 DRAW_NS = SECOND_NS
 """Interval of redrawing while packets flow: 17 ms of CPU time at 120 columns, on loaded CPUs."""
@@ -169,11 +169,13 @@ def body(watch: Watch) -> Iterator[tuple[str, str, str, str]]:
     ]
     yield from titled("drops", drops)
     yield from titled("queues", [queue_row(queue) for queue in watch.counted.queues])
-    cpus = [
-        (name, f"{share.busy:.0%} busy", f"{share.softirq:.0%} in softirq")
-        for name, share in busiest_first(watch.counted.cpus)
-    ]
+    cpus = [(name, *cpu_cells(share)) for name, share in busiest_first(watch.counted.cpus)]
     yield from titled("CPUs", cpus)
+
+
+def cpu_cells(share: CpuShare) -> tuple[str, str]:
+    """Return how busy a CPU is."""
+    return f"{show_percent(share.busy)} busy", f"{show_percent(share.softirq)} in softirq"
 
 
 def busiest_first(cpus: Mapping[str, CpuShare]) -> list[tuple[str, CpuShare]]:

@@ -14,7 +14,7 @@ from itertools import groupby
 from udpbench.analysis.remedies import helps_at
 from udpbench.analysis.search import Breaking, PointSearch, known_bounds, sender_end
 from udpbench.model import GoalBounds, Progress
-from udpbench.units import format_duration, show_pps, show_ratio, show_share
+from udpbench.units import show_percent, show_pps, show_ratio, show_seconds, show_share
 
 CELLS = 30
 """Cells of the bar of a search: one is 3 % of the range."""
@@ -28,7 +28,7 @@ def search_rows(searches: Sequence[PointSearch]) -> list[list[str]]:
         several = sum(other.point.point == search.point.point for other in searches) > 1
         number = f" #{search.point.repetition}" if several else ""
         for place, (shares, goal) in enumerate(_distinct(search.state.goals)):
-            used = [str(len(search.trials)), _seconds(search.state.spent_ns)]
+            used = [str(len(search.trials)), show_seconds(search.state.spent_ns)]
             rows.append(
                 [
                     f"{search.point.point or 'all'}{number}" if place == 0 else "",
@@ -158,9 +158,4 @@ def _share_text(breaking: Breaking) -> str:
     if breaking.stage is None:
         late = show_ratio(breaking.share)
         return f"at {show_pps(breaking.pps)} {late} of the packets were received only afterwards"
-    percent = round(100 * breaking.share)
-    return f"{percent} % of what is lost at {show_pps(breaking.pps)}"
-
-
-def _seconds(time_ns: int) -> str:
-    return format_duration(-(-time_ns // 10**9) * 10**9)
+    return f"{show_percent(breaking.share)} of what is lost at {show_pps(breaking.pps)}"

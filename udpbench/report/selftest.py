@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.ledger.selftest import (
@@ -20,6 +19,7 @@ from udpbench.analysis.ledger.selftest import (
 )
 from udpbench.errors import CANNOT_TELL, UdpbenchError
 from udpbench.model import DRIVER_STAGES, SelfTest, StageProof, TrialRecord
+from udpbench.report.terminal import drawn
 
 SCHEMA = 1
 """Form of ``selftest --json``. History: 1 — the first form."""
@@ -30,13 +30,8 @@ def print_selftest(console: Console, selftest: SelfTest, host: str = "") -> None
     """Print the proofs of a host's kernel, worst first, and whether its ledger is reliable."""
     where = f"{host}: " if host else ""
     console.print(Text(f"{where}Linux {selftest.kernel} ({selftest.build})"))
-    table = Table(*COLUMNS[:4], box=None, header_style="dim")
-    table.add_column(COLUMNS[4], overflow="fold")
-    table.add_column(COLUMNS[5], overflow="fold")
-    for proof in selftest.proofs:
-        if proof.packets is not None:
-            table.add_row(*map(Text, _row(proof)))
-    console.print(table)
+    rows = (_row(proof) for proof in selftest.proofs if proof.packets is not None)
+    console.print(drawn(COLUMNS, rows))
     for line in conclusions(selftest):
         console.print(Text(line))
 

@@ -20,7 +20,7 @@ from udpbench.analysis.points import Point, but_lossy, estimate, metric, trials_
 from udpbench.analysis.search import NOT_FIRST, PointSearch
 from udpbench.analysis.verdicts import Verdict, nothing_measured
 from udpbench.errors import HostLacks
-from udpbench.judged_run import Chapter, tuning_answer
+from udpbench.judged_run import Chapter
 from udpbench.model import (
     Bottleneck,
     Estimate,
@@ -218,9 +218,8 @@ def answer(chapter: Chapter) -> str:
     """Return the experiment's answer: verdicts, what arrived, and how valid that is."""
     if not chapter.points:
         return "No trial is stored."
-    tuned = tuning_answer(chapter)
-    if tuned is not None:
-        return f"{tuned.sentence} {trust([chapter])}"
+    if chapter.tuned is not None:
+        return f"{chapter.tuned.sentence} {trust([chapter])}"
     if chapter.searches:
         return f"{_of_searches(chapter)} {trust([chapter])}"
     rated = [(point, estimate(point, "delivered_pps")) for point in chapter.points]

@@ -21,14 +21,15 @@ from udpbench.analysis.watch.sockets import SocketLoss
 from udpbench.model import SECOND_NS, Finding
 from udpbench.printable import all_printable, printable
 from udpbench.report.live_rates import queue_rate
-from udpbench.report.screen import MOST_ROWS, busiest_first, queue_row
-from udpbench.report.terminal import Terminal
-from udpbench.units import format_bytes, show_count, show_pps
+from udpbench.report.screen import MOST_ROWS, busiest_first, cpu_cells, queue_row
+from udpbench.report.terminal import Terminal, drawn
+from udpbench.units import format_bytes, show_count, show_percent, show_pps
 
 SCHEMA = 1
 """Form of ``watch --json``. History: 1 — the first form."""
 LOSING_IN_LINE = 3
 """Maximum sockets in a plain line."""
+OF_LOSS = ("dropped_pps", "dropped", "arrived_pps", "read_pps", "stages", "known")
 Tell = Callable[[LiveHost], None]
 
 
@@ -151,35 +152,28 @@ def view(live: LiveHost, rows: int) -> RenderableType:
 
 
 def _stages(live: LiveHost) -> Table:
-    table = Table(box=None, title="stages", title_justify="left", title_style="bold")
-    table.add_column("lost at")
-    table.add_column("now", justify="right", no_wrap=True)
-    table.add_column("so far", justify="right", no_wrap=True)
-    for loss in live.stages:
-        cells = (_placed(loss.stage, loss.where), show_pps(loss.pps), show_count(loss.packets))
-        table.add_row(*map(Text, cells))
-    return table
+    rows = (
+        (_placed(loss.stage, loss.where), show_pps(loss.pps), show_count(loss.packets))
+        for loss in live.stages
+    )
+    return drawn(("lost at", "now", "so far"), rows, "stages", (1, 2))
 
 
 def _sockets(live: LiveHost, rows: int) -> Table:
-    table = Table(box=None, title="sockets", title_justify="left", title_style="bold")
-    table.add_column("process", overflow="fold")
-    table.add_column("address", overflow="fold")
-    titles = ["queue", "buffer", "dropped/s", "so far"]
-    titles += ["arrived/s", "read/s"] * live.exact
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold")
-    for loss in live.sockets[:rows]:
-        table.add_row(
-            *map(Text, socket_cells(loss, live.exact)), style="red" if loss.dropped_pps else ""
-        )
+    numbers = ["queue", "buffer", "dropped/s", "so far", *["arrived/s", "read/s"] * live.exact]
+    columns = ("process", "address", *numbers, "why")
+    cells = [
+        [
+            Text(cell, style="red" if loss.dropped_pps else "")
+            for cell in socket_cells(loss, live.exact)
+        ]
+        for loss in live.sockets[:rows]
+    ]
     rest = live.sockets[rows:]
     if rest:
         losing = sum(1 for loss in rest if loss.dropped)
-        more = f"and {len(rest)} more, {losing or 'none'} of which lost packets"
-        table.add_row(Text(more))
-    return table
+        cells.append([Text(f"and {len(rest)} more, {losing or 'none'} of which lost packets")])
+    return drawn(columns, cells, "sockets", range(2, 2 + len(numbers)))
 
 
 def socket_cells(loss: SocketLoss, exact: bool) -> list[str]:
@@ -188,7 +182,7 @@ def socket_cells(loss: SocketLoss, exact: bool) -> list[str]:
     cells = [
         owner(loss),
         address(loss),
-        f"{loss.filled:.0%}" if loss.filled is not None else "–",
+        show_percent(loss.filled) if loss.filled is not None else "–",
         format_bytes(size_bytes) if size_bytes is not None else "–",
         show_count(loss.dropped_pps),
         show_count(loss.dropped),
@@ -245,7 +239,7 @@ def _load(live: LiveHost) -> Iterator[str]:
         yield f"queue {'  '.join(filter(None, queue_row(rate)))}"
     named = {str(cpu): share for cpu, share in live.cpus.items()}
     for cpu, share in busiest_first(named)[:MOST_ROWS]:
-        yield f"CPU {cpu}  {share.busy:.0%} busy  {share.softirq:.0%} in softirq"
+        yield f"CPU {cpu}  {'  '.join(cpu_cells(share))}"
 
 
 def live_json(live: LiveHost) -> dict[str, Any]:
@@ -286,7 +280,7 @@ def live_json(live: LiveHost) -> dict[str, Any]:
             for cpu, share in live.cpus.items()
         },
         "namespaces": [
-            {"pid": each.pid, "process": each.process, "sockets": each.sockets, "drops": each.drops}
+            {name: getattr(each, name) for name in ("pid", "process", "sockets", "drops")}
             for each in live.namespaces
         ],
     }
@@ -296,20 +290,11 @@ def live_json(live: LiveHost) -> dict[str, Any]:
 def _socket_json(loss: SocketLoss) -> dict[str, Any]:
     each = loss.socket
     return {
-        "processes": each.processes,
-        "uid": each.uid,
-        "address": each.address,
-        "port": each.port,
-        "peer": each.peer,
+        **{name: getattr(each, name) for name in ("processes", "uid", "address", "port", "peer")},
         "peer_port": each.peer_port if each.peer is not None else None,
         "queued_bytes": each.queued_bytes,
         "buffer_bytes": each.buffer_bytes,
-        "dropped_pps": loss.dropped_pps,
-        "dropped": loss.dropped,
-        "arrived_pps": loss.arrived_pps,
-        "read_pps": loss.read_pps,
-        "stages": loss.stages,
-        "known": loss.known,
+        **{name: getattr(loss, name) for name in OF_LOSS},
         "reader": _reader_json(loss),
     }
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from udpbench.analysis.result_tables import TABLES, named_rows, whole
 from udpbench.errors import InputError, Problem, RecordError
 from udpbench.folder import Folder
 from udpbench.json_lines import MOST_BYTES, ROOM_BYTES, ROOM_TIMES, open_regular
@@ -45,6 +46,8 @@ RUN = {"question": "string", "lab": "string", "udpbench": "string", "hosts": "st
 """Columns of the run, repeated in each row; ``hosts`` is JSON as in ``show --json``."""
 MAPS = {"values": "string", "ledger": "Int64"}
 """Swept key → value, stage → packets."""
+ALL_TABLES = "tables"
+"""Column of a trial's tables over the whole phase, as JSON: table → rows."""
 MOST_ROWS = 2**20
 MOST_ENTRIES = 2**17
 """Files and folders of a store that are looked at."""
@@ -107,11 +110,12 @@ def read_runs(
     point: str | None = None,
     campaign: str | None = None,
     pair: str | None = None,
+    tables: bool = False,
 ) -> pd.DataFrame:
     """Return the trials in a store, of all or some runs, ordered by start time.
 
-    docs/records.md describes each column. InputError or RecordError if there is no store, or if a
-    file in it cannot be read.
+    docs/records.md describes each column; ``tables`` adds that of trials' tables. InputError or
+    RecordError if there is no store, or if a file in it cannot be read.
     """
     arrow = _pyarrow()
     filesystem, base = _place(path)
@@ -119,7 +123,7 @@ def read_runs(
     try:
         files = _files(filesystem, base, path)
         selected = (each for each in files if _is_chosen(each, chosen))
-        return _as_frame(_decoded(arrow, selected, point))
+        return _as_frame(_decoded(arrow, selected, point, tables))
     except (OSError, arrow.ArrowException, ValueError, TypeError, KeyError) as error:
         raise RecordError(f"{path}: the store cannot be read: {_said(error)[:SAID]}") from error
 
@@ -128,10 +132,10 @@ def _is_chosen(file: StoredFile, chosen: Mapping[str, str | None]) -> bool:
     return all(value in (None, file.parts[name]) for name, value in chosen.items())
 
 
-def _decoded(arrow: Any, files: Iterable[StoredFile], point: str | None) -> Any:
+def _decoded(arrow: Any, files: Iterable[StoredFile], point: str | None, tables: bool) -> Any:
     """Return the rows of some files; texts that rows repeat are kept once."""
     text = arrow.dictionary(arrow.int32(), arrow.string())
-    plain = [*((name, arrow.string()) for name in PARTITIONS), *_schema(arrow)]
+    plain = [*((name, arrow.string()) for name in PARTITIONS), *_schema(arrow, tables)]
     fields = [arrow.field(*each) if isinstance(each, tuple) else each for each in plain]
     schema = arrow.schema(
         [field.with_type(text) if field.type == arrow.string() else field for field in fields]
@@ -262,12 +266,12 @@ def _as_parquet(arrow: Any, run: Run) -> bytes:
     from pyarrow import parquet
 
     content = BytesIO()
-    table = arrow.Table.from_pylist(list(_rows(run)), _schema(arrow))
+    table = arrow.Table.from_pylist(list(_rows(run)), _schema(arrow, tables=True))
     parquet.write_table(table, content, row_group_size=GROUP_ROWS)
     return content.getvalue()
 
 
-def _schema(arrow: Any) -> Any:
+def _schema(arrow: Any, tables: bool) -> Any:
     types = {
         "string": arrow.string(),
         "boolean": arrow.bool_(),
@@ -276,7 +280,7 @@ def _schema(arrow: Any) -> Any:
     }
     plain = [(name, types[kind]) for name, kind in {**TRIAL, **RUN}.items()]
     maps = [(name, arrow.map_(arrow.string(), types[kind])) for name, kind in MAPS.items()]
-    return arrow.schema(plain + maps)
+    return arrow.schema(plain + maps + [(ALL_TABLES, arrow.string())] * tables)
 
 
 def _rows(run: Run) -> Iterator[dict[str, Any]]:
@@ -298,7 +302,15 @@ def _rows(run: Run) -> Iterator[dict[str, Any]]:
             SEARCHED: searched.get(_key(trial)),
             "values": [*trial["values"].items()],
             "ledger": [*held(ledger).items()],
+            ALL_TABLES: json.dumps(_tables(trial)),
         }
+
+
+def _tables(trial: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the tables of a trial, each over the whole phase."""
+    rows = {table.name: [tuple(row.values()) for row in trial[table.name]] for table, _ in TABLES}
+    given = (replace(table, rows=rows[table.name].copy) for table, _ in TABLES)
+    return {table.name: named_rows(whole(table)) for table in given}
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str, int]:

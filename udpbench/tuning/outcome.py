@@ -11,14 +11,14 @@ from itertools import chain
 from typing import NamedTuple
 
 from udpbench.analysis.points import but_lossy
-from udpbench.analysis.remedies import BEYOND_SETTINGS, REMEDY_STEPS
+from udpbench.analysis.remedies import BEYOND_SETTINGS, REMEDY_STEPS, TuningStep
 from udpbench.differences import differences, flat
 from udpbench.errors import CANNOT_TELL, YES
-from udpbench.model import SECOND_NS, Bottleneck, Facts, Role, Trial
+from udpbench.model import Bottleneck, Facts, Role, Trial
 from udpbench.tuning.recipe import Form, Instruction, as_yaml, instructions
-from udpbench.tuning.steps import TuningStep, is_allowed, sets_of, steps_against
+from udpbench.tuning.steps import is_allowed, sets_of, steps_against
 from udpbench.tuning.tuner import BASE, ENDINGS, Tuning, is_useless, limiting, refused
-from udpbench.units import format_duration
+from udpbench.units import show_seconds
 
 A_CABLE = "Proven in the built-in lab: with real hosts, cable, card and driver may change it."
 
@@ -145,7 +145,7 @@ def _too_short(tuning: Tuning) -> str:
     cut = tuning.rounds[-1]
     before_ns = sum(each.took_ns for each in tuning.rounds[:-1])
     needed, spent, within, whole = (
-        _in_seconds(time_ns)
+        show_seconds(time_ns)
         for time_ns in (cut.needs_ns, before_ns, tuning.tune.within_ns, before_ns + cut.needs_ns)
     )
     trials = f"{cut.needed_blocks} blocks of {len(cut.planned.points)} trials"
@@ -154,10 +154,6 @@ def _too_short(tuning: Tuning) -> str:
         f"{tried}. A try takes {trials}, about {needed}, and what comes before it {spent}: "
         f"raise --within from {within} to {whole} or more"
     )
-
-
-def _in_seconds(time_ns: int) -> str:
-    return format_duration(-(-time_ns // SECOND_NS) * SECOND_NS)
 
 
 def _unmeasured(tuning: Tuning) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from udpbench.definition.overrides import split
 from udpbench.model import Facts, Role, Trial
 from udpbench.printable import printable
+from udpbench.text_tables import rows_of
 
 Form = Literal["shell", "systemd", "C", "program"]
 """Root's command; a line below ``[Service]``; a line of C; a requirement on the program."""
@@ -58,12 +59,7 @@ _LINK = {
 """``link.receive`` of a veth pair → equivalent commands for the user's own interface."""
 
 
-def _read(text: str) -> dict[str, tuple[str, str]]:
-    rows = (line.split(" | ") for line in text.replace("\n  ", " ").splitlines())
-    return {key: (form.strip(), line.strip()) for key, form, line in rows}
-
-
-INSTRUCTIONS = _read(_INSTRUCTIONS)
+INSTRUCTIONS = {key: (form, line) for key, form, line in rows_of(_INSTRUCTIONS)}
 
 
 def as_yaml(sets: Sequence[str]) -> str:

@@ -5,29 +5,10 @@ Owns which steps the user allows, and which exclude each other. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from udpbench.analysis.remedies import REMEDY_STEPS, RemedyStep, filled
+from udpbench.analysis.remedies import REMEDY_STEPS, TuningStep, filled_step
 from udpbench.model import Bottleneck, Tune
-
-
-@dataclass(frozen=True)
-class TuningStep:
-    """One change of a point."""
-
-    against: str
-    """The bottleneck that it is a remedy for."""
-    scope: str
-    name: str
-    """Name, as in the name of a point: ``buffer=4MiB``."""
-    sets: tuple[str, ...]
-    """``path=value`` pairs as for ``--set``."""
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Return the keys that it sets."""
-        return tuple(each.partition("=")[0] for each in self.sets)
 
 
 def steps_against(
@@ -40,7 +21,7 @@ def steps_against(
     known = {step.sets for step in left_out}
     for bottleneck in limits:
         for remedy in REMEDY_STEPS.get(bottleneck.name, ()):
-            step = _filled(remedy, bottleneck.name, bottleneck.words)
+            step = filled_step(remedy, bottleneck.words)
             if step is not None and step.sets not in known and is_allowed(step, tune):
                 known.add(step.sets)
                 yield step
@@ -72,11 +53,6 @@ def point_name(steps: Sequence[TuningStep]) -> str:
 def sets_of(steps: Sequence[TuningStep]) -> tuple[str, ...]:
     """Return all ``path=value`` pairs of some steps."""
     return tuple(each for step in steps for each in step.sets)
-
-
-def _filled(remedy: RemedyStep, against: str, words: Mapping[str, str]) -> TuningStep | None:
-    step = filled(remedy, words)
-    return TuningStep(against, step.scope, step.name, step.sets) if step is not None else None
 
 
 def _overlap(path: str, other: str) -> bool:

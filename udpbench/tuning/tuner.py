@@ -23,6 +23,7 @@ from udpbench.analysis.comparison.comparisons import (
     compare_points,
     wants_block,
 )
+from udpbench.analysis.remedies import TuningStep
 from udpbench.metrics import margin_of, words_of
 from udpbench.model import (
     LOOKS,
@@ -35,7 +36,7 @@ from udpbench.model import (
     Tune,
     trial_ns,
 )
-from udpbench.tuning.steps import TuningStep, point_name, sets_of, steps_against, with_step
+from udpbench.tuning.steps import point_name, sets_of, steps_against, with_step
 
 Kind = Literal["look", "try", "minimise", "prove"]
 Derive = Callable[[str, tuple[str, ...]], Trial | None]

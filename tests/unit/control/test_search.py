@@ -12,8 +12,7 @@ from golden import Golden
 from control.fake import World, go, header, lab
 from udpbench.analysis.rate_search import Ended
 from udpbench.control.run import RunOptions, run
-from udpbench.control.schedule import remaining
-from udpbench.control.search import ENDINGS
+from udpbench.control.schedule import ENDINGS, remaining
 from udpbench.definition.load import load_experiment_data
 from udpbench.errors import WorkerFailed
 from udpbench.judged_run import Chapter, chapters_of, judged

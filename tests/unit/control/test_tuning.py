@@ -17,7 +17,7 @@ from udpbench.control.run import RunOptions, run
 from udpbench.control.schedule import remaining
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
 from udpbench.errors import CANNOT_TELL, InputError, WorkerFailed
-from udpbench.judged_run import chapters_of, judged, tuning_answer
+from udpbench.judged_run import chapters_of, judged
 from udpbench.model import SECOND_NS, Experiment, TrialRecord
 from udpbench.records import Begin, RunWriter, read_run
 from udpbench.report.data_frames import frames
@@ -213,7 +213,7 @@ def test_a_tune_without_time_for_a_try_is_shown_as_such(tmp_path: Path) -> None:
     _, stored = go(short_of_memory(), tmp_path / "run", to_tune(5 * SECOND_NS))
     assert ["base"] * 3 == points(stored.records)
     (chapter,) = chapters_of(stored)
-    answer = tuning_answer(chapter)
+    answer = chapter.tuned
     assert answer is not None
     assert "nothing was tried. A try takes 7 blocks of 2 trials" in answer.sentence
     assert ((), (), "") == (answer.notes, chapter.comparisons, not_run(chapter))
@@ -225,7 +225,7 @@ def test_a_tune_that_was_interrupted_before_its_first_try_is_not_complete(tmp_pa
     """That no candidate is stored does not mean that there is none."""
     _, stored = go(short_of_memory(), tmp_path / "run", to_tune())
     (chapter,) = judged(stored.header.experiments, stored.records[:3])
-    answer = tuning_answer(chapter)
+    answer = chapter.tuned
     assert answer is not None
     assert "The tune is not complete: some of its trials are missing." == answer.sentence
 

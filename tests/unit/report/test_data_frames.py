@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -32,7 +32,6 @@ from udpbench.folder import Folder
 from udpbench.model import SECOND_NS, SWEPT_MAX, Change, Setting, Snapshot
 from udpbench.report.data_frames import (
     COLUMNS,
-    Frames,
     frames,
     read_run,
     write_frames,
@@ -165,7 +164,7 @@ def test_files_are_the_frames(form: str, tmp_path: Path) -> None:
     with Folder.open(tmp_path) as held:
         files = write_frames([run], held, form)  # type: ignore[arg-type]
     tables = frames([run])
-    assert [f"{field.name}.{form}" for field in fields(Frames)] == [file.name for file in files]
+    assert [f"{name}.{form}" for name in COLUMNS] == [file.name for file in files]
     for file in files:
         frame = getattr(tables, file.stem)
         back = pd.read_csv(file) if form == "csv" else pd.read_parquet(file)

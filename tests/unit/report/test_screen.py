@@ -73,7 +73,7 @@ def test_80_columns_show_everything_below_each_other() -> None:
         ["receive", "right.receiver0", "27.7", "kpps", "0.0", "MiB/s", "CPU", "0"],
         ["drops", "udp_rcvbuf", "12.3", "kpps", "12", "345", "so", "far"],
         ["queues", "right", "rx-0", "40.0", "kpps", "CPU", "0"],
-        ["CPUs", "machine", "0", "40%", "busy", "40%", "in", "softirq"],
+        ["CPUs", "machine", "0", "40", "%", "busy", "40", "%", "in", "softirq"],
         ["counters", "per", "second"],
         ["right", "ethtool.receive0.rx_queue_0_xdp_packets", "40", "000"],
         ["right", "snmp.Udp.RcvbufErrors", "12", "345"],

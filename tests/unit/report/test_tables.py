@@ -38,16 +38,13 @@ from udpbench.control.phase import path_plan
 from udpbench.control.trial_state import late
 from udpbench.judged_run import Chapter, judged
 from udpbench.model import LEDGER_STAGES, Experiment, Finding, Histogram, LedgerEntry, TrialRecord
+from udpbench.report.sheets import LEFT_OUT_BLOCKS, comparison_cells, packets_cell, point_cells
 from udpbench.report.summary import diagnosed, findings_of, is_aside, left_out, merged
 from udpbench.report.tables import (
-    LEFT_OUT_BLOCKS,
-    comparison_cells,
     comparison_parts,
     findings_parts,
     findings_table,
     ledger_tables,
-    packets_cell,
-    point_cells,
     points_tables,
     print_chapter,
     verdicts_table,

@@ -12,13 +12,19 @@ from analysis.build import facts as host
 from golden import Golden
 
 from tuning.bench import WORDS, limit, to_tune
-from udpbench.analysis.remedies import BEYOND_SETTINGS, REMEDIES, REMEDY_STEPS, SCOPES
+from udpbench.analysis.remedies import (
+    BEYOND_SETTINGS,
+    REMEDIES,
+    REMEDY_STEPS,
+    SCOPES,
+    TuningStep,
+)
 from udpbench.definition.load import derived_trial, load_experiment_data
 from udpbench.errors import InputError
 from udpbench.model import Experiment, Facts, Role, Tune
 from udpbench.tuning.derived_points import asked, derivation
 from udpbench.tuning.recipe import as_yaml, instructions
-from udpbench.tuning.steps import TuningStep, is_part, steps_against
+from udpbench.tuning.steps import is_part, steps_against
 
 EVERY = [
     step

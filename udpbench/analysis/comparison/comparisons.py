@@ -35,7 +35,7 @@ from udpbench.model import (
     Side,
     trial_ns,
 )
-from udpbench.units import format_duration
+from udpbench.units import format_duration, show_percent
 
 EXTRA_BLOCKS = 5
 """Run at most so many blocks in place of those that are left out."""
@@ -165,8 +165,8 @@ class Comparison:
         return f" [{low} – {high}]"
 
     def _lumps_text(self) -> str:
-        share = self.tolerance * 100
-        return f"{share:.2g} % of a trial come at once: take longer trials" if share else ""
+        share = show_percent(self.tolerance, ".2g")
+        return f"{share} of a trial come at once: take longer trials" if self.tolerance else ""
 
     def _width(self) -> str:
         if self.low is None or self.high is None:

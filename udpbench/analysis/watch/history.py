@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from udpbench.analysis.delta import since_u32
 from udpbench.model import (
     THREADS_MAX,
     HostLook,
@@ -61,7 +62,7 @@ def after(state: HostState | None, look: HostLook) -> HostState:
     for cookie in look.ended:
         closed, before = known.pop(cookie, None), opened.pop(cookie, 0)
         if closed is not None and (ever is None or cookie in ever):
-            ended[cookie] = ((closed.drops or 0) - before) % 2**32
+            ended[cookie] = since_u32(before, closed.drops or 0)
     counts = None
     if look.counts is not None:
         counted = {int(cookie): count for cookie, count in look.counts.items()}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from udpbench.analysis.delta import Deltas
+from udpbench.analysis.delta import Deltas, since_u32
 from udpbench.analysis.ledger.sockets import POLICY_IN
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.motion import SKEW_NS
@@ -33,7 +33,7 @@ from udpbench.model import (
     ThreadUse,
     UdpSocket,
 )
-from udpbench.units import format_bytes, show_count
+from udpbench.units import format_bytes, show_count, show_percent
 
 REASONS = {reason: stage.name for stage in STAGES for reason in stage.reasons}
 LEAST_LOOKS = 3
@@ -106,11 +106,11 @@ class SocketReader:
             return "" if self.visible else NOT_KNOWN
         if not self.shares:
             emptied = "empties its queue, and never sleeps" if self.bursts else "bound by its CPU"
-            return f"{emptied} ({100 * time.running:.0f} %)"
+            return f"{emptied} ({show_percent(time.running)})"
         call = f" (in {time.call})" if time.call not in ("", "other") else ""
         where = {"sleeps": call if time.asleep is not None else " (root sees in which call)"}
         return ", ".join(
-            f"{name} {100 * share:.0f} % of the time{where.get(name, '')}"
+            f"{name} {show_percent(share)} of the time{where.get(name, '')}"
             for name, share in self.shares.items()
         )
 
@@ -129,7 +129,7 @@ class SocketReader:
         """Return what helps; empty if nobody knows."""
         size_bytes = self.wanted_bytes(buffer_bytes)
         if size_bytes is not None and self.time is not None:
-            waits = f"it waits for datagrams {100 * (self.time.waiting or 0.0):.0f} % of the time"
+            waits = f"it waits for datagrams {show_percent(self.time.waiting or 0.0)} of the time"
             burst = f"up to {show_count(self.burst)} packets of a burst did not fit"
             size = f"SO_RCVBUF of {format_bytes(size_bytes)} (and net.core.rmem_max)"
             return f"{size}: {burst}, and {waits}"
@@ -211,7 +211,7 @@ def losses_by_socket(
             same = before_this.socket is each and not before_this.dropped_pps
             losses.append(before_this if same else replace(before_this, socket=each, dropped_pps=0))
             continue
-        dropped = ((each.drops or 0) - now.opened_drops.get(cookie, 0)) % 2**32
+        dropped = since_u32(now.opened_drops.get(cookie, 0), each.drops or 0)
         loss = SocketLoss(each, lately.get(cookie, 0) / seconds, dropped)
         if dropped:
             loss = _explained(
@@ -243,7 +243,7 @@ def _worst_first(loss: SocketLoss) -> tuple[float, ...]:
 def _dropped_lately(cookie: int, before: HostState, now: HostState) -> int:
     earlier = before.sockets.get(cookie)
     drops = earlier.drops if earlier is not None else now.opened_drops.get(cookie, 0)
-    return ((now.sockets[cookie].drops or 0) - (drops or 0)) % 2**32
+    return since_u32(drops or 0, now.sockets[cookie].drops or 0)
 
 
 def possible_stages(delta: Deltas, dropped: int) -> dict[int, tuple[str, ...]]:

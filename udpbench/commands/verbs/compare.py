@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from udpbench.commands.verbs.output import open_console, read_stored, reader_may_leave
+from udpbench.commands.verbs.output import open_console, print_json, read_stored, reader_may_leave
 from udpbench.commands.verbs.reach import real_path
 from udpbench.errors import InputError, Problem
 
@@ -40,8 +40,6 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
 ) -> None:
     """Compare points of a run, or runs point by point; exit with 1 if any is worse."""
-    import json
-
     from udpbench.commands.compare import compare_runs, compare_within
     from udpbench.report.json_output import comparisons_json
 
@@ -54,7 +52,7 @@ def compare(
     with reader_may_leave():
         if as_json:
             data = comparisons_json(comparison.comparisons, comparison.runs, comparison.notes)
-            print(json.dumps(data, indent=2))
+            print_json(data)
         else:
             print_comparisons(comparison)
     raise typer.Exit(comparison.exit_code)

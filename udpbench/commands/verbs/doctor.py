@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from udpbench.commands.verbs.options import LabName, NoDeploy, Wheels
-from udpbench.commands.verbs.output import open_console, reader_may_leave
+from udpbench.commands.verbs.output import open_console, print_json, reader_may_leave
 from udpbench.commands.verbs.reach import reach_observers
 from udpbench.errors import NO, YES
 
@@ -22,8 +22,6 @@ def doctor(
 
     Changes nothing there except that it installs the agent (not with --no-deploy).
     """
-    import json
-
     from udpbench.analysis.doctor import assess
     from udpbench.control.doctor import examine
     from udpbench.control.lab_lock import Surroundings
@@ -35,7 +33,7 @@ def doctor(
     results = assess(examine(chosen_lab, around), chosen_lab)
     with reader_may_leave():
         if as_json:
-            print(json.dumps(readiness_json(results, chosen_lab), indent=2, allow_nan=False))
+            print_json(readiness_json(results, chosen_lab))
         else:
             print_readiness(open_console(), results)
     raise typer.Exit(YES if is_ready(results) else NO)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from udpbench.commands.verbs.compare import refuse_metric
-from udpbench.commands.verbs.output import open_console, reader_may_leave
+from udpbench.commands.verbs.output import open_console, print_json, reader_may_leave
 
 
 def history(
@@ -20,8 +20,6 @@ def history(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
 ) -> None:
     """Print each point's medians by day and pair, and the days on which its level changed."""
-    import json
-
     from udpbench.report.campaign.history_output import history_json, print_histories
     from udpbench.store.dataset import read_runs
     from udpbench.store.history import histories
@@ -30,6 +28,6 @@ def history(
     changed = histories(read_runs(store, point=point), metric)
     with reader_may_leave():
         if as_json:
-            print(json.dumps(history_json(store, changed), indent=2, allow_nan=False))
+            print_json(history_json(store, changed))
         else:
             print_histories(open_console(), changed)

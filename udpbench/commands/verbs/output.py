@@ -46,6 +46,13 @@ def say(line: object, out: TextIO | None = None) -> None:
     print(printable(str(line)), file=out)
 
 
+def print_json(data: object) -> None:
+    """Print data as JSON."""
+    import json
+
+    print(json.dumps(data, indent=2, allow_nan=False))
+
+
 def print_run(stored: Run, everything: bool) -> None:
     """Print every chapter of a run, headed by how it ended unless it ended well."""
     from udpbench.report.summary import ended

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from udpbench.commands.verbs.output import print_json
+
 
 def schema() -> None:
     """Print the JSON Schema of experiment and lab files."""
-    import json
-
     from udpbench.definition.load import schema as json_schema
 
-    print(json.dumps(json_schema(), indent=2))
+    print_json(json_schema())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from udpbench.commands.verbs.options import LabName, NoDeploy, Wheels
-from udpbench.commands.verbs.output import open_console, reader_may_leave, say
+from udpbench.commands.verbs.output import open_console, print_json, reader_may_leave, say
 from udpbench.commands.verbs.reach import deployer_of
 from udpbench.errors import UdpbenchError, worst_code
 
@@ -23,8 +23,6 @@ def selftest(
     wheels: Wheels = None,
 ) -> None:
     """Test the ledger on each kernel of a lab: lose packets on purpose at each stage."""
-    import json
-
     from udpbench.analysis.ledger.selftest import exit_code
     from udpbench.commands.selftest import THIS_MACHINE, try_hosts
     from udpbench.definition.load import load_lab
@@ -53,7 +51,7 @@ def selftest(
     if as_json:
         shown = by_host.get(THIS_MACHINE) if set(by_host) == {THIS_MACHINE} else by_host
         with reader_may_leave():
-            print(json.dumps(shown, indent=2, allow_nan=False))
+            print_json(shown)
         for tried in proven:
             _keep_proof(tried)
     raise typer.Exit(worst_code(codes))

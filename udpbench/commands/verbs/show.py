@@ -7,7 +7,13 @@ from typing import Annotated
 import typer
 
 from udpbench.commands.verbs.options import Everything, RunFolder
-from udpbench.commands.verbs.output import print_remaining, print_run, read_stored, reader_may_leave
+from udpbench.commands.verbs.output import (
+    print_json,
+    print_remaining,
+    print_run,
+    read_stored,
+    reader_may_leave,
+)
 
 
 def show(
@@ -16,8 +22,6 @@ def show(
     everything: Everything = False,
 ) -> None:
     """Print the result of a stored run; exit with its code."""
-    import json
-
     from udpbench.judged_run import code_of_run
 
     stored = read_stored(run)
@@ -26,7 +30,7 @@ def show(
         if as_json:
             from udpbench.report.json_output import as_json as to_json
 
-            print(json.dumps(to_json(stored), indent=2, allow_nan=False))
+            print_json(to_json(stored))
         else:
             print_run(stored, everything)
             print_remaining(stored)

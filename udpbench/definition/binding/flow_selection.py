@@ -12,7 +12,7 @@ from random import Random
 
 from udpbench.definition.binding.cpu_placement import Unavailable
 from udpbench.model import QUEUES_EVEN_WITHIN, WorkerSpec
-from udpbench.units import plural
+from udpbench.units import plural, show_percent
 
 MAX_FLOWS = 64
 """Each flow is probed separately, which takes 0.1 s (benchmarks/overhead.py)."""
@@ -45,7 +45,8 @@ def keep(
         raise Unavailable(
             f"traffic.flows.queues: no choice of {plural(len(landing), 'flow')} of "
             f"{plural(len(workers), 'worker')} loads {plural(queues, 'RX queue')} evenly, "
-            f"within {QUEUES_EVEN_WITHIN:.0%}: {_arrived(every)}; widen traffic.flows.from or to"
+            f"within {show_percent(QUEUES_EVEN_WITHIN)}: {_arrived(every)}; "
+            "widen traffic.flows.from or to"
         )
     return frozenset(
         flow
@@ -69,7 +70,7 @@ def _arrived(choice: Choice) -> str:
     several = len({host for host, _ in flows}) > 1
     shares = [
         f"{flows[queue]} on queue {queue[1]}{f' of {queue[0]}' if several else ''} "
-        f"({load[queue] / sum(load.values()):.1%} of the load)"
+        f"({show_percent(load[queue] / sum(load.values()), '.1f')} of the load)"
         for queue in sorted(flows)
     ]
     return f"all of them are {', '.join(shares)}" if shares else "no flow arrived"

@@ -24,7 +24,7 @@ from udpbench.report.summary import LAB_LABEL
 from udpbench.store.dataset import read_runs
 from udpbench.store.history import PointHistory, histories, refuse_many
 from udpbench.store.pairs import ALPHA, FEWEST_TRIALS, PointOnPairs, beside, differing_facts
-from udpbench.units import plural
+from udpbench.units import plural, show_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,8 +45,8 @@ NOTES = {
     "pairs": "The newest campaign: medians over valid trials with their 95 % interval, minimum to "
     "maximum below six trials.",
     "factor": f"Whether pairs differ, by the Kruskal-Wallis test from {FEWEST_TRIALS} trials per "
-    f"pair on, at {ALPHA:.0%} for all points together (Holm). Pairs are not interleaved, so "
-    "changes between their sessions are part of the difference.",
+    f"pair on, at {show_percent(ALPHA)} for all points together (Holm). Pairs are not interleaved, "
+    "so changes between their sessions are part of the difference.",
     "days": "All campaigns in the store: a dot is a day's median with its interval, a vertical "
     "line the first day of a new level, as jumpavg groups the trials. Trials of one day are never "
     "split.",

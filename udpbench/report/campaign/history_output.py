@@ -6,18 +6,21 @@ Owns the wording, which the page of a campaign shares; every number comes from `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from udpbench.metrics import unit_of, words_of
 from udpbench.model import Estimate
 from udpbench.report.summary import show_estimate, show_number
+from udpbench.report.terminal import drawn
 from udpbench.store.history import LevelChange, PointHistory
+from udpbench.units import show_percent
 
 SCHEMA = 1
 """Form of ``history --json``. History: 1 — the first form."""
+POINT = ("pair", "experiment", "point", "metric")
 COLUMNS = ("day", "median [interval]", "trials", "change")
 
 
@@ -28,10 +31,7 @@ def history_json(store: str, histories: Sequence[PointHistory]) -> dict[str, Any
         "store": store,
         "points": [
             {
-                "pair": history.pair,
-                "experiment": history.experiment,
-                "point": history.point,
-                "metric": history.metric,
+                **{name: getattr(history, name) for name in POINT},
                 "unit": unit_of(history.metric),
                 "days": [
                     {
@@ -43,15 +43,7 @@ def history_json(store: str, histories: Sequence[PointHistory]) -> dict[str, Any
                     }
                     for each in history.days
                 ],
-                "changes": [
-                    {
-                        "day": change.day,
-                        "before": change.before,
-                        "after": change.after,
-                        "ratio": change.ratio,
-                    }
-                    for change in history.changes
-                ],
+                "changes": [{**asdict(each), "ratio": each.ratio} for each in history.changes],
             }
             for history in histories
         ],
@@ -61,12 +53,7 @@ def history_json(store: str, histories: Sequence[PointHistory]) -> dict[str, Any
 def print_histories(console: Console, histories: Sequence[PointHistory]) -> None:
     """Print a table for each point of each pair."""
     for history in histories:
-        table = Table(box=None, title=title(history), title_justify="left", title_style="")
-        for column in COLUMNS:
-            table.add_column(column, justify="right" if column == "trials" else "left")
-        for cells in day_rows(history):
-            table.add_row(*cells)
-        console.print(table)
+        console.print(drawn(COLUMNS, day_rows(history), title(history), (2,)))
 
 
 def title(history: PointHistory) -> str:
@@ -92,7 +79,7 @@ def change_text(change: LevelChange, metric: str) -> str:
         return span
     words = words_of(metric)
     word = words.less if change.ratio < 1 else words.more
-    return f"{100 * abs(change.ratio - 1):.3g} % {word}: {span}"
+    return f"{show_percent(abs(change.ratio - 1), '.3g')} {word}: {span}"
 
 
 def shown(rate: Estimate) -> str:

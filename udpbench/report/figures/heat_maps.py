@@ -13,7 +13,7 @@ from udpbench.report.figures.style import (
     height_of,
     short_name,
 )
-from udpbench.units import rate_scale
+from udpbench.units import rate_scale, show_percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ def draw_heat(heat: Heat) -> Figure:
     if len(heat.columns) <= MOST_COLUMNS:
         for y, row in enumerate(heat.shares):
             for x, share in enumerate(row):
-                text = "–" if share is None else f"{share:.0%}"
+                text = "–" if share is None else show_percent(share)
                 dark = share is not None and share > 0.6
                 place = (x + 0.5, y + 0.5)
                 colour = ON_DARK if dark else ON_LIGHT

@@ -1,0 +1,115 @@
+"""The tables of a result: what they are read from, and that every output has each of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typst
+from report.stored import printed, stored
+
+from analysis.build import START_NS, lossy
+from udpbench import read_run, read_runs, write_runs
+from udpbench.analysis.judge import judge
+from udpbench.analysis.result_tables import TABLES, named_rows, whole, with_tables
+from udpbench.judged_run import chapters_of
+from udpbench.model import SECOND_NS, Column, ResultTable, Snapshot, TrialRecord
+from udpbench.report import document
+from udpbench.report.json_output import as_json, trial_json
+from udpbench.report.pages import chapter_data
+from udpbench.report.tables import parts
+
+TAKEN = "ethtool.receive0.rx_queue_0_xdp_packets"
+NAMES = [table.name for table, _ in TABLES]
+
+
+def queued() -> TrialRecord:
+    """Return a trial whose only queue took 750 packets, 300 of them in the first second.
+
+    The backlogs of two CPUs had no room for 250.
+    """
+    backlogs = {"softnet.cpu0.dropped": 100, "softnet.cpu1.dropped": 150}
+    plain = lossy(1000, {"right": {TAKEN: 750}, "machine": backlogs}, 250)
+    before = plain.phases[0].before
+    taken = {TAKEN: before["right"].counters[TAKEN] + 300}
+    half = START_NS + SECOND_NS
+    between = tuple(Snapshot(host, half, taken if host == "right" else {}) for host in before)
+    return replace(plain, motion=between)
+
+
+def table_of(record: TrialRecord, name: str) -> ResultTable:
+    """Return a table of a record's result."""
+    (table,) = (t for t in with_tables(judge(record), record).tables if t.name == name)
+    return table
+
+
+def test_queues_have_a_row_for_each_second_and_add_up() -> None:
+    """Over the whole phase moments are gone, packets add up, and what nothing counts is unknown."""
+    table = table_of(queued(), "queues")
+    assert [(0, SECOND_NS, 300), (SECOND_NS, 2 * SECOND_NS, 450)] == [
+        (row["from_ns"], row["to_ns"], row["packets"]) for row in named_rows(table)
+    ]
+    unknown = {"drops": None, "interrupts": None}
+    row = {"host": "right", "queue": "rx-0", "packets": 750, **unknown, "cpu": "0"}
+    assert [row] == named_rows(whole(table))
+
+
+def test_parts_of_the_ledger_say_where_exactly_packets_ended() -> None:
+    """Of a stage that several counters tell of."""
+    table = table_of(queued(), "ledger_parts")
+    assert whole(table) is table
+    assert [
+        ("rx_backlog", "softnet.cpu0.dropped", 100),
+        ("rx_backlog", "softnet.cpu1.dropped", 150),
+    ] == list(table.rows())
+
+
+def test_numbers_that_changed_under_way_are_all_named() -> None:
+    """A queue whose interrupt moved from CPU 3 to CPU 1 is a row with both."""
+    columns = Column("queue"), Column("at", "moment"), Column("n", "count"), Column("cpu", "number")
+    rows = [("rx-0", 0, 2, 3), ("rx-0", 1, None, None), ("rx-0", 2, 5, 1), ("rx-1", 0, None, 3)]
+    table = ResultTable("moved", "", columns, lambda: rows)
+    assert [("rx-0", 7, "3, 1"), ("rx-1", None, "3")] == list(whole(table).rows())
+
+
+def test_a_table_can_be_shown_anywhere(tmp_path: Path) -> None:
+    """Its name is no other key of a trial; shares do not add up; pages have room for 8 columns."""
+    (chapter,) = chapters_of(stored(tmp_path, [queued()]))
+    (result,) = chapter.results
+    assert NAMES == [table.name for table in result.tables]
+    assert set(NAMES).isdisjoint(trial_json(replace(result, tables=()), queued()))
+    for table, _ in TABLES:
+        kinds = [column.kind for column in table.columns]
+        assert not ("share" in kinds and "moment" in kinds)
+        assert document.MOST_CELLS > len(whole(table).columns)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_output_has_every_table(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Screen, JSON, frames, both forms of the report, also read back, and the store."""
+    run = stored(tmp_path / "run", [queued()])
+    table = table_of(queued(), name)
+    (trial,) = as_json(run)["trials"]
+    assert named_rows(table) == trial[name] != []
+    (chapter,) = chapters_of(run)
+    (sheet,) = (s for s in chapter_data(chapter)["sheets"] if s["title"] == table.caption)
+    for text in (table.caption, *sheet["columns"], *sheet["rows"][0]):
+        assert text in printed(*parts(chapter, 120, everything=True), width=120)
+    assert table.caption not in printed(*parts(chapter, 120), width=120)
+    compiled = []
+    monkeypatch.setattr(document, "draw", lambda *_: {})  # takes seconds
+    monkeypatch.setattr(typst, "compile", lambda data, **_: compiled.append(data) or b"")
+    document.write([run], tmp_path, ["html", "pdf"])
+    assert f"<summary>{table.caption}</summary>" in (tmp_path / "report.html").read_text()
+    frame = getattr(read_run(run.folder), name)
+    assert len(trial[name]) == len(frame)
+    with pytest.warns(UserWarning, match="a report has no settings"):
+        assert frame.equals(getattr(read_run(tmp_path / "report.html"), name))
+    write_runs([run.folder], tmp_path / "store", campaign="c", pair="p")
+    (kept,) = read_runs(tmp_path / "store", tables=True).tables
+    assert len(named_rows(whole(table))) == len(json.loads(kept)[name])
+    assert "tables" not in read_runs(tmp_path / "store")

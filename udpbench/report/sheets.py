@@ -1,0 +1,236 @@
+"""The tables of an experiment as data: columns and cells of text, which terminal and pages lay out.
+
+Every number comes from a ``Result`` or an ``Estimate``; an invalid trial is marked, never omitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from udpbench.analysis.comparison.comparisons import Comparison
+from udpbench.analysis.ledger.ledger import OR, lost_at_any, unobserved
+from udpbench.analysis.ledger.skbs import exactly
+from udpbench.analysis.points import Point, bounds, estimate, metric
+from udpbench.analysis.result_tables import whole
+from udpbench.judged_run import Chapter
+from udpbench.model import LEDGER_STAGES, Cell, Column, Result
+from udpbench.report.summary import (
+    SCALES,
+    compared_name,
+    n_of,
+    name_of,
+    representative,
+    show_estimate,
+    show_number,
+    word_of,
+)
+from udpbench.units import show_count, show_pps, show_ratio
+
+POINT_COLUMNS = ("point", "valid", "offered", "delivered [interval]", "lost", "spread")
+COMPARISON_COLUMNS = ("compared", "metric", "verdict", "blocks")
+LADDER_COLUMNS = ("point", "changed", "gain")
+VERDICT_COLUMNS = ("answer", "expected", "measured")
+NOT_OBSERVABLE = "not observable"
+LEFT_OUT_BLOCKS = "A block is left out if its trials are invalid, failed or, for rates, struck out."
+Mark = Literal["", "aside", "struck"]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of a result as text, with the points one below the other."""
+
+    title: str
+    columns: tuple[str, ...]
+    numbers: tuple[int, ...]
+    """Places of the columns that are to the right."""
+    rows: list[list[str]] = field(default_factory=list)
+
+
+def result_sheets(chapter: Chapter) -> list[Sheet]:
+    """Return the tables that have rows, of each point's representative trial."""
+    sheets: dict[str, Sheet] = {}
+    for point in chapter.points:
+        result = representative(point)
+        for table in map(whole, result.tables if result is not None else ()):
+            titles = [_in_words(column) for column in table.columns]
+            numbers = (n for n, c in enumerate(table.columns, start=1) if c.kind != "text")
+            plain = Sheet(table.caption, ("point", *titles), tuple(numbers))
+            head = trial_name(point, result) if result is not None else ""
+            for row in table.rows():
+                cells = [show_cell(cell, c) for cell, c in zip(row, table.columns, strict=True)]
+                sheets.setdefault(table.name, plain).rows.append([head, *cells])
+                head = ""
+    return list(sheets.values())
+
+
+def _in_words(column: Column) -> str:
+    return column.name.removesuffix(f"_{column.unit}").replace("_", " ")
+
+
+def show_cell(cell: Cell, column: Column) -> str:
+    """Return a cell for reading, in a scale that suits its unit."""
+    if cell is None or isinstance(cell, str):
+        return "–" if cell is None else cell
+    if column.unit in (*SCALES, "ratio", "pps"):
+        return show_number(cell, column.unit)
+    return str(cell) if column.kind == "number" else show_count(cell)
+
+
+def trial_name(point: Point, result: Result) -> str:
+    """Return what stands above a trial's numbers: ``small #2``, marked if it is invalid."""
+    return f"{name_of(point)} #{result.trial.repetition}{'' if result.valid else ' (invalid)'}"
+
+
+def point_rows(chapter: Chapter, more: Sequence[str] = ()) -> Iterator[tuple[list[str], Mark]]:
+    """Yield a row per point, and one for each trial that is not valid, or struck out.
+
+    ``more`` are metrics in further columns.
+    """
+    for point in chapter.points:
+        medians = [estimate(point, name) for name in more]
+        times = [
+            show_number(median.median if median is not None else None, "ns") for median in medians
+        ]
+        yield [*point_cells(point), *times], ""
+        for result in point.results:
+            if not result.valid or result.struck:
+                times = [show_number(metric(result, name), "ns") for name in more]
+                skipped = result.status == "skipped"
+                yield (
+                    [*invalid_cells(result), *times],
+                    ("aside" if result.valid or skipped else "struck"),
+                )
+
+
+def point_cells(point: Point) -> list[str]:
+    """Return a point's row: medians over its valid trials."""
+    offered, loss = estimate(point, "offered_pps"), estimate(point, "loss_ratio")
+    spread = estimate(point, "delivered_pps_spread")
+    delivered = estimate(point, "delivered_pps")
+    return [
+        name_of(point),
+        f"{len(point.valid)}/{len(point.results)}",
+        show_pps(offered.median if offered is not None else None),
+        show_estimate(delivered) + (n_of(delivered, point) if delivered is not None else ""),
+        show_ratio(loss.median if loss is not None else None),
+        show_ratio(spread.median if spread is not None else None),
+    ]
+
+
+def invalid_cells(result: Result) -> list[str]:
+    """Return the row of a trial that is not valid, or struck out.
+
+    Shows what it measured, for information only.
+    """
+    return [
+        f"  #{result.trial.repetition}",
+        word_of(result),
+        show_pps(result.offered_pps),
+        show_pps(result.delivered_pps),
+        show_ratio(result.loss_ratio),
+        show_ratio(result.delivered_pps_spread),
+    ]
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """One line of a ledger with the packets of several trials side by side."""
+
+    name: str
+    cells: tuple[str, ...]
+    source: str
+    """Where packets ended."""
+    stage: bool
+    weighty: bool
+    """Received packets, and the unaccounted if not 0."""
+    moved: bool
+    """Packets ended there, or may have, because the stage is not observable."""
+
+
+def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
+    """Return the lines of a ledger, from what was intended to what remains."""
+    entries = [
+        {entry.stage: entry for entry in result.ledger.entries} if result.ledger is not None else {}
+        for result in results
+    ]
+    stages = {stage: entry.source for ledger in entries for stage, entry in ledger.items()}
+    received = "ledger_received_packets"
+    hidden = unobserved_together(results)
+    names = ("intended_packets", "sent_packets", *stages, received, "unaccounted")
+    moved = {name for name in names if any(_may_have_lost(result, name) for result in results)}
+    rows = [
+        LedgerRow(
+            name if name in stages else name.removeprefix("ledger_").removesuffix("_packets"),
+            tuple(packets_cell(result, name) for result in results),
+            stages.get(name, "") if name in moved else "",
+            name in stages,
+            name == received or (name == "unaccounted" and any(r.unaccounted for r in results)),
+            name in moved,
+        )
+        for name in names
+        if name not in hidden[1:]
+    ]
+    if hidden:
+        place = [row.name for row in rows].index(hidden[0])
+        cells = tuple(_span_cell(*_together(result, hidden)) for result in results)
+        rows[place] = replace(rows[place], name=OR.join(hidden), cells=cells)
+    others = [_others(result) for result in results]
+    if any(others):
+        cells = tuple(show_count(packets) for packets in others)
+        rows.append(LedgerRow("others' packets", cells, "", False, False, True))
+    return rows
+
+
+def _may_have_lost(result: Result, name: str) -> bool:
+    """Return whether packets ended at a stage, or may have: not where all were received."""
+    ledger, cell = result.ledger, packets_cell(result, name)
+    if cell == NOT_OBSERVABLE and ledger is not None:
+        return bool(ledger.lost_packets or ledger.unaccounted)
+    return cell != "0"
+
+
+def unobserved_together(results: Sequence[Result]) -> tuple[str, ...]:
+    """Return stages without a counter for which only the sum is known, in order."""
+    hidden = [unobserved(result.ledger) for result in results if result.ledger is not None]
+    named = {stage for stages in hidden if len(stages) > 1 for stage in stages}
+    return tuple(stage for stage in LEDGER_STAGES if stage in named)
+
+
+def _together(result: Result, stages: Sequence[str]) -> tuple[int, int]:
+    span = lost_at_any(result.ledger, stages) if result.ledger is not None else exactly(0)
+    return span.low, span.high
+
+
+def _others(result: Result) -> int:
+    entries = result.ledger.entries if result.ledger is not None else ()
+    return sum(entry.others_packets for entry in entries)
+
+
+def packets_cell(result: Result, name: str) -> str:
+    """Return a count of packets for reading; the remainder keeps its sign.
+
+    If others' or merged packets were counted it is an interval: ``12 to 40``.
+    """
+    interval = bounds(result, name)
+    entries = result.ledger.entries if result.ledger is not None else ()
+    unknown = any(entry.stage == name and entry.packets is None for entry in entries)
+    if interval is None or (unknown and interval == (0, 0)):
+        return NOT_OBSERVABLE
+    sign = "+" if name == "unaccounted" and interval[0] > 0 else ""
+    return sign + _span_cell(*interval)
+
+
+def _span_cell(low: float, high: float) -> str:
+    return f"{show_count(low)}{'' if low == high else f' to {show_count(high)}'}"
+
+
+def comparison_cells(comparison: Comparison) -> list[str]:
+    """Return a comparison's row."""
+    return [
+        compared_name(comparison),
+        comparison.metric,
+        comparison.text,
+        f"{comparison.blocks}{f' ({comparison.lost} left out)' * bool(comparison.lost)}",
+    ]
