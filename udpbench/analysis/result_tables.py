@@ -30,7 +30,7 @@ def _queues(record: TrialRecord, _: Result) -> Iterator[Row]:
 def _ledger_parts(_: TrialRecord, result: Result) -> Iterator[Row]:
     """Yield what each counted of a stage that several counted, or that answers' stages explain."""
     for entry in result.ledger.entries if result.ledger is not None else ():
-        if len(entry.parts) > 1 or entry.stage == "answer_lost":
+        if entry.packets and (len(entry.parts) > 1 or entry.stage == "answer_lost"):
             yield from ((entry.stage, part, packets) for part, packets in entry.parts.items())
 
 

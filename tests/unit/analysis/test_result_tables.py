@@ -31,7 +31,8 @@ def queued() -> TrialRecord:
     The backlogs of two CPUs had no room for 250.
     """
     backlogs = {"softnet.cpu0.dropped": 100, "softnet.cpu1.dropped": 150}
-    plain = lossy(1000, {"right": {TAKEN: 750}, "machine": backlogs}, 250)
+    right, left = {TAKEN: 750, "link.receive0.rx_dropped": 250}, {"link.send0.tx_dropped": 250}
+    plain = lossy(1000, {"right": right, "left": left, "machine": backlogs}, 250)
     before = plain.phases[0].before
     taken = {TAKEN: before["right"].counters[TAKEN] + 300}
     half = START_NS + SECOND_NS
