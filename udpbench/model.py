@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, Any, Literal, Optional, Union
@@ -28,6 +29,11 @@ HEADER_BYTES = 18
 
 MAX_PAYLOAD_BYTES = 65507
 """Largest UDP payload over IPv4: 65535 − 20 (IP header) − 8 (UDP header)."""
+UDP_HEADER_BYTES = 8
+HEADERS_BYTES = {4: 20 + UDP_HEADER_BYTES, 6: 40 + UDP_HEADER_BYTES}
+"""IP version → bytes of its header and UDP's, without options and extension headers."""
+ETHERNET_BYTES = 14
+FRAME_HEADERS_BYTES = {version: ETHERNET_BYTES + own for version, own in HEADERS_BYTES.items()}
 
 IDS = 65536
 """Of a flow's datagrams, by which answers are told apart: 16 bits (native/udpbench.h)."""
@@ -238,6 +244,43 @@ class Answers:
 
 
 @dataclass(frozen=True)
+class Datagrams:
+    """What each flow sends in turn, and then again from the first: UDP payloads, as few as can be.
+
+    Whoever needs a size asks for the one that matters: there may be several.
+    """
+
+    sizes_bytes: tuple[int, ...]
+    contents: tuple[str, ...] = ()
+    """Each in hexadecimal, if the user supplies them; else they are ours, with a header."""
+
+    @property
+    def longest_bytes(self) -> int:
+        """The longest: for buffers, MTU and messages."""
+        return max(self.sizes_bytes)
+
+    @property
+    def shortest_bytes(self) -> int:
+        """The shortest: for what each must have room for."""
+        return min(self.sizes_bytes)
+
+    @property
+    def mean_bytes(self) -> Fraction:
+        """The mean: for rates in bits."""
+        return Fraction(sum(self.sizes_bytes), len(self.sizes_bytes))
+
+    @property
+    def each_bytes(self) -> Optional[int]:
+        """The size of every one; None if they differ."""
+        return self.longest_bytes if self.longest_bytes == self.shortest_bytes else None
+
+    @property
+    def have_headers(self) -> bool:
+        """Whether each has our header, by which packets of a flow are told apart."""
+        return not self.contents and self.shortest_bytes >= HEADER_BYTES
+
+
+@dataclass(frozen=True)
 class Traffic:
     """What is sent on the wire."""
 
@@ -256,12 +299,22 @@ class Traffic:
     payload: Optional[Annotated[tuple[str, ...], Named("payload")]] = None
     """Datagrams in hexadecimal, which each flow sends in turn, in place of ours with a header."""
 
+    @cached_property
+    def datagrams(self) -> Datagrams:
+        """What each flow sends; of several sizes ``size_bytes`` is the largest."""
+        if not self.payload:
+            return Datagrams((self.size_bytes,))
+        return Datagrams(tuple(len(text) // 2 for text in self.payload), self.payload)
+
     @property
-    def sizes_bytes(self) -> tuple[int, ...]:
-        """Sizes of the datagrams, each once; ``size_bytes`` is the largest."""
-        if self.payload is None:
-            return (self.size_bytes,)
-        return tuple(sorted({len(text) // 2 for text in self.payload}))
+    def longest_packet_bytes(self) -> int:
+        """The MTU that the longest datagram needs."""
+        return HEADERS_BYTES[self.family] + self.datagrams.longest_bytes
+
+    @property
+    def intended_pps(self) -> Optional[int]:
+        """The rate in packets; None: unlimited. ValueError: in bits, of datagrams without any."""
+        return None if self.rate is None else self.rate.pps(self.datagrams.mean_bytes)
 
 
 @dataclass(frozen=True)
@@ -477,14 +530,11 @@ class SearchRange:
     least_load: Rate = field(default_factory=lambda: Rate(1000))
     most_load: Union[Literal["sender"], Rate] = SENDER_LOAD
 
-    def least_pps(self, size_bytes: int) -> int:
-        """Return the lowest load for datagrams of a size."""
-        return self.least_load.pps(size_bytes)
-
-    def most_pps(self, size_bytes: int) -> Optional[float]:
-        """Return the highest load for datagrams of a size; None: the sender's own."""
-        most = self.most_load
-        return None if isinstance(most, str) else float(most.pps(size_bytes))
+    def span_pps(self, datagrams: Datagrams) -> tuple[int, Optional[float]]:
+        """Return the lowest and the highest load of datagrams; None: the sender's own."""
+        mean_bytes, most = datagrams.mean_bytes, self.most_load
+        least_pps = self.least_load.pps(mean_bytes)
+        return least_pps, None if isinstance(most, str) else float(most.pps(mean_bytes))
 
 
 @dataclass(frozen=True)
@@ -819,6 +869,11 @@ class Facts:
 
     None before Linux 6.3, which does not say (netdev-genl).
     """
+
+    @property
+    def destinations(self) -> frozenset[str]:
+        """To what packets may be sent that are to come to its interface: addresses, no prefix."""
+        return frozenset(address.partition("/")[0] for address in self.addresses)
 
 
 @dataclass(frozen=True)

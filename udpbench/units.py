@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Optional
+from fractions import Fraction
+from typing import Optional, Union
 
 SI = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -70,16 +71,16 @@ class Rate:
     packets_per_s: Optional[int] = None
     bits_per_s: Optional[int] = None
 
-    def pps(self, size_bytes: int) -> int:
-        """Return packets per second for datagrams of ``size_bytes`` payload.
+    def pps(self, mean_bytes: Union[int, Fraction]) -> int:
+        """Return packets per second for datagrams of ``mean_bytes`` payload.
 
         Raises ValueError for a bit rate of datagrams without payload.
         """
         if self.packets_per_s is not None:
             return self.packets_per_s
-        if self.bits_per_s is None or size_bytes == 0:
+        if self.bits_per_s is None or mean_bytes == 0:
             raise ValueError("a bit rate needs a payload of at least 1B")
-        return self.bits_per_s // (8 * size_bytes)
+        return self.bits_per_s // (8 * mean_bytes)
 
 
 def _split(text: str, example: str) -> tuple[Decimal, str]:

@@ -14,11 +14,11 @@ from golden import Golden
 from test_workers import receiver
 
 from udpbench.agent import strangers
-from udpbench.agent.host.frames import ETHERNET_BYTES, UDP, headers
+from udpbench.agent.host.frames import UDP, headers
 from udpbench.agent.host.system import Host
 from udpbench.agent.strangers import HEARD_BYTES, HEARD_MAX, StrangerListener, strange_sockets
 from udpbench.errors import AgentError
-from udpbench.model import FlowSpec, Traffic, UdpSocket, WorkerSpec
+from udpbench.model import ETHERNET_BYTES, FlowSpec, Traffic, UdpSocket, WorkerSpec
 from udpbench.protocol import Stranger
 
 PORT = 4321

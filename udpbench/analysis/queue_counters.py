@@ -193,7 +193,7 @@ def sent_flows(workers: Iterable[WorkerSpec]) -> int:
 
 
 def _pieces(traffic: Traffic) -> int:
-    return traffic.size_bytes // FRAGMENT_BYTES + 1 if traffic.fragment else 1
+    return traffic.datagrams.longest_bytes // FRAGMENT_BYTES + 1 if traffic.fragment else 1
 
 
 def carrying(packets: dict[int, int], flows: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from udpbench.model import SECOND_NS, Bounded, GoalBounds, Search
+from udpbench.model import SECOND_NS, Bounded, Datagrams, GoalBounds, Search
 
 OFFERED_SHARE = 0.995
 """An offered load below this share of the intended one is the sender's limit (RFC 2285 3.5)."""
@@ -163,18 +163,20 @@ class _Replay:
         raise _Stop("invalid")
 
 
-def search_state(search: Search, size_bytes: int, trials: Sequence[SearchTrial]) -> SearchState:
+def search_state(
+    search: Search, datagrams: Datagrams, trials: Sequence[SearchTrial]
+) -> SearchState:
     """Return what the trials of a search say, and which one it wants next, if any.
 
-    ``trials`` are all of it in their order, invalid ones included; ``size_bytes`` of payload give
-    the meaning of a bit rate.
+    ``trials`` are all of it in their order, invalid ones included; ``datagrams`` give the meaning
+    of a bit rate.
     """
     spent_ns = sum(trial.took_ns for trial in trials)
     replay = _Replay(trials)
     blank = tuple(GoalBounds(loss) for loss in search.goals)
     purposes: list[Purpose] = []
     state = SearchState(None, None, blank, (), spent_ns=spent_ns)
-    least, most, bound = search.rate.least_pps(size_bytes), search.rate.most_pps(size_bytes), False
+    (least, most), bound = search.rate.span_pps(datagrams), False
     if most is None:
         try:
             own = replay.next_trial(None, search.trial_ns)

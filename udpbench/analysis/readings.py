@@ -5,6 +5,7 @@ Owns which part of the path a host is and whose counter is read; it never judges
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -66,6 +67,13 @@ class CounterView:
     def whole(self) -> CounterView:
         """Return the view of the whole phase, which says what an skb holds."""
         return self.within or self
+
+    @cached_property
+    def copies(self) -> int:
+        """How many receivers each packet is for: 1, or all members of a group."""
+        reaching = {spec.host: spec.flows for spec in self.specs if spec.role == "receiver"}
+        copies = Counter(flow.flow for flows in reaching.values() for flow in flows)
+        return max(copies.values(), default=1)
 
     @cached_property
     def way_back(self) -> CounterView:
@@ -315,7 +323,7 @@ def nodes_of(record: TrialRecord) -> Nodes:
     receivers = {spec.host for spec in record.workers if spec.role == "receiver"}
     targets = {flow.destination for spec in record.workers for flow in spec.flows}
     for host, facts in record.facts.items():
-        if targets & {address.partition("/")[0] for address in facts.addresses}:
+        if targets & facts.destinations:
             receivers.add(host)
     nodes: dict[Part, tuple[str, ...]] = {
         "sender": tuple(sorted(senders)),

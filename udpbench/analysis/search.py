@@ -108,6 +108,11 @@ class PointSearch:
         return self.state.goals[-1]
 
     @property
+    def least_pps(self) -> float:
+        """Return the lowest load of its range."""
+        return float(self.search.rate.span_pps(self.point.traffic.datagrams)[0])
+
+    @property
     def full_line_bps(self) -> int | None:
         """Return the rate of the sender's line, if that is what ends the range."""
         rates = [trial.full_line_bps for trial in self.trials if trial.full_line_bps is not None]
@@ -140,7 +145,7 @@ def state_of(point: Trial, results: Sequence[Result]) -> SearchState:
     if point.search is None:
         raise ValueError(f"{point.name} is not searched")
     trials = [_search_trial(result) for result in results]
-    return search_state(point.search, point.traffic.size_bytes, trials)
+    return search_state(point.search, point.traffic.datagrams, trials)
 
 
 def next_search_trial(point: Trial, results: Sequence[Result]) -> Trial | None:
@@ -426,7 +431,7 @@ def _span(goal: GoalBounds, whole: PointSearch) -> tuple[float, float]:
     if goal.upper_pps is not None:
         return least, goal.upper_pps
     if goal.kind == "none":
-        return 0.0, float(whole.search.rate.least_pps(whole.point.traffic.size_bytes))
+        return 0.0, whole.least_pps
     return least, float("inf")
 
 
@@ -459,7 +464,7 @@ def _ending(whole: PointSearch) -> list[Finding]:
         step = "see the findings of its trials; a busy machine cannot be searched"
         return [Finding("invalid", what, where, known_bounds(headline), next_step=step)]
     if state.ended == "sender":
-        least = show_pps(float(whole.search.rate.least_pps(whole.point.traffic.size_bytes)))
+        least = show_pps(whole.least_pps)
         value, limit = show_pps(state.most_pps), f"search.rate.from is {least}"
         what = "the sender offers less than the lowest rate of the search"
         step = f"lower search.rate.from, or {FASTER_SENDER}"
@@ -473,7 +478,7 @@ def _ending(whole: PointSearch) -> list[Finding]:
         step = "udpbench run --resume continues it"
         return [Finding("invalid", what, where, known_bounds(headline), next_step=step)]
     if headline.kind == "none":
-        least = show_pps(float(whole.search.rate.least_pps(whole.point.traffic.size_bytes)))
+        least = show_pps(whole.least_pps)
         what = f"no rate meets the goal of {show_share(headline.loss)}: the lowest load lost more"
         return [Finding("warning", what, where, least, next_step="lower search.rate.from")]
     if headline.kind == "at least":

@@ -188,13 +188,10 @@ def kept_flows(
             f"traffic.flows.queues probes each flow separately: {total} flows are too many; at "
             f"most {MAX_FLOWS}; narrow traffic.flows.from or to"
         )
-    receivers = {
-        flow.flow: spec.host for spec in workers if spec.role == "receiver" for flow in spec.flows
-    }
     landing: dict[int, Queue] = {}
     for spec in senders:
         for flow in spec.flows:
-            host = receivers.get(flow.flow) or _owner(facts, flow.destination)
+            host = next(host for host in facts if flow.destination in facts[host].destinations)
             late_ns = driver_of(facts[host]).queue_packets_late_ns
             plan = probe_plan(workers, flow.flow, late_ns)
             gso = spec.send is not None and spec.send.gso != "off"
@@ -232,12 +229,3 @@ def _landing(facts: Facts, plan: Plan, gso: bool, probe: Probe) -> int | None:
         return differs, max(counts) - min(counts), min(counts)
 
     return min(common, key=likeness, default=None)
-
-
-def _owner(facts: Mapping[str, Facts], destination: str) -> str:
-    """Return the host that has an address: with ``receive.workers: 0`` no worker has it."""
-    return next(
-        host
-        for host, known in facts.items()
-        if destination in {address.partition("/")[0] for address in known.addresses}
-    )

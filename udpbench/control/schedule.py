@@ -255,7 +255,7 @@ class SearchProgress:
         left_ns = sum(self._left_ns.values())
         text = whole_point(trial).name
         left = f"at most {show_seconds(left_ns)} left" if left_ns else ""
-        least_pps = trial.search.rate.least_pps(trial.traffic.size_bytes)
+        least_pps, _ = trial.search.rate.span_pps(trial.traffic.datagrams)
         return Progress(
             event="search",
             text=f"{text}: {', '.join(filter(None, [ENDINGS[state.ended], left]))}",

@@ -149,10 +149,10 @@ def bind_workers(attempt: Attempt) -> None:
 def prove_destinations(attempt: Attempt) -> None:
     """Prove that every destination is an address that a lab receiver reports on its interface."""
     proven = {
-        address.partition("/")[0]
+        destination
         for host in attempt.bench.lab.receivers
         if attempt.facts[host.name].interface == host.interface
-        for address in attempt.facts[host.name].addresses
+        for destination in attempt.facts[host.name].destinations
     }
     for spec in attempt.workers:
         wrong = sorted({flow.destination for flow in spec.flows} - proven)
@@ -227,10 +227,10 @@ def pace_workers(attempt: Attempt, workers: tuple[WorkerSpec, ...]) -> None:
 
     Without a rate they keep their own.
     """
-    traffic = attempt.trial.traffic
+    traffic, pps = attempt.trial.traffic, attempt.trial.traffic.intended_pps
     senders = sum(spec.role == "sender" for spec in workers)
-    if traffic.rate is not None and senders:
-        attempt.rate_pps = max(1, traffic.rate.pps(traffic.size_bytes) // senders)
+    if pps is not None and senders:
+        attempt.rate_pps = max(1, pps // senders)
     attempt.workers = tuple(
         replace(spec, traffic=traffic, rate_pps=attempt.rate_pps if spec.role == "sender" else None)
         for spec in workers

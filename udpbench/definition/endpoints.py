@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv4Interface, IPv6Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from typing import Literal
 
 from udpbench.model import ADDRESSES_MAX
 
@@ -24,6 +27,33 @@ _ADDRESS_RANGE = re.compile(
     r"(\d{1,3}\.\d{1,3}\.\d{1,3})\.(\d{1,3})-(\d{1,3})/(\d{1,2})\Z", re.ASCII
 )
 _ADDRESS_RANGE_6 = re.compile(r"([0-9a-fA-F:]+:)([0-9a-fA-F]{1,4})-([0-9a-fA-F]{1,4})/(\d{1,3})\Z")
+
+
+@dataclass(frozen=True)
+class Destinations:
+    """Where packets go: to an address, each flow to another of several, or all to a whole group."""
+
+    kind: Literal["one", "each", "all"]
+    members: tuple[int, ...]
+    """Which of each receiver's addresses, counted from 1."""
+    ports: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many pairs of address and port each receiver has."""
+        return len(self.members) * len(self.ports)
+
+    def endpoints(
+        self, receivers: Sequence[Sequence[IPv4Address | IPv6Address]]
+    ) -> list[tuple[IPv4Address | IPv6Address, int]]:
+        """Return (address, port) of all, address by address, given those of each receiver."""
+        return [
+            (own[i - 1], port) for own in receivers for i in self.members for port in self.ports
+        ]
+
+    def reaches(self, address: str, own: Container[str]) -> bool:
+        """Return whether a receiver with its own addresses gets what is sent to an address."""
+        return self.kind == "all" or address in own
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
@@ -53,15 +83,16 @@ def parse_ports(text: str) -> tuple[int, ...]:
     return tuple(range(low, high + 1))
 
 
-def parse_to(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return address indexes (from 1) and ports of ``receiver.addresses[1-4]:4321-4324``."""
+def parse_to(text: str) -> Destinations:
+    """Return what ``receiver.addresses[1-4]:4321-4324`` stands for; ValueError says why not."""
     match = _TO.match(text)
     if match is None:
         raise ValueError("not a destination; write for example receiver.addresses[1-4]:4321")
     low, high = int(match.group(1)), int(match.group(2) or match.group(1))
     if not 1 <= low <= high <= 65536:
         raise ValueError("not a range of addresses; counted from 1, lower number first")
-    return tuple(range(low, high + 1)), parse_ports(match.group(3))
+    ports = parse_ports(match.group(3))
+    return Destinations("one" if low == high else "each", tuple(range(low, high + 1)), ports)
 
 
 def addresses_of(text: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition import overrides, yaml_reader
-from udpbench.definition.binding.host_block import DEFAULT_MTU_BYTES, HEADERS_BYTES, block_of
+from udpbench.definition.binding.host_block import DEFAULT_MTU_BYTES, block_of
 from udpbench.definition.endpoints import parse_cpus, parse_to
 from udpbench.definition.problems import Place, Tree
 from udpbench.definition.shipped import shown_as
@@ -66,7 +66,7 @@ def _attached(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
 
 def _addresses(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
     """Yield addresses that a receiver lacks; ``bind`` checks labs without that family."""
-    last, family = parse_to(trial.traffic.flows.to)[0][-1], trial.traffic.family
+    last, family = parse_to(trial.traffic.flows.to).members[-1], trial.traffic.family
     for host in lab.receivers:
         own = [text for text in host.addresses if (":" in text) == (family == 6)]
         if 0 < len(own) < last:
@@ -91,13 +91,13 @@ def _size(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
     """Yield datagrams larger than the MTU that lab or experiment set, or a built-in lab has."""
     if trial.traffic.protocol != "udp" or trial.traffic.fragment:
         return
-    needed = trial.traffic.size_bytes + HEADERS_BYTES[trial.traffic.family]
+    longest, needed = trial.traffic.datagrams.longest_bytes, trial.traffic.longest_packet_bytes
     for host in lab.hosts:
         mtu = block_of(lab, trial, host).mtu_bytes
         if mtu is None and lab.built_in:
             mtu = DEFAULT_MTU_BYTES
         if mtu is not None and needed > mtu:
-            what = f"a datagram of {trial.traffic.size_bytes}B needs an MTU of {needed}"
+            what = f"a datagram of {longest}B needs an MTU of {needed}"
             limit = f"{host.interface} of {host.name} has {mtu} in lab {lab.name}"
             step = f"raise settings.{host.part}.mtu, or set fragment"
             yield tree.problem(("traffic", "size"), what, limit, step)

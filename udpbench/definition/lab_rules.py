@@ -67,12 +67,11 @@ def _calls(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 
 def _sizes(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    size, read = trial.traffic.size_bytes, trial.receive.read
-    where = ("traffic", "size")
-    own_loops = not trial.receive.by_program and trial.traffic.payload is None
-    if own_loops and size < HEADER_BYTES and read in ("header", "verify"):
-        limit = f"at least {HEADER_BYTES}B with read: {read}"
-        yield tree.problem(where, "no room for the header", limit, "set receive.read: copy or none")
+    read, own_loops = trial.receive.read, not trial.receive.by_program
+    short = trial.traffic.payload is None and not trial.traffic.datagrams.have_headers
+    if own_loops and short and read in ("header", "verify"):
+        what, limit = "no room for the header", f"at least {HEADER_BYTES}B with read: {read}"
+        yield tree.problem(("traffic", "size"), what, limit, "set receive.read: copy or none")
 
 
 def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
@@ -90,7 +89,7 @@ def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if numbered > MAX_FLOWS:
         step = "narrow from or to"
         yield tree.problem((*where, "to"), f"{numbered} flows are too many", f"{MAX_FLOWS}", step)
-    ports = parse_to(trial.traffic.flows.to)[1]
+    ports = parse_to(trial.traffic.flows.to).ports
     receive = trial.receive
     one_each = not receive.by_program and not traffic_rules.takes_turns(receive)
     if one_each and 0 < receive.workers < len(ports):
@@ -100,17 +99,18 @@ def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 
 def _load(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    rate, count, workers = trial.traffic.rate, trial.traffic.count_packets, trial.send.workers
+    traffic, count, workers = trial.traffic, trial.traffic.count_packets, trial.send.workers
     if count is not None and count < workers:
         limit = f"at least {workers}, one for each worker"
         yield tree.problem(("traffic", "count"), "fewer packets than workers", limit, "raise it")
-    if rate is None:
-        return
-    if rate.bits_per_s is not None and trial.traffic.size_bytes == 0:
+    try:
+        pps = traffic.intended_pps
+    except ValueError:
         step = "give a rate in pps, or a size"
         yield tree.problem(("traffic", "rate"), "a size of 0B has no bits to count", "", step)
         return
-    pps = rate.pps(trial.traffic.size_bytes)
+    if pps is None:
+        return
     if pps < workers:
         limit = "at least one packet per second for each worker"
         yield tree.problem(("traffic", "rate"), f"{pps} packets per second", limit, "raise it")

@@ -482,7 +482,7 @@ def _sharing(trial: Trial, known: dict[Any, Any]) -> Trial:
 
 def _sized(traffic: Traffic) -> Traffic:
     """Return traffic with the size of its largest datagram, if the user supplies datagrams."""
-    return replace(traffic, size_bytes=traffic.sizes_bytes[-1])
+    return replace(traffic, size_bytes=traffic.datagrams.longest_bytes)
 
 
 def _in_folder(receive: Receive, path: str) -> Receive:

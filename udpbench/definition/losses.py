@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from udpbench.definition.binding.host_block import (
-    DEFAULT_MTU_BYTES,
-    HEADERS_BYTES,
-    HostBlock,
-    LabContext,
-)
+from udpbench.definition.binding.host_block import DEFAULT_MTU_BYTES, HostBlock, LabContext
 from udpbench.definition.endpoints import parse_ports, parse_to
 from udpbench.definition.problems import Place, at
 from udpbench.errors import Problem
-from udpbench.model import Facts, Lab, LossSpec, Part, Setting, Trial, WorkerSpec
+from udpbench.model import HEADERS_BYTES, Facts, Lab, LossSpec, Part, Setting, Trial, WorkerSpec
 
 LOSS_PORTS = {
     "tx_netfilter": 64101,
@@ -90,7 +85,7 @@ def _in_the_way(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
     if "tx_device" in losses and sender.settings.mtu_bytes is not None:
         what = "this loss needs the sender's MTU"
         yield at(place, "losses.tx_device", what, "", "omit settings.sender.mtu")
-    used = {*parse_to(trial.traffic.flows.to)[1], *parse_ports(trial.traffic.flows.source_ports)}
+    used = {*parse_to(trial.traffic.flows.to).ports, *parse_ports(trial.traffic.flows.source_ports)}
     taken = sorted(used & {LOSS_PORTS.get(stage, 0) for stage in losses})
     if taken:
         what = f"port {taken[0]} is reserved for losses"
@@ -164,13 +159,14 @@ def loss_specs(
     mtu_bytes = receiver.mtu or DEFAULT_MTU_BYTES
     flow, gso = worker.flows[0], worker.send.gso if worker.send is not None else "off"
     segments = gso if isinstance(gso, int) else 1
+    longest_bytes = trial.traffic.datagrams.longest_bytes
     oversize_bytes = mtu_bytes + OVERSIZE_BYTES - HEADERS_BYTES[trial.traffic.family]
     return tuple(
         LossSpec(
             stage=stage,
             packets=trial.losses[stage],
             segments=1 if stage in SINGLE else segments,
-            size_bytes=oversize_bytes if stage == "tx_device" else trial.traffic.size_bytes,
+            size_bytes=oversize_bytes if stage == "tx_device" else longest_bytes,
             family=trial.traffic.family,
             source=flow.source,
             destination=flow.destination,

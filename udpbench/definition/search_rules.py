@@ -60,10 +60,9 @@ def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 
 def _range(tree: Tree, trial: Trial, search: Search) -> Iterator[Problem]:
-    size, load = trial.traffic.size_bytes, search.rate
     where: KeyPath = ("search", "rate")
     try:
-        least, most = load.least_pps(size), load.most_pps(size)
+        least, most = search.rate.span_pps(trial.traffic.datagrams)
     except ValueError:
         step = "give rates in pps, or a size"
         yield tree.problem(where, "a size of 0B has no bits to count", "", step)

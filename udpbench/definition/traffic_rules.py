@@ -10,10 +10,11 @@ from typing import Literal, NamedTuple
 
 from udpbench import units
 from udpbench.definition.binding.bind import flow_count
-from udpbench.definition.endpoints import parse_ports, parse_to
+from udpbench.definition.endpoints import parse_to
 from udpbench.definition.problems import KeyPath, Tree
 from udpbench.errors import Problem
 from udpbench.model import (
+    FRAME_HEADERS_BYTES,
     HEADER_BYTES,
     ID_BYTES,
     ID_FLOWS_MAX,
@@ -29,7 +30,6 @@ FRAME_BYTES = 4096
 """The longest frame of AF_XDP: a chunk is at most a page (net/xdp/xdp_umem.c)."""
 FRAME_ROOM_BYTES = 256
 """Bytes of a chunk that the kernel reserves before a received frame (XDP_PACKET_HEADROOM)."""
-FRAME_HEADERS_BYTES = {4: 14 + 20 + 8, 6: 14 + 40 + 8}
 PINNED = "/sys/fs/bpf/"
 """Where programs are pinned, so that they outlive the process that loaded them."""
 RING_WAITS = ("block", "spin", "nap", "auto")
@@ -152,7 +152,7 @@ def _unfit(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 
 def _segments(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    gso, size = trial.send.gso, trial.traffic.size_bytes
+    gso, size = trial.send.gso, trial.traffic.datagrams.longest_bytes
     where = ("send", "gso")
     if gso == "off":
         return
@@ -198,7 +198,7 @@ def _frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
         if is_set:
             yield tree.problem(where, what, "", f"omit {where[1]}, or use call: sendmmsg")
     most = FRAME_BYTES - FRAME_HEADERS_BYTES[traffic.family]
-    if traffic.size_bytes > most:
+    if traffic.datagrams.longest_bytes > most:
         limit = f"{most}B over IPv{traffic.family} with call: af_xdp"
         what = "the frame is longer than a chunk of AF_XDP"
         yield tree.problem(("traffic", "size"), what, limit, "lower it, or use call: sendmmsg")
@@ -229,14 +229,14 @@ def _taken_frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
         what = "AF_XDP has no call that waits for frames"
         yield tree.problem(("receive", "wait"), what, ", ".join(FRAME_WAITS), "set one of them")
     most = FRAME_BYTES - FRAME_ROOM_BYTES - FRAME_HEADERS_BYTES[traffic.family]
-    if traffic.size_bytes > most:
+    if traffic.datagrams.longest_bytes > most:
         limit = f"{most}B over IPv{traffic.family} with receive.call: af_xdp"
         what = "the frame is longer than a chunk of AF_XDP"
         yield tree.problem(("traffic", "size"), what, limit, "lower it, or use call: recvmmsg")
 
 
 def _tail(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    tail, size = trial.send.tail_bytes, trial.traffic.size_bytes
+    tail, size = trial.send.tail_bytes, trial.traffic.datagrams.longest_bytes
     where = ("send", "tail")
     if tail is None:
         return
@@ -272,7 +272,7 @@ def _group(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if not path.startswith(PINNED) or ".." in path.split("/"):
         step = f"pin it: bpftool prog load FILE.o {PINNED}NAME"
         yield tree.problem(("receive", "steering"), "not pinned", f"below {PINNED}", step)
-    if len(parse_to(trial.traffic.flows.to)[1]) > 1:
+    if len(parse_to(trial.traffic.flows.to).ports) > 1:
         what = "an array holds the sockets of one port"
         yield tree.problem(("receive", "steering"), what, "", "narrow traffic.flows.to")
 
@@ -297,17 +297,14 @@ def _stream(tree: Tree, trial: Trial) -> Iterator[Problem]:
             if key in keys:
                 what = "a TCP stream has no datagrams"
                 yield tree.problem((block, key), what, "", "omit it, or use protocol: udp")
-    if trial.traffic.size_bytes == 0:
+    if trial.traffic.datagrams.shortest_bytes == 0:
         yield tree.problem(("traffic", "size"), "a write of 0B sends nothing", "", "raise it")
     if trial.traffic.flows.spread == "each" and trial.send.workers > 1:
         what = "two streams cannot have the same addresses and ports"
         yield tree.problem(("traffic", "flows", "spread"), what, "", "set spread: split")
-    ports = parse_to(trial.traffic.flows.to)[1]
-    streams = len(parse_ports(trial.traffic.flows.source_ports)) * len(
-        parse_to(trial.traffic.flows.to)[0]
-    )
-    if trial.receive.workers > streams * len(ports):
-        limit = f"{streams * len(ports)}, a stream for each"
+    streams = flow_count(trial)
+    if trial.receive.workers > streams:
+        limit = f"{streams}, a stream for each"
         yield tree.problem(("receive", "workers"), "more workers than streams", limit, "lower it")
 
 
@@ -335,7 +332,7 @@ def _attached(tree: Tree, attach: Attach, trial: Trial) -> Iterator[Problem]:
     if len(named) != 1:
         what = f"it names {' and '.join(named) or 'no process'}"
         yield tree.problem(where, what, "one of port, pid and unit", "write for example {port: 53}")
-    ports = parse_to(trial.traffic.flows.to)[1]
+    ports = parse_to(trial.traffic.flows.to).ports
     if attach.port is not None and attach.port not in ports:
         what, limit = "no packet is sent there", f"traffic.flows.to is {trial.traffic.flows.to}"
         step = f"write traffic.flows.to: receiver.addresses[1]:{attach.port}"
@@ -365,16 +362,15 @@ def _answers(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if trial.traffic.payload is None:
         what = "IDs are written only into your own datagrams"
         yield tree.problem(where, what, "", "write traffic.payload, or answers: count")
-    elif answers.id_at + ID_BYTES > trial.traffic.sizes_bytes[0]:
-        limit = f"0 to {trial.traffic.sizes_bytes[0] - ID_BYTES}, within the shortest payload"
+    elif answers.id_at > (last := trial.traffic.datagrams.shortest_bytes - ID_BYTES):
+        limit = f"0 to {last}, within the shortest payload"
         yield tree.problem(where, "an id beyond the payload", limit, "lower id_at")
     if trial.traffic.flows.spread == "each" and trial.send.workers > 1:
         what = "workers that send the same flow cannot tell their answers apart"
         yield tree.problem(("traffic", "flows", "spread"), what, "", "set spread: split")
-    flows, rate = flow_count(trial), trial.traffic.rate
+    flows, pps = flow_count(trial), trial.traffic.intended_pps or 0
     if flows > ID_FLOWS_MAX:
         yield tree.problem(where, f"ids for {flows} flows", f"{ID_FLOWS_MAX}", "narrow the flows")
-    pps = rate.pps(trial.traffic.size_bytes) if rate is not None else 0
     if pps * answers.timeout_ns > flows * IDS * SECOND_NS:
         most = flows * IDS * SECOND_NS // answers.timeout_ns
         what = f"{pps} packets per second use up the ids of {flows} flow{'s' if flows > 1 else ''}"
@@ -395,7 +391,7 @@ def _payload(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if trial.send.gso != "off":
         what = "a GSO message is cut by size, not by datagram"
         yield tree.problem(("send", "gso"), what, "", "omit it if payload is set")
-    rate, sizes = trial.traffic.rate, trial.traffic.sizes_bytes
-    if rate is not None and rate.bits_per_s is not None and len(sizes) > 1:
+    rate, each_bytes = trial.traffic.rate, trial.traffic.datagrams.each_bytes
+    if rate is not None and rate.bits_per_s is not None and each_bytes is None:
         what = "datagrams of different sizes have no single rate in bits"
         yield tree.problem(("traffic", "rate"), what, "", "give a rate in pps")

@@ -36,7 +36,7 @@ receive.batch | C | recvmmsg(fd, messages, {receive.messages}, MSG_WAITFORONE, N
 receive.cpus | systemd | CPUAffinity={receive.cpus}
 send.workers | program | threads that send, each on a CPU of its own: {send.workers}
 send.batch | C | sendmmsg(fd, messages, {send.messages}, 0);
-send.gso | C | int bytes = {traffic.size_bytes};
+send.gso | C | int bytes = {traffic.datagrams.longest_bytes};
   setsockopt(fd, SOL_UDP, UDP_SEGMENT, &bytes, sizeof bytes);
 settings.receiver.firewall.accept | shell | iptables -I INPUT -p udp --dport {port} -j ACCEPT
 settings.receiver.firewall.notrack | shell

@@ -138,7 +138,6 @@ def facts(host: str, interface: str, address: str, **changes: Any) -> Facts:
 def specs(of: Trial, *, closed: bool = False) -> tuple[WorkerSpec, ...]:
     """Return one sender and, but for a closed port, one receiver."""
     flow = FlowSpec(0, "10.0.0.30", 65400, "10.0.0.1", 4321)
-    rate = of.traffic.rate.pps(of.traffic.size_bytes) if of.traffic.rate is not None else None
     sender = WorkerSpec(
         "sender",
         "left",
@@ -147,7 +146,7 @@ def specs(of: Trial, *, closed: bool = False) -> tuple[WorkerSpec, ...]:
         (flow,),
         of.traffic,
         send=of.send,
-        rate_pps=rate,
+        rate_pps=of.traffic.intended_pps,
         count_packets=of.traffic.count_packets,
     )
     receiver = WorkerSpec(

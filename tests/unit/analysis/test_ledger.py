@@ -238,7 +238,8 @@ def test_hosts_of_a_role_are_added_up() -> None:
     phase = record.phases[0]
     before = {**phase.before, "third": build.Snapshot("third", 0, {"snmp.Udp.NoPorts": 1})}
     after = {**phase.after, "third": build.Snapshot("third", 1, {"snmp.Udp.NoPorts": 6})}
-    spec = build.replace(record.workers[1], host="third")
+    own = build.FlowSpec(1, "10.0.0.30", 65400, "10.0.0.2", 4321)
+    spec = build.replace(record.workers[1], host="third", flows=(own,))
     record = build.replace(
         record,
         workers=(*record.workers, spec),

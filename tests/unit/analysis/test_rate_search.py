@@ -16,9 +16,10 @@ from MLRsearch import (
 )
 
 from udpbench.analysis.rate_search import SearchState, SearchTrial, search_state
-from udpbench.model import SECOND_NS, Search, SearchRange
+from udpbench.model import SECOND_NS, Datagrams, Search, SearchRange
 from udpbench.units import Rate
 
+DATAGRAMS = Datagrams((64,))
 CAPACITY_PPS, OFFERS_PPS = 500_000.0, 800_000
 STEADY = Search(loss=(0.001,), precision=0.02, time_ns=11 * SECOND_NS)
 QUICK = Search(loss=(0.001,), precision=0.02, trial_ns=SECOND_NS // 2, time_ns=11 * SECOND_NS // 2)
@@ -49,7 +50,7 @@ class Simulated:
 def searched(search: Search, host: Simulated) -> tuple[SearchState, list[SearchTrial]]:
     """Return where a search ends, and its trials."""
     trials: list[SearchTrial] = []
-    while (next_trial := (state := search_state(search, 64, trials)).next_trial) is not None:
+    while (next_trial := (state := search_state(search, DATAGRAMS, trials)).next_trial) is not None:
         trials.append(host.trial(next_trial.pps, next_trial.duration_ns))
         assert len(trials) < 500, "the search does not end"
     return state, trials
@@ -155,7 +156,7 @@ def test_a_load_offered_short_once_is_asked_again() -> None:
     """The second trial counts, and the range stays."""
     host, trials = Simulated(1, 0, 0), list[SearchTrial]()
     search = Search(loss=(0.0,), rate=SearchRange(most_load=Rate(400_000)), time_ns=2 * SECOND_NS)
-    while (next_trial := (state := search_state(search, 64, trials)).next_trial) is not None:
+    while (next_trial := (state := search_state(search, DATAGRAMS, trials)).next_trial) is not None:
         trial = host.trial(next_trial.pps, next_trial.duration_ns)
         first = not trials
         sent = trial.sent_packets // 2 if first else trial.sent_packets
@@ -174,7 +175,7 @@ def test_a_receiver_that_loses_always_has_no_rate() -> None:
     """The lowest load loses more than the goal: none."""
     host = Simulated(1, 0, 0)
     trials: list[SearchTrial] = []
-    while (next_trial := (state := search_state(STEADY, 64, trials)).next_trial) is not None:
+    while (next_trial := (state := search_state(STEADY, DATAGRAMS, trials)).next_trial) is not None:
         trial = host.trial(next_trial.pps, next_trial.duration_ns)
         sent = trial.sent_packets
         trials.append(
@@ -192,7 +193,7 @@ def test_a_sender_below_the_range() -> None:
 
 def invalid(trials: Sequence[SearchTrial]) -> SearchTrial:
     """Return a trial at the wanted load that is not valid."""
-    next_trial = search_state(STEADY, 64, trials).next_trial
+    next_trial = search_state(STEADY, DATAGRAMS, trials).next_trial
     assert next_trial is not None
     return SearchTrial(next_trial.pps, next_trial.duration_ns, 0, 0, 0, False, 0)
 
@@ -203,7 +204,7 @@ def test_a_load_offered_short_that_loses_more_is_too_high() -> None:
     lossy = SearchTrial(400_000, SECOND_NS, 360_000, 120_000, 400_000, True, 0)
     stalled = SearchTrial(400_000, SECOND_NS, 360_000, 40_000, 400_000, True, 0)
     assert [False, True] == [lossy.short, stalled.short]
-    next_trial = [search_state(most, 64, [trial]).next_trial for trial in (lossy, stalled)]
+    next_trial = [search_state(most, DATAGRAMS, [trial]).next_trial for trial in (lossy, stalled)]
     assert [True, False] == [each is not None and each.pps != 400_000 for each in next_trial]
 
 
@@ -216,7 +217,7 @@ def test_an_invalid_trial_is_made_again_and_five_end_the_search() -> None:
         trials.append(invalid(trials))
         loads_pps.append(trials[-1].pps)
     assert 1 == len(set(loads_pps))
-    assert "invalid" == search_state(STEADY, 64, trials).ended
+    assert "invalid" == search_state(STEADY, DATAGRAMS, trials).ended
 
 
 def test_time_ends_a_search_with_the_bounds_it_knows() -> None:
@@ -230,20 +231,20 @@ def test_a_search_is_a_function_of_its_trials() -> None:
     """Any beginning of its trials wants the trial that came next; more of another course are unused."""
     state, trials = searched(QUICK, Simulated(3))
     for number in range(len(trials)):
-        next_trial = search_state(QUICK, 64, trials[:number]).next_trial
+        next_trial = search_state(QUICK, DATAGRAMS, trials[:number]).next_trial
         assert (trials[number].pps, trials[number].duration_ns) == (
             next_trial and next_trial.pps,
             next_trial and next_trial.duration_ns,
         )
     stale = SearchTrial(1, 1, 1, 0, 1, True, 0)
-    cut = search_state(QUICK, 64, [*trials[:4], stale])
+    cut = search_state(QUICK, DATAGRAMS, [*trials[:4], stale])
     assert (4, trials[4].pps) == (len(cut.purposes), cut.next_trial and cut.next_trial.pps)
-    assert state.goals == search_state(QUICK, 64, trials).goals
+    assert state.goals == search_state(QUICK, DATAGRAMS, trials).goals
 
 
 def test_a_bit_rate_is_of_the_datagrams_size() -> None:
     """1 Mbps of 125 bytes are 1000 packets a second."""
     search = Search(rate=SearchRange(Rate(bits_per_s=10**6), Rate(bits_per_s=10**8)))
-    next_trial = search_state(search, 125, []).next_trial
+    next_trial = search_state(search, Datagrams((125,)), []).next_trial
     assert next_trial is not None
     assert ("search", 100_000) == (next_trial.purpose, next_trial.pps)

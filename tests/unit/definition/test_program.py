@@ -227,7 +227,7 @@ def test_payloads_are_read_into_the_experiment(tmp_path: Path) -> None:
         (experiment,) = load.load_experiments([name])
         traffic = experiment.points[0].traffic
         assert ("00ff3f", "0102") == traffic.payload
-        assert (3, (2, 3)) == (traffic.size_bytes, traffic.sizes_bytes)
+        assert (3, (3, 2)) == (traffic.size_bytes, traffic.datagrams.sizes_bytes)
         write(tmp_path, experiment.text, "again/z.yaml")
         assert traffic == load.load_experiments(["again/z.yaml"])[0].points[0].traffic
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 import socket
 import struct
 
+from udpbench.model import UDP_HEADER_BYTES
+
 IPV4, IPV6 = 0x0800, 0x86DD
 """Ethertypes."""
-ETHERNET_BYTES = 14
 UDP = 17
-UDP_HEADER_BYTES = 8
-HEADERS_BYTES = {
-    4: ETHERNET_BYTES + 20 + UDP_HEADER_BYTES,
-    6: ETHERNET_BYTES + 40 + UDP_HEADER_BYTES,
-}
-"""Header bytes of a frame by IP version, without options and extension headers."""
 DONT_FRAGMENT = 0x4000
 
 

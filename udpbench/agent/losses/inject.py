@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Literal, Optional
 
-from udpbench.agent.host.frames import ETHERNET_BYTES, headers, packed_addresses, udp_checksum
+from udpbench.agent.host.frames import headers, packed_addresses, udp_checksum
 from udpbench.agent.host.socket_options import (
     IP_RECVERR,
     SO_RCVBUFFORCE,
@@ -31,7 +31,7 @@ from udpbench.agent.host.socket_options import (
 from udpbench.agent.host.system import Host
 from udpbench.agent.losses.udp_memory import HeldMemory
 from udpbench.errors import AgentError, in_words
-from udpbench.model import MAX_PAYLOAD_BYTES, LossSpec, WorkerStats
+from udpbench.model import ETHERNET_BYTES, MAX_PAYLOAD_BYTES, LossSpec, WorkerStats
 
 SINKS = (
     "rx_backlog",

@@ -15,10 +15,9 @@ from typing import Any
 from udpbench._native import ffi, lib
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.bpf.port_taker import takes
-from udpbench.agent.host.frames import HEADERS_BYTES
 from udpbench.agent.workers.frame_queue import bound_to_queue
 from udpbench.agent.workers.sockets import TIMEOUT
-from udpbench.model import WorkerSpec
+from udpbench.model import ETHERNET_BYTES, WorkerSpec
 
 PROGRAM_NAME = "udpb_take"
 SOL_XDP, XDP_STATISTICS = 283, 7  # include/uapi/linux/if_xdp.h
@@ -70,7 +69,7 @@ class FrameReceiver:
     @classmethod
     def open(cls, spec: WorkerSpec, interface: str, taker: Taker) -> FrameReceiver:
         """Return the receiver of a worker; OSError if the kernel or the driver refuses it."""
-        longest = HEADERS_BYTES[spec.traffic.family] + spec.traffic.size_bytes
+        longest = ETHERNET_BYTES + spec.traffic.longest_packet_bytes
         shared, index = ffi.new("struct ub_xsk *"), socket.if_nametoindex(interface)
 
         def bind(own: socket.socket) -> int:

@@ -20,7 +20,7 @@ from typing import IO, Any, Optional, cast
 from udpbench.agent.host.own_python import own_command
 from udpbench.agent.workers import logs
 from udpbench.errors import DeadlineExceeded, WorkerFailed, next_step
-from udpbench.model import HEADER_BYTES, SECOND_NS, FlowStats, Histogram, Stall, WorkerSpec
+from udpbench.model import SECOND_NS, FlowStats, Histogram, Stall, WorkerSpec
 from udpbench.protocol import Prepared, WorkersState, decode, encode, write_line
 
 BLIND = ("copy", "none")
@@ -315,7 +315,7 @@ def phase_order(spec: WorkerSpec, phase: dict[str, Any]) -> dict[str, Any]:
     """
     name, traffic = phase["phase"], spec.traffic
     read = spec.receive.read if spec.receive is not None else "header"
-    if name == "path" and read in BLIND and traffic.size_bytes >= HEADER_BYTES:
+    if name == "path" and read in BLIND and traffic.datagrams.have_headers:
         read = "header"
     echo_every = traffic.echo if traffic.echo is not None else 0
     if echo_every != 0 and name == "path":

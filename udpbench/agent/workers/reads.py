@@ -187,9 +187,9 @@ class CountedReader:
             last = first
         outside = packets - (last.packets - first.packets)
         counts.update(first_ns=first.clock_ns, last_ns=last.clock_ns, first_packets=outside)
-        if len(self._spec.traffic.sizes_bytes) == 1:
-            (size_bytes,) = self._spec.traffic.sizes_bytes
-            counts.update(received_bytes=packets * size_bytes, first_bytes=outside * size_bytes)
+        each_bytes = self._spec.traffic.datagrams.each_bytes
+        if each_bytes is not None:
+            counts.update(received_bytes=packets * each_bytes, first_bytes=outside * each_bytes)
         return counts
 
     def _count(self) -> None:

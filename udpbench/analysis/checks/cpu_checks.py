@@ -93,7 +93,8 @@ def work_not_done(readings: Readings) -> Iterator[Finding]:
     One batch is allowed for: stopping cuts its work short after its datagrams were counted.
     """
     trial = readings.record.trial
-    merged = MAX_PAYLOAD_BYTES // max(trial.traffic.size_bytes, 1) if trial.receive.gro else 1
+    shortest = max(trial.traffic.datagrams.shortest_bytes, 1)
+    merged = MAX_PAYLOAD_BYTES // shortest if trial.receive.gro else 1
     batch = trial.receive.messages * merged
     for stats in readings.receiver.workers:
         if trial.receive.work_ns == 0 or "user_ns" not in stats.counts:

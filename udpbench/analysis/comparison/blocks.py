@@ -165,12 +165,11 @@ def _delivered_whole(result: Result) -> int | None:
 
     None for an unlimited rate, whatever was lost, and where the receiver took longer.
     """
-    rate = result.trial.traffic.rate
-    if rate is None or result.lost_packets != 0 or result.lag is None:
+    if result.lost_packets != 0 or result.lag is None:
         return None
     if result.lag > KEPT_UP + (result.lump_share or 0.0):
         return None
-    return rate.pps(result.trial.traffic.size_bytes)
+    return result.trial.traffic.intended_pps
 
 
 def counts(result: Result, side: Side) -> bool:

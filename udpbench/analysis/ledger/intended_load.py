@@ -1,4 +1,7 @@
-"""The counts that frame a ledger: intended, sent, arrived; from workers, without any counter."""
+"""The counts that frame a ledger: intended, sent, arrived; from workers, without any counter.
+
+A packet to a group is as many as the group has members, each of whom is to get it.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,13 @@ def intended_packets(readings: Readings) -> int:
     """Return the intended load in packets: what was requested, else what was attempted."""
     requested = requested_packets(readings)
     if requested is None:
-        return readings.sender.count("attempted_packets")
-    return requested + loss_packets(readings)
+        return readings.sender.count("attempted_packets") * readings.copies
+    return (requested + loss_packets(readings)) * readings.copies
 
 
 def sent_packets(readings: CounterView) -> int:
     """Return the packets that the kernel accepted from the senders."""
-    return readings.sender.count("sent_packets")
+    return readings.sender.count("sent_packets") * readings.copies
 
 
 def arrived(readings: CounterView, workers_alone: bool = False) -> Arrived:
@@ -67,5 +70,5 @@ def kept_packets(readings: CounterView) -> int:
 
 def unsent_packets(readings: Readings) -> int:
     """Return the packets that were intended but never offered to the network."""
-    taken = sent_packets(readings) + readings.sender.count("eperm")
+    taken = sent_packets(readings) + readings.sender.count("eperm") * readings.copies
     return intended_packets(readings) - taken

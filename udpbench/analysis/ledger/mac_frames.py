@@ -14,6 +14,7 @@ from udpbench.analysis.delta import Deltas
 from udpbench.analysis.ledger.skbs import QDISC_PACKETS
 from udpbench.analysis.readings import AnyNode, CounterView, End, Readings, known_sum
 from udpbench.drivers import STANDARD_MAC, MacFrames, driver_of
+from udpbench.model import FRAME_HEADERS_BYTES
 
 Damage = Literal["bits", "long", "length", "internal", "short"]
 """Wrong bits or a cut frame; longer than accepted; a wrong length, which is unknown; an error of
@@ -45,8 +46,7 @@ DAMAGED_BY_DEVICE: Mapping[Damage, tuple[str, ...]] = {
 """The same for drivers without standard statistics; rx_length_errors of igb, igc, e1000e and ixgbe
 is the sum of the other two."""
 LEAST_FRAME_BYTES = 64
-OWN_BYTES = {4: 14 + 20 + 8 + 4, 6: 14 + 40 + 8 + 4}
-"""A datagram's frame beside its payload: Ethernet, IP and UDP headers, and the CRC."""
+CRC_BYTES = 4
 
 DESCRIPTOR_MTU = 1500
 """Up to it a frame takes one descriptor of igb, igc and e1000e."""
@@ -154,7 +154,7 @@ def _moved(
 def least_frame_bytes(readings: CounterView) -> int:
     """Return the length of the traffic's shortest frames, as long as nobody pads them."""
     traffic = readings.traffic
-    return OWN_BYTES[traffic.family] + min(traffic.sizes_bytes)
+    return FRAME_HEADERS_BYTES[traffic.family] + traffic.datagrams.shortest_bytes + CRC_BYTES
 
 
 def _at_mac(end: End, host: str) -> int | None:

@@ -9,6 +9,7 @@ from udpbench.analysis.ledger.before_ip import takes_frames
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.stage import Also, Stage, at_most, counter, in_packets, of_workers
 from udpbench.analysis.readings import CounterView, Readings, known_sum
+from udpbench.model import UDP_HEADER_BYTES
 
 CHECKSUM = "{udp}InCsumErrors"
 NO_PORTS = "{udp}NoPorts"
@@ -25,7 +26,6 @@ POLICY_IN = (
 EARLY_CHECKSUM_BYTES = 76
 """UDP header and payload up to which a checksum is verified before the socket (net/core/skbuff.c:
 CHECKSUM_BREAK); in longer datagrams it is verified at the read, and the socket counts them too."""
-UDP_HEADER_BYTES = 8
 UNDIVIDED = ("udp_filter", "udp_memory")
 """Stages of which a kernel without MemErrors counts only the sum (docs/kernel.md, UDP memory)."""
 
@@ -156,8 +156,8 @@ def _late_checksums(readings: CounterView) -> int:
 
 def _verified_late(readings: CounterView) -> bool:
     """Return whether a bad checksum is found only when the datagram is read."""
-    size_bytes = readings.traffic.size_bytes + UDP_HEADER_BYTES
-    return size_bytes > EARLY_CHECKSUM_BYTES
+    longest_bytes = readings.traffic.datagrams.longest_bytes
+    return longest_bytes + UDP_HEADER_BYTES > EARLY_CHECKSUM_BYTES
 
 
 def _most_in_full_memory(readings: CounterView) -> int | None:

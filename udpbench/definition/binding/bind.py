@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from udpbench.definition.binding.bridge import joint_settings_for
 from udpbench.definition.binding.cpu_placement import Unavailable, UnmetNeeds, host_cpus
 from udpbench.definition.binding.flow_selection import keep
-from udpbench.definition.binding.host_block import HEADERS_BYTES, LabContext
+from udpbench.definition.binding.host_block import LabContext
 from udpbench.definition.binding.requirements import require_kernels, unmet_lab
 from udpbench.definition.binding.setting_order import host_settings_for, machine_settings_for
 from udpbench.definition.binding.worker_cpus import (
@@ -177,12 +177,12 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _check_mtu(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
-    needed = trial.traffic.size_bytes + HEADERS_BYTES[trial.traffic.family]
+    longest, needed = trial.traffic.datagrams.longest_bytes, trial.traffic.longest_packet_bytes
     for host in lab.hosts:
         mtu = facts[host.name].mtu
         if mtu is not None and needed > mtu:
             raise Unavailable(
-                f"a datagram of {trial.traffic.size_bytes}B needs an MTU of {needed}; "
+                f"a datagram of {longest}B needs an MTU of {needed}; "
                 f"{host.interface} of {host.name} has {mtu}; raise settings.{host.part}.mtu"
             )
 
@@ -246,7 +246,7 @@ def _queues_key(lab: Lab, role: str) -> str:
 
 def _segmented(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> Send:
     """Return how to send, with ``gso: max`` resolved to what every sender's kernel accepts."""
-    gso, size = trial.send.gso, trial.traffic.size_bytes
+    gso, size = trial.send.gso, trial.traffic.datagrams.longest_bytes
     if gso == "off":
         return trial.send
     limits = [facts[host.name].limits.get(GSO_SEGMENTS) for host in lab.senders]
@@ -272,17 +272,15 @@ def _networks(trial: Trial, host: Node, facts: Mapping[str, Facts]) -> list[Inte
 
 def _destinations(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> list[tuple[Address, int]]:
     """Return (address, port) of every destination, address by address."""
-    indexes, ports = parse_to(trial.traffic.flows.to)
-    destinations = []
+    to, known = parse_to(trial.traffic.flows.to), []
     for host in lab.receivers:
-        addresses = [network.ip for network in _networks(trial, host, facts)]
-        if indexes[-1] > len(addresses):
+        known.append([network.ip for network in _networks(trial, host, facts)])
+        if to.members[-1] > len(known[-1]):
             raise Unavailable(
-                f"traffic.flows.to asks for IPv{trial.traffic.family} address {indexes[-1]} of "
-                f"{host.name}, which has {len(addresses)}"
+                f"traffic.flows.to asks for IPv{trial.traffic.family} address {to.members[-1]} of "
+                f"{host.name}, which has {len(known[-1])}"
             )
-        destinations += [(addresses[i - 1], port) for i in indexes for port in ports]
-    return destinations
+    return to.endpoints(known)
 
 
 def _source(trial: Trial, host: Node, facts: Mapping[str, Facts], to: Address) -> str:
@@ -296,8 +294,8 @@ def _source(trial: Trial, host: Node, facts: Mapping[str, Facts], to: Address) -
 
 def flow_count(trial: Trial) -> int:
     """Return how many 4-tuples the traffic of one sender and receiver has."""
-    indexes, ports = parse_to(trial.traffic.flows.to)
-    return len(parse_ports(trial.traffic.flows.source_ports)) * len(indexes) * len(ports)
+    flows = trial.traffic.flows
+    return len(parse_ports(flows.source_ports)) * parse_to(flows.to).count
 
 
 def _flows(
@@ -349,7 +347,7 @@ def _senders(
     per_worker: dict[tuple[str, int], tuple[FlowSpec, ...]],
 ) -> list[WorkerSpec]:
     traffic, workers = trial.traffic, trial.send.workers
-    pps = traffic.rate.pps(traffic.size_bytes) if traffic.rate is not None else None
+    pps = traffic.intended_pps
     total = workers * len(lab.senders)
     specs: list[WorkerSpec] = []
     for n, host in enumerate(lab.senders):
@@ -381,37 +379,20 @@ def _receivers(
 
     A user's program reads all ports, and so does an AF_XDP worker on its queue.
     """
-    ports, count = parse_to(trial.traffic.flows.to)[1], trial.receive.workers
+    to, count = parse_to(trial.traffic.flows.to), trial.receive.workers
     specs: list[WorkerSpec] = []
     for host in lab.receivers:
-        own = {str(network.ip) for network in _networks(trial, host, facts)}
+        known = {str(network.ip) for network in _networks(trial, host, facts)}
+        reaching = tuple(flow for flow in flows if to.reaches(flow.destination, known))
+        spec = WorkerSpec("receiver", host.name, 0, None, reaching, trial.traffic)
         if trial.receive.by_program:
             pinned = tuple(cpu for cpu in cpus[host.name].cpus if cpu is not None)
-            program = WorkerSpec(
-                role="receiver",
-                host=host.name,
-                index=0,
-                cpu=pinned[0] if len(pinned) == 1 else None,
-                flows=tuple(flow for flow in flows if flow.destination in own),
-                traffic=trial.traffic,
-                receive=_own_program(trial.receive, host),
-                bind_ports=ports,
-                cpus=pinned,
-            )
-            specs.append(program)
+            cpu, own = pinned[0] if len(pinned) == 1 else None, _own_program(trial.receive, host)
+            specs.append(replace(spec, cpu=cpu, receive=own, bind_ports=to.ports, cpus=pinned))
             continue
+        spec = replace(spec, send=trial.send, receive=trial.receive)
         specs += [
-            WorkerSpec(
-                role="receiver",
-                host=host.name,
-                index=k,
-                cpu=cpu,
-                flows=tuple(flow for flow in flows if flow.destination in own),
-                traffic=trial.traffic,
-                send=trial.send,
-                receive=trial.receive,
-                bind_ports=_read_ports(trial, ports, k, count),
-            )
+            replace(spec, index=k, cpu=cpu, bind_ports=_read_ports(trial, to.ports, k, count))
             for k, cpu in enumerate(cpus[host.name].cpus)
         ]
     return specs

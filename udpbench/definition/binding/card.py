@@ -11,7 +11,7 @@ from dataclasses import replace
 from udpbench.definition.binding.host_block import HostBlock
 from udpbench.definition.endpoints import parse_cpus
 from udpbench.host_settings import Napi, Settings, set_keys
-from udpbench.model import Setting
+from udpbench.model import ETHERNET_BYTES, Setting
 
 TSO_FEATURES = (
     "tx-tcp-segmentation",
@@ -36,7 +36,6 @@ GSO_MAX_BYTES = 65536
 TXQUEUELEN_PACKETS = 1000
 """A device's default (include/net/pkt_sched.h: DEFAULT_TX_QUEUE_LEN)."""
 MTU_BYTES = 1500
-ETHERNET_BYTES = 14
 
 RFS_ENTRIES = "net.core.rps_sock_flow_entries"
 

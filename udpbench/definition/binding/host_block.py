@@ -15,8 +15,6 @@ from udpbench.host_settings import Ethtool, Settings, VethPair, merged
 from udpbench.model import Facts, Lab, Node, Scope, Setting, Trial
 from udpbench.setting_kinds import SETTING_KINDS
 
-HEADERS_BYTES = {4: 28, 6: 48}
-"""IP version → bytes of its header and UDP's."""
 DEFAULT_MTU_BYTES = 1500
 """A veth's, as of any Ethernet device."""
 

@@ -37,7 +37,7 @@ def _drop_reasons(block: HostBlock) -> Iterator[Setting]:
     if trial is None:
         return
     flows = trial.traffic.flows
-    ports = {*parse_to(flows.to)[1], *(losses.LOSS_PORTS[stage] for stage in trial.losses)}
+    ports = {*parse_to(flows.to).ports, *(losses.LOSS_PORTS[stage] for stage in trial.losses)}
     if trial.traffic.echo or trial.traffic.answers:
         ports.update(parse_ports(flows.source_ports))
     yield Setting("explain", "drops", sorted(ports), path="explain", optional=True)

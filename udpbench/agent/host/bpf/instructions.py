@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Union
 
+from udpbench.model import ETHERNET_BYTES
+
 INSTRUCTION_BYTES = 8
 LOAD_BYTE, LOAD_HALF, LOAD_WORD, LOAD_LONG, LOAD_MAP = 0x71, 0x69, 0x61, 0x79, 0x18
 STORE_WORD, STORE_LONG, STORE_LONG_VALUE, ADD_TO_MEMORY = 0x63, 0x7B, 0x7A, 0xDB
@@ -22,7 +24,6 @@ IF_ANY_BIT, IF_GREATER, IF_NOT_REGISTER = 0x45, 0x2D, 0x5D
 CALL, EXIT = 0x85, 0x95
 LOOK_UP, READ_KERNEL = 1, 113  # enum bpf_func_id
 FRAME = 10
-ETHERNET_BYTES = 14
 UDP = 17
 IPV4, IPV6 = 0x0800, 0x86DD
 IPV4_WITHOUT_OPTIONS = 0x45

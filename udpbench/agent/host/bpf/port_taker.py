@@ -14,7 +14,6 @@ from udpbench.agent.host.bpf.instructions import (
     ADD,
     CALL,
     COPY,
-    ETHERNET_BYTES,
     EXIT,
     IF_ANY_BIT,
     IF_EQUAL,
@@ -38,6 +37,7 @@ from udpbench.agent.host.bpf.instructions import (
     passes,
     signed,
 )
+from udpbench.model import ETHERNET_BYTES, FRAME_HEADERS_BYTES, UDP_HEADER_BYTES
 
 CONTEXT, DATA, DATA_END, SCRATCH = 1, 2, 3, 5
 """Registers; the program makes its only call just before it exits."""
@@ -45,8 +45,6 @@ DATA_AT, DATA_END_AT, QUEUE_AT = 0, 4, 16  # struct xdp_md
 XDP_PASS = 2  # enum xdp_action
 REDIRECT_MAP = 51  # enum bpf_func_id
 MORE_FRAGMENTS_OR_OFFSET = 0x3FFF
-UDP_HEADER_BYTES = 8
-IP_BYTES = {4: 20, 6: 40}
 DESTINATION_AT = {4: ETHERNET_BYTES + 16, 6: ETHERNET_BYTES + 24}
 FRAGMENT_AT = ETHERNET_BYTES + 6
 
@@ -54,12 +52,12 @@ FRAGMENT_AT = ETHERNET_BYTES + 6
 def takes(sockets: int, family: int, ports: Iterable[int], addresses: Iterable[str]) -> bytes:
     """Return the program; ``sockets`` is the map of sockets by queue number."""
     ip, protocol_at = (IPV4, 23) if family == 4 else (IPV6, 20)
-    udp_at = ETHERNET_BYTES + IP_BYTES[family]
+    payload_at = FRAME_HEADERS_BYTES[family]
     code: list[Code] = [
         op(LOAD_WORD, DATA, CONTEXT, DATA_AT),
         op(LOAD_WORD, DATA_END, CONTEXT, DATA_END_AT),
         op(COPY, 4, DATA),
-        op(ADD, 4, value=udp_at + UDP_HEADER_BYTES),
+        op(ADD, 4, value=payload_at),
         Jump("pass", IF_GREATER, 4, other=DATA_END),
         *_is(LOAD_HALF, 12, network(ip)),
         *_is(LOAD_BYTE, protocol_at, UDP),
@@ -70,7 +68,7 @@ def takes(sockets: int, family: int, ports: Iterable[int], addresses: Iterable[s
             op(LOAD_HALF, SCRATCH, DATA, FRAGMENT_AT),
             Jump("pass", IF_ANY_BIT, SCRATCH, network(MORE_FRAGMENTS_OR_OFFSET)),
         ]
-    code.append(op(LOAD_HALF, SCRATCH, DATA, udp_at + 2))
+    code.append(op(LOAD_HALF, SCRATCH, DATA, payload_at - UDP_HEADER_BYTES + 2))
     code += [Jump("port", IF_EQUAL, SCRATCH, network(port)) for port in sorted(set(ports))]
     code += [Jump("pass"), "port"]
     for number, address in enumerate(sorted(set(addresses))):
