@@ -441,7 +441,7 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
         return
     if not cpu.sends and case.receiving_need(cpu) > 1:
         certainty = LIKELY
-    yield from _taken(case, cpu, certainty)
+    yield from _had_by_others(case, cpu, certainty)
 
 
 def _had(case: Evidence, cpu: LoadedCpu) -> Iterator[Bottleneck]:
@@ -451,7 +451,7 @@ def _had(case: Evidence, cpu: LoadedCpu) -> Iterator[Bottleneck]:
         what = f"others had {cpu.name} for {seconds:.3f} s or more while its NAPI thread waited"
         yield _bottleneck(case, "others_cpu", CERTAIN, what, remedy="busy")
         return
-    taken = list(_taken(case, cpu, CERTAIN))
+    taken = list(_had_by_others(case, cpu, CERTAIN))
     sure, seconds = CERTAIN, case.stalled_ns / SECOND_NS
     what = f"others had {cpu.name} for {seconds:.3f} s in which packets were due"
     if not seconds:
@@ -460,7 +460,7 @@ def _had(case: Evidence, cpu: LoadedCpu) -> Iterator[Bottleneck]:
     yield from taken or [_bottleneck(case, "others_cpu", sure, what, remedy="busy")]
 
 
-def _taken(
+def _had_by_others(
     case: Evidence, cpu: LoadedCpu, certainty: Certainty, robbed: float = 1.0
 ) -> Iterator[Bottleneck]:
     """Find who took a tenth of a CPU or more; ``robbed``: at most so much of it mattered."""
@@ -573,7 +573,7 @@ def _robbed(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterator[Bot
     """Return who took the CPU of a reader that could have run."""
     worst = max(case.readers, key=lambda each: each.robbed, default=reader)
     if worst.cpu is not None:
-        yield from _taken(case, worst.cpu, sure, worst.robbed)
+        yield from _had_by_others(case, worst.cpu, sure, worst.robbed)
 
 
 def _throttled(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterator[Bottleneck]:
@@ -593,7 +593,7 @@ def _small_buffer(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterat
     what = f"the receive buffer{now} is too small for the burst"
     of_program = case.readings.record.trial.receive.command is not None
     if case.lasts and case.robbed_sender is not None:
-        yield from _taken(case, case.robbed_sender, LIKELY)
+        yield from _had_by_others(case, case.robbed_sender, LIKELY)
         sure = LIKELY
     bounded = case.readings.record.trial.traffic.count_packets is not None
     if not case.lasts and not bounded:

@@ -22,7 +22,7 @@ def write_recorded(lab: Lab, out: Path, around: Surroundings, version: str) -> P
 
     Raises InputError if the file exists or cannot be created, ConnectError, HelloRefused.
     """
-    _refuse_taken(out)
+    _refuse_existing(out)
     trees = record_hosts(lab, around)
     data = {
         "schema": SCHEMA,
@@ -40,14 +40,14 @@ def write_recorded(lab: Lab, out: Path, around: Surroundings, version: str) -> P
     return out
 
 
-def _refuse_taken(out: Path) -> None:
+def _refuse_existing(out: Path) -> None:
     """Refuse an existing file or a missing folder before any host is contacted."""
     try:
         with Folder.open(out.parent) as folder:
-            taken = out.name in folder.names()
+            exists = out.name in folder.names()
     except OSError as error:
         raise _problem(out, f"its folder cannot be used: {error.strerror}") from error
-    if taken:
+    if exists:
         raise _problem(out, "exists and is not overwritten")
 
 

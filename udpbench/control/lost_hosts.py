@@ -25,7 +25,7 @@ PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
-class SecondLook:
+class SecondCheck:
     """What was seen of hosts that had been lost."""
 
     restored: tuple[str, ...]
@@ -36,7 +36,7 @@ class SecondLook:
 
 @dataclass(frozen=True)
 class _Place:
-    """What a look needs of the run."""
+    """What a check needs of a run."""
 
     lab: Lab
     reach: Reach
@@ -51,7 +51,7 @@ def check_again(
     reach: Reach,
     clock: Clock,
     lease_ns: int,
-) -> SecondLook:
+) -> SecondCheck:
     """Wait for the lease, then look at every lost host at once, for no longer than CHECK_NS.
 
     Until the lease has expired, an agent that still runs waits for its controller.
@@ -59,14 +59,14 @@ def check_again(
     clock.sleep_ns(lease_ns)
     names = {loss.host for loss in lost}
     place = _Place(lab, reach, clock, lease_ns)
-    looks = [_Look(client, place) for client in agents.everyone if client.name in names]
+    checks = [_Check(client, place) for client in agents.everyone if client.name in names]
     end_ns = clock.now_ns() + CHECK_NS
-    for look in looks:
-        look.thread.start()
-    for look in looks:
-        look.thread.join(max(end_ns - clock.now_ns(), 0) / SECOND_NS)
-    why = {look.client.name: look.why for look in looks}
-    return SecondLook(
+    for check in checks:
+        check.thread.start()
+    for check in checks:
+        check.thread.join(max(end_ns - clock.now_ns(), 0) / SECOND_NS)
+    why = {check.client.name: check.why for check in checks}
+    return SecondCheck(
         tuple(name for name, reason in why.items() if reason is None),
         tuple(
             RestoreError(
@@ -80,7 +80,7 @@ def check_again(
     )
 
 
-class _Look:
+class _Check:
     """One look, in a thread: whatever the host does, nobody waits for it after the limit."""
 
     def __init__(self, client: AgentClient, place: _Place) -> None:

@@ -191,7 +191,7 @@ def _timeline(point: Point, result: Result, record: TrialRecord) -> Timeline | N
         return None
     shown = _cpus_shown(measured)
     watched = [
-        _Look(
+        _Drawn(
             (interval.from_ns, interval.to_ns),
             stage_packets(interval.readings),
             [_busy(interval.readings.at(part), cpus) for part, cpus in shown.values()],
@@ -212,7 +212,7 @@ def _timeline(point: Point, result: Result, record: TrialRecord) -> Timeline | N
     )
 
 
-class _Look(NamedTuple):
+class _Drawn(NamedTuple):
     """What is drawn of one interval between two readings of counters."""
 
     span_ns: tuple[int, int]
@@ -235,7 +235,7 @@ def _rates(end: End) -> tuple[Step, ...]:
 
 
 def _drops(
-    measured: Readings, watched: Sequence[_Look], result: Result
+    measured: Readings, watched: Sequence[_Drawn], result: Result
 ) -> Iterator[tuple[str, tuple[Step, ...]]]:
     """Yield every stage that dropped packets during the load, in the packet's order.
 
@@ -286,7 +286,9 @@ def _cpus_shown(measured: Readings) -> dict[str, tuple[Part, frozenset[Cpu] | No
     return shown
 
 
-def _cpus(names: Iterable[str], watched: Sequence[_Look]) -> Iterator[tuple[str, tuple[Step, ...]]]:
+def _cpus(
+    names: Iterable[str], watched: Sequence[_Drawn]
+) -> Iterator[tuple[str, tuple[Step, ...]]]:
     """Yield how busy each group of CPUs is."""
     for number, name in enumerate(names):
         steps = [(each.span_ns, each.busy[number]) for each in watched]
