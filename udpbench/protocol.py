@@ -10,7 +10,8 @@ CLOCK_MONOTONIC when it wrote the reply. Every request renews the lease. A reque
 latest number is not served again: it gets the same reply. A request that needs no reply has number
 0.
 
-``VERBS`` has every verb with its arguments, its reply and its deadline.
+``AgentVerbs`` has every verb with its arguments, its reply and its deadline. The file is long, as
+that and the codec that checks what they carry are the whole contract.
 
 ``apply`` is declarative: the agent keeps the longest common prefix of the settings in force and
 those requested, undoes the rest backwards and applies the remainder. Each ``start`` counts from 0.
@@ -23,35 +24,55 @@ Long, because it is the whole contract of both sides.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
+from functools import cache, cached_property, wraps
 from pathlib import Path
-from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Callable,
+    Literal,
+    Optional,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from udpbench.json_lines import parse_json
+from udpbench.json_lines import MOST_LINE_BYTES, parse_json
 from udpbench.model import (
+    DAY_NS,
     INTEGERS,
     LENGTHS,
     LIMITS,
     NUMBER,
     NUMBERED,
     Change,
+    Edge,
     Facts,
     FlowStats,
     HostLook,
     Inspection,
+    LossSpec,
+    PhaseName,
     Planned,
     Sample,
+    Scope,
+    Setting,
     Snapshot,
+    WorkerSpec,
     WorkerStats,
 )
 
+# mypy: disable-error-code="empty-body"
+
 PROTOCOL = 1
-MAX_LINE_BYTES = 64 * 2**20
 
 
 Lock = Literal["namespace", "machine", "changes"]
@@ -83,6 +104,24 @@ class Taken:
     """Runs that died here and whose changes are not yet undone."""
     in_use: tuple[str, ...] = ()
     """Runs whose changes an agent, a guardian or a restore still has in hand here."""
+
+
+@dataclass(frozen=True)
+class PhaseOrder:
+    """The start of a phase, for every worker of a host."""
+
+    phase: PhaseName
+    tag: int
+    at_ns: int
+    """By the clock of who gets it."""
+    duration_ns: int = DAY_NS
+    """Without one it ends by packet count, or after a day."""
+    count: Optional[int] = None
+    """Packets per worker; None leaves it to the worker's own count."""
+    flows: Optional[tuple[int, ...]] = None
+    """Numbers of the flows to send; None: all that were prepared."""
+    rate_pps: Optional[int] = None
+    """Rate of each worker; None: the worker's own."""
 
 
 @dataclass(frozen=True)
@@ -184,147 +223,209 @@ class SampleReply:
     """A thread that serves the traffic's RX queues runs, or waits for a CPU."""
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+OWN: Any = object()
+"""As the default of a verb's argument: the client's attribute of that name."""
+
+
 @dataclass(frozen=True)
 class Verb:
-    """One request to an agent; the agent's method has the types of its arguments."""
+    """One request to an agent: the arguments and the result of a method of ``AgentVerbs``."""
 
-    args: str
-    """Names, in the order of the method's parameters."""
-    reply: Any
-    """Type of the result, as ``decode`` takes it; None if there is no result."""
+    method: Callable[..., Any]
     limit_s: int
     """Deadline of the reply: ten times the usual, and more if a driver or many settings may be
     slow; the agent's own limits (prepare 10 s, close 2 s) must expire first."""
     doing: str
     """What it does, for error messages: ``while …``."""
-    text: str
-    """What is requested, and what is returned."""
+
+    @cached_property
+    def kinds(self) -> dict[str, Any]:
+        """Argument → type, as ``decode`` takes it; ``return``: that of the result."""
+        return get_type_hints(self.method)
 
 
-VERBS = {
-    "hello": Verb(
-        "host run build protocol lease_ns scopes returns private",
-        Hello,
-        20,
-        "greeting",
-        "scopes not named are never changed; returns: not the end of stdin ends it, but its lease; "
-        "private: in namespaces of its own",
-    ),
-    "take": Verb(
-        "use", Taken, 20, "taking the host for a run", "before all verbs but ping and leave"
-    ),
-    "release": Verb("", None, 5, "letting other runs have the host", "undoes take"),
-    "others": Verb(
-        "",
-        tuple[str, ...],
-        5,
-        "looking for other runs on the machine",
-        "runs seen since the last request",
-    ),
-    "facts": Verb("interface", Facts, 10, "looking at the host", "of now"),
-    "interfaces": Verb("", Interfaces, 10, "listing interfaces", "of now, without lo"),
-    "hear_arp": Verb(
-        "interfaces",
-        tuple[HeardArp, ...],
-        5,
-        "listening for ARP requests",
-        "requests heard since the last call; the first call starts listening, one without "
-        "interfaces stops it",
-    ),
-    "send_arp": Verb("interface", None, 5, "sending an ARP request", "one, to prove a link"),
-    "inspect": Verb(
-        "interface", Inspection, 20, "inspecting the host", "too costly for the facts of each trial"
-    ),
-    "record": Verb(
-        "interface",
-        RecordedTree,
-        60,
-        "recording the host",
-        "what it reports about itself, with names and addresses replaced",
-    ),
-    "apply": Verb(
-        "settings dry_run",
-        Union[tuple[Change, ...], tuple[Planned, ...]],
-        60,
-        "putting settings in force",
-        "exactly these; returns those in force, or what a dry run would find",
-    ),
-    "verify": Verb(
-        "",
-        tuple[Change, ...],
-        20,
-        "checking whether settings are still in force",
-        "those changed by another process: the value applied, and the value now",
-    ),
-    "prepare": Verb(
-        "interface workers routed",
-        tuple[Prepared, ...],
-        20,
-        "preparing workers",
-        "proves senders' routes first; routed: networks allowed behind a gateway, None: all",
-    ),
-    "start": Verb(
-        "phase tag at_ns duration_ns count flows rate_pps",
-        None,
-        5,
-        "starting workers",
-        "count and rate per worker, None: its spec's; flows: numbers of flows to send, None: all",
-    ),
-    "sample": Verb(
-        "since", SampleReply, 5, "sampling the workers", "samples from number since on, and counts"
-    ),
-    "snapshot": Verb(
-        "interface edge controller",
-        Snapshot,
-        5,
-        "reading counters",
-        "edge end: with CPU use of processes since begin; controller: its pid, if on this machine",
-    ),
-    "look": Verb(
-        "pid unit exact",
-        HostLook,
-        20,
-        "looking at the host",
-        "at all traffic: a process's namespace and sockets, a unit's, or all; exact: BPF counts",
-    ),
-    "expect_losses": Verb(
-        "interface losses role",
-        None,
-        10,
-        "preparing to lose packets on purpose",
-        "opens the sockets that receive them, or fills those that must be full",
-    ),
-    "send_losses": Verb(
-        "stage", WorkerStats, 30, "losing packets on purpose", "of one stage; returns what was sent"
-    ),
-    "collect_losses": Verb(
-        "", tuple[WorkerStats, ...], 10, "counting packets lost on purpose", "returns what arrived"
-    ),
-    "hear_strangers": Verb(
-        "listen",
-        tuple[Stranger, ...],
-        5,
-        "listening for strangers",
-        "listen: from now on; else it ends, and who sent to the traffic's ports is returned",
-    ),
-    "stop": Verb("", None, 5, "stopping workers", "tells the loops to end; sockets stay open"),
-    "close": Verb(
-        "keep_logs",
-        Optional[str],
-        15,
-        "ending workers",
-        "keep_logs: label for their log files, None: remove them; returns what a program printed",
-    ),
-    "restore": Verb(
-        "force left_behind",
-        tuple[Change, ...],
-        60,
-        "restoring",
-        "returns what was undone, in order; left_behind: of runs that died here, not of this run",
-    ),
-    "ping": Verb("", None, 5, "answering", "renews the lease, like every request"),
-    "leave": Verb("", None, 5, "answering", "from now on the end of stdin ends the agent"),
-}
+VERBS: dict[str, Verb] = {}
+
+
+def verb(limit_s: int, doing: str) -> Callable[[Method], Method]:
+    """Make a method the row of a verb: to call it is to ask the agent."""
+
+    def row(method: Method) -> Method:
+        name, signature = method.__name__, inspect.signature(method)
+        VERBS[name] = Verb(method, limit_s, doing)
+
+        @wraps(method)
+        def ask(client: AgentVerbs, *args: Any, **named: Any) -> Any:
+            given = signature.bind(client, *args, **named)
+            given.apply_defaults()
+            _, *values = given.arguments.items()
+            own = {key: getattr(client, key) for key, value in values if value is OWN}
+            return client.ask(name, {**dict(values), **own})
+
+        return cast("Method", ask)
+
+    return row
+
+
+class AgentVerbs:
+    """The verbs, as who asks an agent calls them."""
+
+    def ask(self, name: str, args: dict[str, Any]) -> Any:
+        """Return the agent's reply to a verb."""
+        raise NotImplementedError
+
+    @verb(20, "greeting")
+    def hello(
+        self,
+        host: str,
+        run: str,
+        build: str,
+        protocol: int,
+        lease_ns: int,
+        scopes: tuple[Scope, ...],
+        returns: bool,
+        private: bool,
+    ) -> Hello:
+        """Begin the session; raises HelloRefused. Scopes not named are never changed.
+
+        ``returns``: not the end of stdin ends it, but its lease; ``private``: in namespaces of its
+        own.
+        """
+
+    @verb(20, "taking the host for a run")
+    def take(self, use: Use) -> Taken:
+        """Take the host, unless another run has it; before all verbs but ping and leave."""
+
+    @verb(5, "letting other runs have the host")
+    def release(self) -> None:
+        """Undo ``take``, before anything was changed."""
+
+    @verb(5, "looking for other runs on the machine")
+    def others(self) -> tuple[str, ...]:
+        """Return the other runs that used the machine since the last request."""
+
+    @verb(10, "looking at the host")
+    def facts(self, interface: str = OWN) -> Facts:
+        """Return the facts of the host as it is now."""
+
+    @verb(10, "listing interfaces")
+    def interfaces(self) -> Interfaces:
+        """Return the host's interfaces as they are now, without lo."""
+
+    @verb(5, "listening for ARP requests")
+    def hear_arp(self, interfaces: Sequence[str]) -> tuple[HeardArp, ...]:
+        """Return the requests heard since the last call, and listen; without interfaces no more."""
+
+    @verb(5, "sending an ARP request")
+    def send_arp(self, interface: str) -> None:
+        """Send one, to prove a link; raises SafetyError."""
+
+    @verb(20, "inspecting the host")
+    def inspect(self, interface: str = OWN) -> Inspection:
+        """Return what is too costly for the facts of each trial; takes up to a second."""
+
+    @verb(60, "recording the host")
+    def record(self, interface: str = OWN) -> RecordedTree:
+        """Return what the host reports about itself, with names and addresses replaced."""
+
+    @verb(60, "putting settings in force")
+    def apply(self, settings: Sequence[Setting]) -> tuple[Change, ...]:
+        """Put exactly these in force, and return those in force; raises SettingRefused."""
+
+    @verb(60, "looking at what settings would change")
+    def plan(self, settings: Sequence[Setting]) -> tuple[Planned, ...]:
+        """Return what applying these would change or be refused, changing nothing."""
+
+    @verb(20, "checking whether settings are still in force")
+    def verify(self) -> tuple[Change, ...]:
+        """Return those changed by another process: the value applied, and the value now."""
+
+    @verb(20, "preparing workers")
+    def prepare(
+        self,
+        workers: Sequence[WorkerSpec],
+        interface: str = OWN,
+        routed: Optional[Sequence[str]] = OWN,
+    ) -> tuple[Prepared, ...]:
+        """Prove senders' routes, then make workers; raises SafetyError, WorkerFailed.
+
+        ``routed``: networks allowed behind a gateway; None: all.
+        """
+
+    @verb(5, "starting workers")
+    def start(self, order: PhaseOrder) -> None:
+        """Start every worker on a phase."""
+
+    @verb(5, "sampling the workers")
+    def sample(self, since: int) -> SampleReply:
+        """Return the workers' state, counts, and the samples from number ``since`` on."""
+
+    @verb(5, "reading counters")
+    def snapshot(
+        self,
+        edge: Optional[Edge] = None,
+        interface: str = OWN,
+        controller: Optional[int] = OWN,
+    ) -> Snapshot:
+        """Return the host's counters; at edge ``end`` also processes' CPU use since ``begin``.
+
+        ``controller`` is its pid, if it runs on this machine.
+        """
+
+    @verb(20, "looking at the host")
+    def look(self, pid: Optional[int], unit: Optional[str], exact: bool) -> HostLook:
+        """Return all traffic of a process's namespace and sockets, of a unit's, or of all.
+
+        And what changed since the previous look; ``exact``: by BPF's counts.
+        """
+
+    @verb(10, "preparing to lose packets on purpose")
+    def expect_losses(
+        self, losses: Sequence[LossSpec], part: str = OWN, interface: str = OWN
+    ) -> None:
+        """Open the sockets that receive them, or fill those that must be full."""
+
+    @verb(30, "losing packets on purpose")
+    def send_losses(self, stage: str) -> WorkerStats:
+        """Send one stage's packets; return what was sent."""
+
+    @verb(10, "counting packets lost on purpose")
+    def collect_losses(self) -> tuple[WorkerStats, ...]:
+        """Return which of the packets lost on purpose arrived after all."""
+
+    @verb(5, "listening for strangers")
+    def hear_strangers(self, listen: bool) -> tuple[Stranger, ...]:
+        """Listen for others that send to the traffic's ports, or end it and return who was heard.
+
+        AgentError without the right to.
+        """
+
+    @verb(5, "stopping workers")
+    def stop(self) -> None:
+        """Tell the loops to end; sockets stay open, and later samples show when they have ended."""
+
+    @verb(15, "ending workers")
+    def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
+        """End the workers and return what a program printed.
+
+        ``keep_logs``: label for their log files; None: remove them.
+        """
+
+    @verb(60, "restoring")
+    def restore(self, force: bool = False, left_behind: bool = False) -> tuple[Change, ...]:
+        """Undo every setting, and return them in order; raises RestoreError.
+
+        ``left_behind``: of runs that died here, not of this run.
+        """
+
+    @verb(5, "answering")
+    def ping(self) -> None:
+        """Renew the lease, like every request."""
+
+    @verb(5, "answering")
+    def leave(self) -> None:
+        """From now on let the end of stdin end the agent."""
 
 
 AGENT_LEAVES = (
@@ -390,14 +491,14 @@ def decode(kind: Any, plain: Any) -> Any:
         if not any(plain == value and type(plain) is type(value) for value in get_args(kind)):
             raise ValueError(f"{_shown(plain)} is not one of {', '.join(map(str, get_args(kind)))}")
         return plain
-    if origin in (tuple, list):
-        return origin(_decode_items(kind, plain))
+    if origin in (tuple, list, Sequence):
+        return (list if origin is list else tuple)(_decode_items(kind, plain))
     if origin is dict:
         if not isinstance(plain, dict):
             raise ValueError(f"expected an object, got {_shown(plain)}")
         item = get_args(kind)[1]
-        if item is int and all(type(part) is int for part in plain.values()):
-            return _in_range(plain)
+        if item is int and _in_range(plain.values()):
+            return plain
         return {key: decode(item, part) for key, part in plain.items()}
     return plain
 
@@ -413,22 +514,26 @@ def _scalar(kind: Any, plain: Any) -> Any:
     return plain
 
 
-def _in_range(numbers: dict[str, int]) -> dict[str, int]:
-    """Return counters, hundreds a look; a number each took a third of the time of a reply."""
-    for worst in (min(numbers.values(), default=0), max(numbers.values(), default=0)):
-        _scalar(int, worst)
-    return numbers
+def _in_range(numbers: Collection[Any]) -> bool:
+    """Return whether all are integers of 64 bits; one by one took a third of a reply's time."""
+    integers = all(type(number) is int for number in numbers)
+    return (
+        integers
+        and INTEGERS[0] <= min(numbers, default=0) <= max(numbers, default=0) <= INTEGERS[1]
+    )
 
 
 def _shown(plain: Any) -> str:
     return repr(plain)[:40] if isinstance(plain, (bool, int, str, float)) else type(plain).__name__
 
 
-def _decode_items(kind: Any, plain: Any) -> Iterator[Any]:
+def _decode_items(kind: Any, plain: Any) -> Iterable[Any]:
     if not isinstance(plain, (list, tuple)):
         raise ValueError(f"expected a list, got {_shown(plain)}")
     items = get_args(kind)
-    if get_origin(kind) is list or items[1:] == (...,):
+    if get_origin(kind) is not tuple or items[1:] == (...,):
+        if items[0] is int and _in_range(plain):
+            return plain
         return (decode(items[0], part) for part in plain)
     if len(plain) != len(items):
         raise ValueError(f"expected {len(items)} items, got {len(plain)}")
@@ -503,4 +608,18 @@ def read_line(line: bytes) -> dict[str, Any]:
     message = parse_json(line)
     if not isinstance(message, dict):
         raise ValueError("a message must be a JSON object")
+    return message
+
+
+Message = TypeVar("Message")
+
+
+def read_message(kind: type[Message], line: Optional[bytes]) -> Message:
+    """Return the message of one line; ValueError if it is none of that kind, or no whole line."""
+    if line is None:
+        raise ValueError(f"not a {kind.__name__}: longer than {MOST_LINE_BYTES} B")
+    try:
+        message: Message = decode(kind, parse_json(line))
+    except ValueError as error:
+        raise ValueError(f"not a {kind.__name__}: {error}: {line[:80]!r}") from error
     return message

@@ -22,7 +22,6 @@ from typing import Any
 import psutil
 
 from udpbench.agent.host.frames import headers, packed_addresses, udp_checksum
-from udpbench.control.agent_client import StartOrder
 from udpbench.control.agents import Agents
 from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.run import run_name
@@ -38,6 +37,7 @@ from udpbench.control.trial_state import Attempt, Bench, trial_agents
 from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.model import SECOND_NS, Sample, Snapshot
+from udpbench.protocol import PhaseOrder
 
 PROGRAM_S = 90
 """After so long a side ends by itself, whatever becomes of this program."""
@@ -258,9 +258,9 @@ def running(stage: Stage, name: str, own: Own) -> Iterator[list[int]]:
             pids += {worker.pid for worker in remote.prepare(mine)}
         stage.put_first()
         at_ns = time.monotonic_ns() + START_NS
-        order = StartOrder("measured", 7, PROGRAM_S * SECOND_NS, None)
+        order = PhaseOrder("measured", 7, at_ns, PROGRAM_S * SECOND_NS)
         for remote in trial_agents(attempt).working:
-            remote.start(order, at_ns)
+            remote.start(order)
         yield pids
     finally:
         for pid in pids:

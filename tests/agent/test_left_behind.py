@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -195,7 +195,7 @@ def test_only_an_agent_of_a_namespace_alone_has_it_for_itself(host: Host) -> Non
     flags = []
     for number, scopes in enumerate((alone, (*alone, "machine"))):
         verbs = Verbs(host, "left", f"run{number}", scopes, Locks(host, "later"), {})
-        verbs.apply([asdict(RMEM_MAX)])
+        verbs.apply([RMEM_MAX])
         (line,) = host.path(FOLDER).glob(f"run{number}-*.jsonl")
         flags.append(json.loads(line.read_text().splitlines()[0])["ends_with_run"])
         verbs.end()

@@ -168,7 +168,7 @@ def test_a_receiver_tells_delays_milliseconds_and_use(pool: Pool, port: int) -> 
 def test_only_the_measured_phase_tells_milliseconds(pool: Pool, port: int) -> None:
     """Of other phases nobody draws anything."""
     pool.prepare([receiver(port)], "lo")
-    pool.start({**phase(), "phase": "warmup"})
+    pool.start(phase(phase="warmup"))
     give(port, [datagram(0, 0)])
     until("read", lambda: count(pool, "read_packets") == 1)
     pool.stop()

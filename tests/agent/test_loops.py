@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from udpbench.agent.workers import loops, sockets
 from udpbench.agent.workers.memory import Memory
-from udpbench.agent.workers.process_client import phase_order
+from udpbench.agent.workers.orders import LoopOrder, loop_order
 from udpbench.model import Answers, FlowSpec, Log, Receive, Send, Traffic, WorkerSpec
+from udpbench.protocol import PhaseOrder
 
 FLOW = FlowSpec(0, "127.0.0.1", 0, "127.0.0.1", 9)
-ORDER = {"phase": "measured", "tag": 1, "at_ns": 0, "duration_ns": 1, "count": None}
+ORDER = PhaseOrder("measured", 1, 0, 1)
 
 
 @pytest.fixture
@@ -33,12 +34,12 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return results
 
 
-def prepared(spec: WorkerSpec) -> tuple[Memory, dict[str, Any]]:
+def prepared(spec: WorkerSpec) -> tuple[Memory, LoopOrder]:
     """Return the memory of one worker, and its phase."""
     fd = os.memfd_create("test")
     memory = Memory(fd, [spec])
     os.close(fd)
-    return memory, phase_order(spec, ORDER)
+    return memory, loop_order(spec, ORDER)
 
 
 def test_a_listener_is_waited_for_if_its_loop_fails(ended: list[int]) -> None:
@@ -81,7 +82,7 @@ def test_answers_of_another_phase_are_forgotten(ended: list[int]) -> None:
         traffic = Traffic(answers=Answers(), count_packets=3)
         spec = WorkerSpec("sender", "left", 0, None, (FLOW,), traffic, send=Send(), count_packets=3)
         memory, phase = prepared(spec)
-        phase |= {"at_ns": time.monotonic_ns(), "duration_ns": 60 * 10**9}
+        phase = replace(phase, at_ns=time.monotonic_ns(), duration_ns=60 * 10**9)
 
         def answer() -> None:
             for _ in range(3):

@@ -12,7 +12,7 @@ from udpbench.agent.workers import pool as pool_module
 from udpbench.agent.workers.pool import Pool
 from udpbench.errors import WorkerFailed
 from udpbench.model import FlowStats, total_arrived
-from udpbench.protocol import Prepared, WorkersState
+from udpbench.protocol import PhaseOrder, Prepared, WorkersState
 
 
 class Application:
@@ -32,7 +32,7 @@ class Application:
         self.prepared = (Prepared("right.receiver0", 1, None, (4711,), None),)
         self.state = "ready"
 
-    def start(self, _phase: dict[str, Any]) -> None:
+    def start(self, _order: PhaseOrder) -> None:
         """Receive from now on."""
         self.state = "running"
 

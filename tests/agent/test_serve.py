@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import inspect
 import json
 import os
 import select
@@ -18,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Optional, cast, get_type_hints
+from typing import IO, Any, cast, get_type_hints
 
 import pytest
 from settings_world import fake_host
@@ -26,13 +25,23 @@ from settings_world import fake_host
 from udpbench.agent.host.namespace import INIT_USER_NS, is_own
 from udpbench.agent.host.system import Host
 from udpbench.agent.locks import Locks
-from udpbench.agent.loop import STDIN_ENDED, Lines, parse, unexpected
+from udpbench.agent.loop import STDIN_ENDED, parse, unexpected
+from udpbench.agent.observe import ORDERS, Observer
 from udpbench.agent.serve import end
 from udpbench.agent.session import GREETING, Session
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import AgentError, RestoreError
 from udpbench.model import FlowSpec, Receive, Send, Traffic, WorkerSpec
-from udpbench.protocol import PROTOCOL, VERBS, build_id, encode, read_line, write_line
+from udpbench.protocol import (
+    PROTOCOL,
+    VERBS,
+    AgentVerbs,
+    PhaseOrder,
+    build_id,
+    encode,
+    read_line,
+    write_line,
+)
 
 DEADLINE_S = 10.0
 SECOND_NS = 10**9
@@ -195,6 +204,11 @@ def test_no_verb_is_served_before_hello(agent: Agent) -> None:
         (b'{"id":9,"verb":"ping","args":[1]}\n', "ping: args must be an object, not list"),
         (b'{"id":9,"verb":"sample"}\n', "sample: missing a required argument: 'since'"),
         (b'{"id":9,"verb":"ping","args":{"x":1}}\n', "ping: got an unexpected keyword"),
+        (b'{"id":9,"verb":"apply","args":{"settings":5}}\n', "apply: expected a list, got 5"),
+        (
+            b'{"id":9,"verb":"start","args":{"order":{"tag":1,"x":2}}}\n',
+            "start: PhaseOrder: unknown",
+        ),
     ],
 )
 def test_a_bad_request_is_answered_with_what_is_wrong(
@@ -212,12 +226,12 @@ def test_a_bad_request_is_answered_with_what_is_wrong(
 def test_a_bug_in_a_verb_leaves_the_agent_serving(agent: Agent) -> None:
     """It comes back as an AgentError, with the traceback on stderr and never in the reply."""
     agent.hello()
-    error = agent.ask("apply", settings=5)
+    error = agent.ask("send_losses", stage="rx_ring")
     assert (
         "AgentError",
         (
-            "a bug of udpbench, while putting settings in force: TypeError: 'int' object is not "
-            "iterable; its traceback is on stderr; report it"
+            "a bug of udpbench, while losing packets on purpose: KeyError: 'rx_ring'; its traceback "
+            "is on stderr; report it"
         ),
     ) == (error["kind"], error["message"])
     assert agent.ask("ping") is None
@@ -243,25 +257,30 @@ def test_an_interface_that_has_gone_is_reported_in_words() -> None:
     ) == unexpected(full, {"verb": "poem", "args": 5}, "left")["message"]
 
 
-def method_of(verb: str) -> Any:
-    """Return what serves a verb."""
-    return getattr(Session if verb in GREETING else Verbs, verb)
+def verbs(root: Path) -> Verbs:
+    """Return what serves a run on a host of files."""
+    host = fake_host(root)
+    return Verbs(host, "left", "run-1", ("namespace",), Locks(host, "run-1"), {})
 
 
-def test_every_method_of_the_agent_is_in_the_table_of_verbs() -> None:
+def test_every_method_of_the_agent_is_in_the_table_of_verbs(tmp_path: Path) -> None:
     """And no verb is there that no method serves."""
-    public = {name for name in vars(Verbs) if not name.startswith("_")}
-    assert set(VERBS) == (public - {"watch", "end"}) | set(GREETING)
+    public = {name for name in vars(Verbs) if not name.startswith("_")} - {"watch", "end"}
+    served = [*GREETING, *public, *verbs(tmp_path).elsewhere]
+    assert sorted(VERBS) == sorted(served)
+    assert set(VERBS) == {name for name in vars(AgentVerbs) if name[0] != "_"} - {"ask"}
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_table_of_verbs_says_what_a_method_takes_and_returns(verb: str) -> None:
-    """Its arguments in order, the type of its reply, what it does, and a word on both."""
-    method, row = method_of(verb), VERBS[verb]
-    assert list(inspect.signature(method).parameters)[1:] == row.args.split()
-    assert get_type_hints(method)["return"] == (type(None) if row.reply is None else row.reply)
+def test_what_serves_a_verb_has_the_types_of_its_row(verb: str, tmp_path: Path) -> None:
+    """Those that call it by its row know no others; and who waits for it says what it does."""
+    row = VERBS[verb]
+    elsewhere = verbs(tmp_path).elsewhere
+    served = [elsewhere.get(verb) or getattr(Session if verb in GREETING else Verbs, verb)]
+    served += [getattr(Observer, verb)] if verb in ORDERS else []
+    assert [row.kinds] * len(served) == [get_type_hints(method) for method in served]
     assert row.doing
-    assert row.text
+    assert row.method.__doc__
 
 
 def test_a_reply_carries_the_agents_clock(agent: Agent) -> None:
@@ -347,7 +366,7 @@ def test_a_setting_outside_the_scopes_is_refused(agent: Agent) -> None:
     error = agent.ask("apply", settings=[setting])
 
     assert "SettingRefused" == error["kind"]
-    planned = agent.ask("apply", settings=[setting], dry_run=True)
+    planned = agent.ask("plan", settings=[setting])
     assert "scope machine is outside this agent's scopes (none)" == planned[0]["refusal"]
 
 
@@ -392,8 +411,8 @@ def running_receiver(agent: Agent, port: int) -> int:
     """Start a receiver; return its process."""
     workers = [spec("receiver", "127.0.0.1", port)]
     pid = int(agent.ask("prepare", interface="lo", workers=workers)[0]["pid"])
-    start = {"phase": "path", "tag": 1, "at_ns": time.monotonic_ns(), "duration_ns": 10**9}
-    assert agent.ask("start", **start, count=1) is None
+    order = PhaseOrder("path", 1, time.monotonic_ns(), 10**9, 1)
+    assert agent.ask("start", order=encode(order)) is None
     return pid
 
 
@@ -455,34 +474,6 @@ def test_workers_end_with_the_lease(agent: Agent, port: int) -> None:
     assert 0 == agent.ended()[0]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ([b"one\ntwo\nthr", b"ee\n"], [b"one", b"two", b"three"]),
-        ([b"x" * 9, b"y" * 9, b"z\nnext\n"], [None, b"next"]),
-        ([b"x" * 9, b"\nnext\n"], [None, b"next"]),
-        ([b""], []),
-    ],
-)
-def test_lines_come_whole_or_are_reported_as_too_long(
-    written: list[bytes], expected: list[Optional[bytes]]
-) -> None:
-    """A line beyond the limit is told once and skipped to its end; those around it are kept."""
-    reading, writing = os.pipe()
-    lines = Lines(reading, limit_bytes=8)
-    results = []
-    for chunk in written:
-        if chunk:
-            os.write(writing, chunk)
-            results += list(lines.read())
-    os.close(writing)
-    assert [] == list(lines.read())
-    os.close(reading)
-
-    assert expected == results
-    assert lines.ended
 
 
 def test_a_line_that_is_too_long_is_an_error_of_its_own() -> None:

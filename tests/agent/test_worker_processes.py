@@ -23,13 +23,13 @@ from test_workers import WHY, count, datagram, give, gone, phase, receiver, send
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers import process
 from udpbench.agent.workers.memory import Memory
+from udpbench.agent.workers.orders import WorkersOrder, loop_order, send_message
 from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process_client import Limits
 from udpbench.agent.workers.usage import shared_bytes
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.errors import DeadlineExceeded, WorkerFailed
 from udpbench.model import SECOND_NS, FlowSpec, Receive, Send, WorkerSpec
-from udpbench.protocol import encode
 
 MOMENT_NS, PAST_NS = 7_919, 400_000
 """Steps between moments at which a worker is killed; the parent waits for orders by the last."""
@@ -202,14 +202,13 @@ def report_of_a_death(
             os._exit(0)
     for theirs in (orders, answers):
         os.close(theirs)
-    first = {"agent_pid": agent, "memory_fd": memory, "interface": "lo", "macs": {}, "flows": None}
-    os.write(to_parent, json.dumps({**first, "workers": encode([spec])}).encode() + b"\n")
+    send_message(to_parent, WorkersOrder(agent, memory, "lo", {}, (spec,)))
     with os.fdopen(from_parent, "rb") as events:
         ready = json.loads(events.readline())
         moment_ns = time.monotonic_ns() + after_ns
         while time.monotonic_ns() < moment_ns:
             pass
-        os.kill(ready["workers"][0]["pid"], signal.SIGKILL)
+        os.kill(ready["prepared"][0]["pid"], signal.SIGKILL)
         reported = select.select([events], [], [], 3)[0]
         event = json.loads(events.readline())["event"] if reported else None
         os.close(to_parent)
@@ -237,7 +236,7 @@ def test_a_worker_that_dies_under_a_start_is_a_failure(pool: Pool, port: int) ->
     os.kill(shared_parent, signal.SIGSTOP)
     os.kill(prepared[0].pid, signal.SIGKILL)
     until("gone", lambda: gone(prepared[0].pid))
-    pool._group._order(phase())  # type: ignore[union-attr]
+    pool._group._order(loop_order(alone(port), phase()))  # type: ignore[union-attr]
     os.kill(shared_parent, signal.SIGCONT)
     until("failed", lambda: pool.sample(0).state == "failed")
     error = pool.sample(0).error

@@ -5,7 +5,6 @@ Only receivers run here: a sender's packets need a lab (tests/lab/test_agent.py)
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -22,11 +21,14 @@ import pytest
 
 from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
 from udpbench.agent.host.system import Host
+from udpbench.agent.workers import process_client
+from udpbench.agent.workers.orders import WorkersOrder
 from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process_client import Limits
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.errors import DeadlineExceeded, SafetyError, WorkerFailed
 from udpbench.model import SECOND_NS, Answers, FlowSpec, Receive, Send, Traffic, WorkerSpec
+from udpbench.protocol import PhaseOrder, encode, write_line
 
 DEADLINE_S = 5.0
 WHY = "; find out what ended it: `dmesg` there shows if memory ran out"
@@ -58,11 +60,9 @@ def sender(**changed: Any) -> WorkerSpec:
     )
 
 
-def phase(tag: int = TAG) -> dict[str, Any]:
+def phase(tag: int = TAG, **changed: Any) -> PhaseOrder:
     """Return a phase that starts now."""
-    at_ns = time.monotonic_ns()
-    order = {"phase": "measured", "tag": tag, "at_ns": at_ns}
-    return {**order, "duration_ns": SECOND_NS, "count": None}
+    return replace(PhaseOrder("measured", tag, time.monotonic_ns(), SECOND_NS), **changed)
 
 
 def datagram(flow: int, sequence: int, tag: int = TAG, size: int = 32) -> bytes:
@@ -111,7 +111,7 @@ def test_a_stopped_worker_is_seen_with_what_waits(
     (prepared,) = pool.prepare([receiver(port, receive=receive)], "lo")
     assert prepared.thread is not None
     assert (workers_as == "processes") == (prepared.thread == prepared.pid)
-    pool.start({**phase(), "duration_ns": 60 * SECOND_NS})
+    pool.start(phase(duration_ns=60 * SECOND_NS))
     os.kill(prepared.pid, signal.SIGSTOP)
 
     def ticked() -> bool:
@@ -336,7 +336,7 @@ def test_senders_await_answers_until_they_are_stopped(
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", port))
         pool.prepare(specs, "lo")
-        pool.start({**phase(), "flows": [0]})
+        pool.start(phase(flows=(0,)))
         until("all is sent", lambda: pool.sample(0).state == "listening")
         assert pool.running
         for _ in range(2):
@@ -390,6 +390,36 @@ def test_a_stuck_process_is_given_up_and_killed(pool: Pool, port: int) -> None:
     assert gone(prepared[0].pid)
 
 
+@pytest.mark.parametrize(
+    ("receive", "text"),
+    [
+        (Receive(), "the worker process wrote what is not a WorkerEvent: "),
+        (
+            Receive(command=("poem",)),
+            "poem: its keeper wrote what is not a ProgramEvent: ",
+        ),
+    ],
+)
+def test_a_process_that_reports_no_event_is_a_failure(
+    pool: Pool, port: int, receive: Receive, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it wrote is named; it may be another Python's, or print what it should not."""
+    verse = "input(); print('verse', flush=True); import sys; sys.stdin.read()"
+    command = [sys.executable, "-c", verse]
+    monkeypatch.setattr(process_client, "own_command", lambda *_: command)
+    with pytest.raises(WorkerFailed) as caught:
+        pool.prepare([receiver(port, receive=receive)], "lo")
+    assert f"{text}not JSON: b'verse'; report this bug" == caught.value.message
+
+
+def test_a_worker_process_takes_no_other_order() -> None:
+    """It ends, and its last words say what it was that it got."""
+    command = [sys.executable, "-m", "udpbench.agent.workers.process"]
+    ended = subprocess.run(command, input=b"{}\n", capture_output=True, check=False, timeout=10)
+    assert 1 == ended.returncode
+    assert b"ValueError: not a WorkersOrder: WorkersOrder: " in ended.stderr
+
+
 def test_a_start_needs_workers_at_rest(pool: Pool, port: int) -> None:
     """Neither without workers nor while they run can a phase begin."""
     with pytest.raises(WorkerFailed) as caught:
@@ -416,7 +446,7 @@ def test_close_frees_the_port(pool: Pool, port: int) -> None:
 
 def test_a_worker_process_serves_the_agent_that_started_it_alone() -> None:
     """Where the agent died before the process could ask to die with it, it ends by itself."""
-    first = json.dumps({"agent_pid": 1}).encode() + b"\n"
+    first = write_line(encode(WorkersOrder(1, 0, "lo", {}, (receiver(9),))))
     command = [sys.executable, "-m", "udpbench.agent.workers.process"]
     ended = subprocess.run(command, input=first, capture_output=True, check=False, timeout=10)
 

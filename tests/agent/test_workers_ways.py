@@ -14,15 +14,10 @@ from test_workers import count, datagram, give, phase, receiver, sender, until
 
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers import sockets
+from udpbench.agent.workers.orders import BLIND, loop_order
 from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process import Workers
-from udpbench.agent.workers.process_client import (
-    BLIND,
-    Limits,
-    phase_order,
-    refuse_impossible,
-    unseen,
-)
+from udpbench.agent.workers.process_client import Limits, refuse_impossible, unseen
 from udpbench.errors import WorkerFailed
 from udpbench.model import SECOND_NS, Fault, FlowSpec, Receive, Send, Traffic, WorkerSpec
 
@@ -89,10 +84,10 @@ def test_the_path_is_read_by_its_headers_and_without_faults() -> None:
     blind = reading(4321, read="none")
     small = replace(blind, traffic=Traffic(size_bytes=17))
     orders = {
-        (spec.role, spec.traffic.size_bytes, name): (order["read"], order["faulty"])
+        (spec.role, spec.traffic.size_bytes, name): (order.read, order.faulty)
         for spec in (blind, small, sender())
         for name in ("path", "warmup", "measured")
-        for order in [phase_order(spec, {"phase": name})]
+        for order in [loop_order(spec, phase(phase=name))]
     }
     assert {
         ("receiver", 32, "path"): ("header", False),
@@ -188,7 +183,7 @@ def test_a_worker_that_exits_leaves_its_group(pool: Pool, port: int, workers_as:
 def test_a_fault_strikes_in_the_measured_phase_alone(pool: Pool, port: int) -> None:
     """Before it the worker reads like any other."""
     pool.prepare([reading(port, fault=Fault(1, 0, "hang"))], "lo")
-    pool.start({**phase(), "phase": "warmup"})
+    pool.start(phase(phase="warmup"))
     give(port, [datagram(0, 0)])
     until("read", lambda: count(pool, "received_packets") == 1)
     ended(pool)

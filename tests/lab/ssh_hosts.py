@@ -292,7 +292,7 @@ def greeted(channel: Channel) -> AgentClient:
     """Return an agent that answered, as ``LabAgents`` has it."""
     client = AgentClient(channel, "sender", "test0", ("namespace",))
     try:
-        client.hello("test-1", 10 * SECOND_NS)
+        client.greet("test-1", 10 * SECOND_NS)
     except AgentLost as loss:
         raise channel.not_started(loss) from loss
     client.take("alone")

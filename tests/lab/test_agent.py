@@ -32,6 +32,7 @@ from udpbench.model import (
 )
 from udpbench.protocol import (
     PROTOCOL,
+    PhaseOrder,
     SampleReply,
     Use,
     build_id,
@@ -190,7 +191,7 @@ def run_phase(left: Agent, right: Agent, tag: int) -> tuple[SampleReply, SampleR
     """Send one phase and return what both ends counted once all is quiet."""
     at_ns = time.monotonic_ns() + SECOND_NS // 20
     for agent in (right, left):
-        agent.done("start", phase="measured", tag=tag, at_ns=at_ns, duration_ns=None)
+        agent.done("start", order=PhaseOrder("measured", tag, at_ns))
     sent = until(left, "done", lambda reply: reply.state == "done")
     until(right, "all read", lambda reply: reply.stats[0].counts["received_packets"] == PACKETS)
     right.done("stop")
@@ -247,7 +248,7 @@ def test_a_socket_that_nobody_reads_loses_what_the_ledger_finds(pair: tuple[Agen
     before = snapshot(right, "receive0")
     at_ns = time.monotonic_ns() + SECOND_NS // 20
     for agent in (right, left):
-        agent.done("start", phase="measured", tag=1, at_ns=at_ns, duration_ns=SECOND_NS)
+        agent.done("start", order=PhaseOrder("measured", 1, at_ns, SECOND_NS))
     until(left, "done", lambda reply: reply.state == "done")
     quiet = until(right, "queue empty", lambda reply: reply.queued_bytes == 0)
     right.done("stop")
@@ -317,7 +318,7 @@ def test_frames_that_the_device_drops_are_reported_by_the_call(pair: tuple[Agent
     (prepared,) = left.done("prepare", interface="send0", workers=[spec])
     before = snapshot(left, "send0")
     at_ns = time.monotonic_ns()
-    left.done("start", phase="measured", tag=1, at_ns=at_ns, duration_ns=20 * SECOND_NS)
+    left.done("start", order=PhaseOrder("measured", 1, at_ns, 20 * SECOND_NS))
     counts = until(left, "done", lambda reply: reply.state == "done").stats[0].counts
     after = snapshot(left, "send0")
     dropped = "link.send0.tx_dropped"
@@ -355,7 +356,7 @@ def test_a_killed_sender_of_frames_leaves_nothing_behind(pair: tuple[Agent, Agen
     (prepared,) = left.done("prepare", interface="send0", workers=[endless])
     at_ns = time.monotonic_ns()
     for agent in (right, left):
-        agent.done("start", phase="measured", tag=1, at_ns=at_ns, duration_ns=20 * SECOND_NS)
+        agent.done("start", order=PhaseOrder("measured", 1, at_ns, 20 * SECOND_NS))
     until(right, "reached", lambda reply: reply.stats[0].counts["received_packets"] > 0)
     os.kill(prepared["pid"], signal.SIGKILL)
     until(left, "failed", lambda reply: reply.error is not None)
@@ -366,7 +367,7 @@ def test_a_killed_sender_of_frames_leaves_nothing_behind(pair: tuple[Agent, Agen
     left.done("prepare", interface="send0", workers=[framing()])
     at_ns = time.monotonic_ns()
     for agent in (right, left):
-        agent.done("start", phase="measured", tag=2, at_ns=at_ns, duration_ns=20 * SECOND_NS)
+        agent.done("start", order=PhaseOrder("measured", 2, at_ns, 20 * SECOND_NS))
     until(right, "all read", lambda reply: reply.stats[0].counts["received_packets"] == 100)
     assert "xdp" not in inside(left, "ip", "-details", "link", "show", "send0")
 
@@ -392,7 +393,7 @@ def begin(left: Agent, right: Agent, tag: int) -> None:
     """Start a phase of both."""
     at_ns = time.monotonic_ns()
     for agent in (right, left):
-        agent.done("start", phase="measured", tag=tag, at_ns=at_ns, duration_ns=20 * SECOND_NS)
+        agent.done("start", order=PhaseOrder("measured", tag, at_ns, 20 * SECOND_NS))
 
 
 def counted(reply: SampleReply, name: str) -> int:
@@ -493,7 +494,7 @@ def test_no_packet_leaves_by_another_interface(pair: tuple[Agent, Agent], family
     left.done("prepare", interface="send0", workers=[base])
     at_ns = time.monotonic_ns()
     for agent in (right, left):
-        agent.done("start", phase="measured", tag=1, at_ns=at_ns, duration_ns=20 * SECOND_NS)
+        agent.done("start", order=PhaseOrder("measured", 1, at_ns, 20 * SECOND_NS))
     until(right, "reached", lambda reply: reply.stats[0].counts["received_packets"] > 100)
     inside(left, "ip", "link", "set", "send0", "down")
     failed = until(left, "failing", lambda reply: reply.stats[0].counts["other_errors"] > 1000)
@@ -515,7 +516,7 @@ def test_no_loss_made_on_purpose_leaves_by_another_interface(
     turned_away(left)
     macs = ("02:00:00:00:00:02", "02:00:00:00:00:01")
     spec = LossSpec(stage, 10, 1, 100, 4, SENDER, RECEIVER, 64112, *macs, gro=False)
-    left.done("expect_losses", interface="send0", role="sender", losses=[spec])
+    left.done("expect_losses", interface="send0", part="sender", losses=[spec])
     inside(left, "ip", "link", "set", "send0", "down")
     counts = left.done("send_losses", stage=stage)["counts"]
     gone = errno.ENETUNREACH if stage == "udp_no_port" else errno.ENETDOWN
@@ -622,7 +623,7 @@ def test_a_datagram_is_not_fragmented_unless_asked(pair: tuple[Agent, Agent]) ->
         worker = sender(size_bytes=2000, fragment=fragment)
         left.done("prepare", interface="send0", workers=[worker])
         at_ns = time.monotonic_ns()
-        left.done("start", phase="path", tag=1, at_ns=at_ns, duration_ns=SECOND_NS, count=50)
+        left.done("start", order=PhaseOrder("path", 1, at_ns, SECOND_NS, 50))
         reply = until(left, "done", lambda reply: reply.state == "done")
         assert 50 == reply.stats[0].counts[field]
 

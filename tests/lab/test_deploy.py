@@ -208,7 +208,7 @@ def test_who_may_only_observe_watches_with_every_right_and_can_start_nothing_els
     )
     try:
         client = AgentClient(channel, "receiver", "test0", ("namespace", "machine"))
-        hello = client.hello("test-1", 10 * SECOND_NS)
+        hello = client.greet("test-1", 10 * SECOND_NS)
         status = Path(f"/proc/{client.pid}/status").read_text().split("\n")
         users = [each.split()[1:] for each in status if "Uid" in each]
         assert [[str(OBSERVER_USER)] * 4] == users
@@ -226,7 +226,7 @@ def test_who_may_only_observe_watches_with_every_right_and_can_start_nothing_els
     allow_sudo(pair.left, f"NOPASSWD: {LAUNCHER}")
     for module in (OBSERVER, AGENT):
         channel = open_ssh("left", connect, deployer=Dialog("-").deployer, module=(module,))
-        AgentClient(channel, "receiver", "test0", ()).hello("test-1", 10 * SECOND_NS)
+        AgentClient(channel, "receiver", "test0", ()).greet("test-1", 10 * SECOND_NS)
         assert 0 == channel.close()
 
 

@@ -107,8 +107,7 @@ class PaperHost:
             capabilities={"net_admin": self.wire.is_root},
         )
 
-    def _apply(self, settings: list[Any], dry_run: bool) -> list[Any]:
-        assert dry_run
+    def _plan(self, settings: list[Any]) -> list[Any]:
         return [{"setting": setting, "now": None} for setting in settings]
 
     def ping(self) -> None:

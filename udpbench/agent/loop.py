@@ -13,15 +13,15 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 from udpbench.errors import AgentError, HelloRefused, HostError, to_wire
+from udpbench.json_lines import MOST_LINE_BYTES, LinePipe
 from udpbench.model import SAMPLE_NS, SECOND_NS
 from udpbench.protocol import (
-    MAX_LINE_BYTES,
     PROTOCOL,
     VERBS,
+    decode,
     encode,
     read_line,
     write_line,
@@ -29,7 +29,6 @@ from udpbench.protocol import (
 
 WATCH_NS = SECOND_NS
 """Interval between checks of the guardian."""
-READ_BYTES = 2**16
 STDIN_ENDED = "stdin ended"
 
 
@@ -67,9 +66,11 @@ class Service:
             raise AgentError(f"{verb}: args must be an object, not {type(args).__name__}")
         try:
             inspect.signature(method).bind(**args)
-        except TypeError as error:
+            kinds = VERBS[verb].kinds
+            decoded = {name: decode(kinds[name], plain) for name, plain in args.items()}
+        except (TypeError, ValueError) as error:
             raise AgentError(f"{verb}: {error}") from error
-        return method(**args)
+        return method(**decoded)
 
     def tick(self, now_ns: int) -> Optional[int]:  # noqa: ARG002 - most do nothing by themselves
         """Do what no request asks for; return when there is more to do, None: not now."""
@@ -80,44 +81,12 @@ class Service:
         self.leaving = True
 
 
-class Lines:
-    """Complete lines from a pipe; a line that is too long is reported once and skipped."""
-
-    def __init__(self, fd: int, limit_bytes: int = MAX_LINE_BYTES) -> None:
-        self.fd = fd
-        self._limit_bytes = limit_bytes
-        self.ended = False
-        self._buffer = bytearray()
-        self._skipping = False
-
-    def read(self) -> Iterator[Optional[bytes]]:
-        """Yield the lines completed by one read; None for a line beyond the limit."""
-        chunk = os.read(self.fd, READ_BYTES)
-        self.ended = not chunk
-        self._buffer += chunk
-        while True:
-            end = self._buffer.find(b"\n")
-            if end < 0:
-                break
-            line = bytes(self._buffer[:end])
-            del self._buffer[: end + 1]
-            if self._skipping:
-                self._skipping = False
-            else:
-                yield line
-        if len(self._buffer) > self._limit_bytes:
-            self._buffer.clear()
-            if not self._skipping:
-                yield None
-            self._skipping = True
-
-
 class Loop:
     """The agent's loop; ``requests`` and ``replies`` are pipe descriptors."""
 
     def __init__(self, session: Service, requests: int, replies: int) -> None:
         self._session = session
-        self._lines = Lines(requests)
+        self._lines = LinePipe(requests)
         self._replies = replies
         self._away = False
         """The controller is disconnected and may reconnect through the door."""
@@ -216,7 +185,7 @@ class Loop:
             os.dup2(errors, stray)
         for pipe in pipes:
             os.close(pipe)
-        self._lines = Lines(self._lines.fd)
+        self._lines = LinePipe(self._lines.fd)
         self._away = away
         if not away:
             self._renew()
@@ -272,7 +241,7 @@ def unexpected(error: Exception, request: dict[str, Any], host: str) -> dict[str
 def parse(line: Optional[bytes]) -> dict[str, Any]:
     """Return the request in a line; AgentError if it is not a request."""
     if line is None:
-        raise AgentError(f"a line is longer than {MAX_LINE_BYTES} B; split the request")
+        raise AgentError(f"a line is longer than {MOST_LINE_BYTES} B; split the request")
     try:
         return read_line(line)
     except ValueError as error:

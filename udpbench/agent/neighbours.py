@@ -5,7 +5,6 @@ Has the kernel resolve them as for its own packets; sends and changes nothing el
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Optional
@@ -21,7 +20,6 @@ KNOWN = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
 """NUD_* of include/uapi/linux/neighbour.h with a valid address."""
 RESOLVE_S = 3.0
 """As long as the kernel tries: three times, one second apart (neigh/*/mcast_solicit)."""
-POLL_S = 0.01
 
 
 def frame_addresses(host: Host, interface: str, workers: Iterable[WorkerSpec]) -> dict[str, str]:
@@ -48,14 +46,17 @@ def frame_addresses(host: Host, interface: str, workers: Iterable[WorkerSpec]) -
 
 def _neighbour(host: Host, index: int, address: str) -> Optional[str]:
     """Return a neighbour's MAC, resolving it if necessary; None if nothing answers."""
-    deadline = time.monotonic() + RESOLVE_S
-    mac = _known(host, index, address)
-    while mac is None and time.monotonic() < deadline:
-        with suppress(PermissionError):  # without CAP_NET_ADMIN the entry must already exist
-            host.rtnl("neigh", "replace", dst=address, ifindex=index, state=0, flags=NTF_USE)
-        time.sleep(POLL_S)
+
+    def resolved() -> Optional[str]:
         mac = _known(host, index, address)
-    return mac
+        if mac is None:
+            with suppress(PermissionError):  # without CAP_NET_ADMIN the entry must already exist
+                host.rtnl("neigh", "replace", dst=address, ifindex=index, state=0, flags=NTF_USE)
+        return mac
+
+    with suppress(TimeoutError):
+        return host.wait_for(f"no answer from {address}", resolved, RESOLVE_S)
+    return None
 
 
 def _known(host: Host, index: int, address: str) -> Optional[str]:

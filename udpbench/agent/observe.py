@@ -145,7 +145,7 @@ class Observer(Service):
         build: str,
         protocol: int,
         lease_ns: int,
-        scopes: list[Scope],
+        scopes: tuple[Scope, ...],
         returns: bool = False,  # noqa: ARG002 - an observer that is lost leaves nothing
         private: bool = False,
     ) -> Hello:
@@ -155,7 +155,7 @@ class Observer(Service):
         prove_same(host, build, protocol, build_id())
         if private:
             raise HelloRefused("an observer creates no namespace", host)
-        self._name, self._run, self._scopes = host, run, tuple(scopes)
+        self._name, self._run, self._scopes = host, run, scopes
         self._looks = Looks(self._host, host, self._counting)
         self.lease_ns = lease_ns
         return Hello(

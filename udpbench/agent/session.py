@@ -53,8 +53,8 @@ class Session(Service):
             self._greeted(verb)
         if not self._taken and verb not in UNTAKEN:
             raise HelloRefused(f"{verb} before take: another run may use this host", self.name)
-        method: Callable[..., Any] = getattr(self if verb in GREETING else self.verbs, verb)
-        return method
+        elsewhere = self.verbs.elsewhere if self.verbs is not None else {}
+        return elsewhere.get(verb) or getattr(self if verb in GREETING else self.verbs, verb)
 
     def hello(
         self,
@@ -63,7 +63,7 @@ class Session(Service):
         build: str,
         protocol: int,
         lease_ns: int,
-        scopes: list[Scope],
+        scopes: tuple[Scope, ...],
         returns: bool = False,
         private: bool = False,
     ) -> Hello:
@@ -79,7 +79,7 @@ class Session(Service):
             self._enter_private(host)
         capabilities, locks = try_capabilities(self._host), Locks(self._host, run)
         try:
-            self.verbs = Verbs(self._host, host, run, tuple(scopes), locks, capabilities)
+            self.verbs = Verbs(self._host, host, run, scopes, locks, capabilities)
         except ValueError as error:
             raise HelloRefused(str(error), host) from error
         self.lease_ns, self._returns = lease_ns, returns

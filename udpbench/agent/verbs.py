@@ -1,4 +1,4 @@
-"""The agent's verbs, one method each (``protocol.VERBS``), but those of ``session``.
+"""The agent's verbs, one function each (``protocol.AgentVerbs``), but those of ``session``.
 
 Owns one run's settings, guardian and workers on this host, and their invariants: only one run
 changes machine settings, nothing is changed without a guardian, nothing is sent before its route
@@ -8,9 +8,10 @@ is proven, and every change is undone at the end. A failing verb never ends the 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional
 
 from udpbench.agent.arp import ArpListener, send_arp
 from udpbench.agent.counters.snapshot import bridge_ports, snapshot
@@ -41,32 +42,19 @@ from udpbench.agent.watch import Looks
 from udpbench.agent.workers.pool import Pool
 from udpbench.errors import RestoreError, SettingRefused, Unseen
 from udpbench.model import (
-    DAY_NS,
     SOCKET_MEMORY,
     Change,
     Edge,
     Facts,
-    HostLook,
     Inspection,
     LossSpec,
-    PhaseName,
-    Planned,
     Scope,
     Setting,
     Snapshot,
     Whose,
     WorkerSpec,
-    WorkerStats,
 )
-from udpbench.protocol import (
-    HeardArp,
-    Interfaces,
-    Prepared,
-    RecordedTree,
-    SampleReply,
-    Stranger,
-    decode,
-)
+from udpbench.protocol import Interfaces, Prepared, RecordedTree, Stranger
 
 
 class Verbs:
@@ -100,6 +88,19 @@ class Verbs:
         self._journal = Journal(host, run, ends_with_run=scopes == ("namespace",))
         self._engine = Engine(host, self._journal, scopes)
         self._guardian: Optional[Guardian] = None
+        self.elsewhere: dict[str, Callable[..., Any]] = {
+            "hear_arp": self._arps.hear,
+            "plan": self._engine.plan,
+            "verify": self._engine.altered,
+            "start": self.pool.start,
+            "sample": self.pool.sample,
+            "stop": self.pool.stop,
+            "look": self._looks.look,
+            "send_losses": self._losses.send,
+            "collect_losses": self._losses.collect,
+            "others": locks.others,
+        }
+        """Verb → what serves it; all others are methods of this class."""
 
     def facts(self, interface: str) -> Facts:
         """Return the host's current facts."""
@@ -111,10 +112,6 @@ class Verbs:
     def interfaces(self) -> Interfaces:
         """Return the host's current interfaces."""
         return interfaces(self._host)
-
-    def hear_arp(self, interfaces: list[str]) -> tuple[HeardArp, ...]:
-        """Return the ARP probes heard since the last request."""
-        return self._arps.hear(interfaces)
 
     def send_arp(self, interface: str) -> None:
         """Send one ARP probe."""
@@ -128,18 +125,13 @@ class Verbs:
         """Return the anonymised answers of this host about itself."""
         return record_tree(self._host, self.name, interface, self._capabilities)
 
-    def apply(
-        self, settings: list[dict[str, Any]], dry_run: bool = False
-    ) -> Union[tuple[Change, ...], tuple[Planned, ...]]:
-        """Make these settings, and no others, the ones in force; a dry run only reads."""
-        decoded = tuple(decode(Setting, plain) for plain in settings)
-        if dry_run:
-            return self._engine.plan(decoded)
-        if decoded:
-            self._prepare_change(decoded)
-        return self._engine.apply(decoded)
+    def apply(self, settings: Sequence[Setting]) -> tuple[Change, ...]:
+        """Make these settings, and no others, the ones in force."""
+        if settings:
+            self._prepare_change(settings)
+        return self._engine.apply(settings)
 
-    def _prepare_change(self, settings: tuple[Setting, ...]) -> None:
+    def _prepare_change(self, settings: Sequence[Setting]) -> None:
         """Take the lock on changes if machine settings will change; start a guardian."""
         if "machine" in self.scopes and any(setting.scope == "machine" for setting in settings):
             try:
@@ -150,45 +142,17 @@ class Verbs:
         if self._guardian is None or not self._guardian.check():
             self._guardian = Guardian.start(self._host, self._journal)
 
-    def verify(self) -> tuple[Change, ...]:
-        """Return the settings that another process changed."""
-        return self._engine.altered()
-
     def prepare(
-        self, interface: str, workers: list[dict[str, Any]], routed: Optional[list[str]] = None
+        self,
+        interface: str,
+        workers: Sequence[WorkerSpec],
+        routed: Optional[Sequence[str]] = None,
     ) -> tuple[Prepared, ...]:
         """Prove every route, then start the workers and open their sockets."""
-        specs = tuple(decode(WorkerSpec, plain) for plain in workers)
-        senders = [spec for spec in specs if spec.role == "sender"]
+        senders = [spec for spec in workers if spec.role == "sender"]
         prove(self._host, interface, senders, routed)
-        return self.pool.prepare(specs, interface, frame_addresses(self._host, interface, senders))
-
-    def start(
-        self,
-        phase: PhaseName,
-        tag: int,
-        at_ns: int,
-        duration_ns: Optional[int] = None,
-        count: Optional[int] = None,
-        flows: Optional[list[int]] = None,
-        rate_pps: Optional[int] = None,
-    ) -> None:
-        """Start a phase; without a duration it ends by packet count, or after a day."""
-        self.pool.start(
-            {
-                "phase": phase,
-                "tag": tag,
-                "at_ns": at_ns,
-                "duration_ns": duration_ns if duration_ns is not None else DAY_NS,
-                "count": count,
-                "flows": flows,
-                "rate_pps": rate_pps,
-            }
-        )
-
-    def sample(self, since: int) -> SampleReply:
-        """Return the workers' state, samples and counts."""
-        return self.pool.sample(since)
+        macs = frame_addresses(self._host, interface, senders)
+        return self.pool.prepare(workers, interface, macs)
 
     def snapshot(
         self, interface: str, edge: Optional[Edge] = None, controller: Optional[int] = None
@@ -213,10 +177,6 @@ class Verbs:
             return taken
         return replace(taken, processes=self._processes.end(self._known(interface, controller)))
 
-    def look(self, pid: Optional[int], unit: Optional[str], exact: bool) -> HostLook:
-        """Return the host's state and what changed since the previous look."""
-        return self._looks.look(pid, unit, exact)
-
     def _rule_packets(self) -> dict[str, int]:
         """Return the packets counted by our firewall rules; runs one or two programs."""
         in_force = any(change.setting.kind == "firewall" for change in self._engine.in_force)
@@ -236,25 +196,13 @@ class Verbs:
             known.update(dict.fromkeys(interface_threads(self._host, devices), "interface"))
         return known
 
-    def expect_losses(self, interface: str, losses: list[dict[str, Any]], role: str) -> None:
+    def expect_losses(self, interface: str, losses: Sequence[LossSpec], part: str) -> None:
         """Open the sockets for packets lost on purpose; fill those that must be full."""
-        self._losses.prepare([decode(LossSpec, plain) for plain in losses], role, interface)
-
-    def send_losses(self, stage: str) -> WorkerStats:
-        """Send one stage's packets and return once none is in transit."""
-        return self._losses.send(stage)
-
-    def collect_losses(self) -> tuple[WorkerStats, ...]:
-        """Return which of the packets lost on purpose arrived after all."""
-        return self._losses.collect()
+        self._losses.prepare(losses, part, interface)
 
     def hear_strangers(self, listen: bool) -> tuple[Stranger, ...]:
         """Listen for strangers to the workers' ports; or end it and return who was heard."""
         return self._strangers.hear(self.pool.specs if listen else ())
-
-    def stop(self) -> None:
-        """Tell the loops to end."""
-        self.pool.stop()
 
     def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
         """End the workers; remove their log files, or keep them under a label."""
@@ -294,10 +242,6 @@ class Verbs:
 
     def ping(self) -> None:
         """Do nothing: every request renews the lease."""
-
-    def others(self) -> tuple[str, ...]:
-        """Return the other runs that used this machine since the last request."""
-        return self.locks.others()
 
     def watch(self) -> None:
         """Look for other runs and replace a dead guardian; AgentError if none starts."""

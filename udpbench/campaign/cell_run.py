@@ -7,7 +7,6 @@ the run inherits the lock, so that it outlives a dead worker until hosts are res
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -27,6 +26,8 @@ from udpbench.campaign.cells import (
 )
 from udpbench.errors import FAILED, INTERRUPTED, YES, RecordError, in_words
 from udpbench.folder import Folder, lock_file
+from udpbench.json_lines import LinePipe
+from udpbench.model import SECOND_NS
 from udpbench.printable import printable
 from udpbench.protocol import build_id
 from udpbench.records import RUN_FILE, SERIES_FILE, read_run
@@ -149,21 +150,19 @@ def _words(task: Task, held: Folder) -> list[str]:
 def _follow(process: subprocess.Popen[bytes], say: Say, unwanted: Callable[[], bool]) -> None:
     """Forward the run's output until it ends; interrupt it once it is unwanted."""
     assert process.stdout is not None  # noqa: S101 - as asked for above
-    rest, said_s, interrupted = b"", 0.0, False
+    said_s, interrupted = 0.0, False
     with process.stdout as out:
-        while True:
+        lines = LinePipe(out.fileno())
+        while not lines.ended:
             if not interrupted and unwanted():
                 process.send_signal(signal.SIGINT)
                 interrupted = True
-            if select.select([out], [], [], POLL_S)[0]:
-                chunk = os.read(out.fileno(), 65536)
-                if not chunk:
-                    break
-                *lines, rest = (rest + chunk).split(b"\n")
-                if lines and time.monotonic() - said_s >= SAID_EVERY_S:
-                    say(printable(lines[-1].decode(errors="replace").strip(), keep=""))
-                    said_s = time.monotonic()
-            elif process.poll() is not None:
+            arrived = lines.read(time.monotonic_ns() + int(POLL_S * SECOND_NS))
+            last = arrived[-1] if arrived else None
+            if last is not None and time.monotonic() - said_s >= SAID_EVERY_S:
+                say(printable(last.decode(errors="replace").strip(), keep=""))
+                said_s = time.monotonic()
+            elif not arrived and process.poll() is not None:
                 break
     process.wait()
 

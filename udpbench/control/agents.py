@@ -279,7 +279,7 @@ class LabAgents:
             if client in self._hellos:
                 continue
             try:
-                self._hellos[client] = client.hello(self._run, self._lease_ns)
+                self._hellos[client] = client.greet(self._run, self._lease_ns)
                 self._lease.keep(client.channel)
             except AgentLost as error:
                 failures.append(client.channel.not_started(error))

@@ -109,7 +109,7 @@ class _Check:
         try:
             # Without a scope it takes no lock: other agents of the run may hold the machine's.
             fresh = AgentClient(channel, client.part, client.interface, (), client.routed)
-            fresh.hello(f"{client.run}-look", self._place.lease_ns)
+            fresh.greet(f"{client.run}-look", self._place.lease_ns)
             self._await("its agent or its guardian still runs", lambda: self._is_restored(fresh))
         finally:
             channel.close()

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from udpbench.control.agent_client import AgentClient, StartOrder
+from udpbench.control.agent_client import AgentClient
 from udpbench.control.drain import PROBE_QUIET_NS, QUIET_NS, Drain
 from udpbench.control.losses import Losses
 from udpbench.control.wait import Waiter
@@ -29,7 +29,7 @@ from udpbench.model import (
     WorkerSpec,
     WorkerStats,
 )
-from udpbench.protocol import SampleReply, Stranger
+from udpbench.protocol import PhaseOrder, SampleReply, Stranger
 from udpbench.units import format_duration
 
 LATE_NS = 10**6
@@ -223,12 +223,11 @@ class PhaseRun:
         trips_ns = sum(client.trip_ns for client in working)
         at_ns = clock.now_ns() + LEAD_NS * len(working) + trips_ns
         plan = self.plan
-        order = StartOrder(
-            plan.name, self.tag, plan.duration_ns, plan.count, plan.flows, plan.rate_pps
-        )
+        limits = (plan.duration_ns, plan.count, plan.flows, plan.rate_pps)
         for client in working:
-            self._start_ns[client.name] = at_ns + self._clocks[client.name][0].offset_ns
-            client.start(order, self._start_ns[client.name])
+            start_ns = at_ns + self._clocks[client.name][0].offset_ns
+            self._start_ns[client.name] = start_ns
+            client.start(PhaseOrder(plan.name, self.tag, start_ns, *limits))
         late_ns = clock.now_ns() - at_ns
         self.late_ns = late_ns if late_ns > LATE_NS else None
         self._due_ns = at_ns + self.plan.duration_ns

@@ -181,7 +181,7 @@ class _Onlooker:
         self._facts = {name: facts for name, facts in self._facts.items() if name in there}
         for interface in look.interfaces:
             if interface not in self._facts:
-                self._facts[interface] = self._client.facts_of(interface)
+                self._facts[interface] = self._client.facts(interface)
             if self._clock.now_ns() >= end_ns:
                 what = f"the facts of its {len(look.interfaces)} interfaces"
                 step = "find out what slows it down there"

@@ -178,7 +178,7 @@ class FakeAgent:
         """Serve a verb; what is polled or only renews the lease is no word."""
         assert deadline_ns > 0
         if verb == "start":
-            self.world.say(f"start {self.host} {args['phase']}")
+            self.world.say(f"start {self.host} {args['order'].phase}")
         elif verb == "send_losses":
             self.world.say(f"send_losses {self.host} {args['stage']}")
         elif verb == "apply" and not args["settings"]:
@@ -248,13 +248,14 @@ class FakeAgent:
             clock_ns, clock_ns + WALL_NS, *(None for _ in fields(Inspection)[2:-2]), *({}, ())
         )
 
-    def _apply(self, settings: list[dict[str, Any]], dry_run: bool) -> list[dict[str, Any]]:
-        if dry_run:
-            why = {"refusal": "not here"}
-            return [
-                {"setting": setting, "now": "as it was", **(why if self._refuses(setting) else {})}
-                for setting in settings
-            ]
+    def _plan(self, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        why = {"refusal": "not here"}
+        return [
+            {"setting": setting, "now": "as it was", **(why if self._refuses(setting) else {})}
+            for setting in settings
+        ]
+
+    def _apply(self, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
         self.in_force = settings
         return [self._changed(setting) for setting in settings]
 
@@ -279,8 +280,8 @@ class FakeAgent:
         common = {"pid": 5, "cpu": None, "socket_inodes": (7,), "buffer_bytes": 425984}
         return [{"worker": f"{self.host}.w{n}", **common} for n, _ in enumerate(workers)]
 
-    def _expect_losses(self, interface: str, role: str, losses: list[dict[str, Any]]) -> None:
-        assert (role, interface) in (("sender", "send0"), ("receiver", "receive0"))
+    def _expect_losses(self, interface: str, part: str, losses: list[dict[str, Any]]) -> None:
+        assert (part, interface) in (("sender", "send0"), ("receiver", "receive0"))
         self.losses = {loss["stage"]: loss["packets"] for loss in losses}
 
     def _send_losses(self, stage: str) -> WorkerStats:
@@ -290,9 +291,9 @@ class FakeAgent:
     def _collect_losses(self) -> list[WorkerStats]:
         return [WorkerStats(f"{self.host}.loss_{s}", "receiver", None, {}) for s in self.losses]
 
-    def _start(self, **phase: Any) -> None:
+    def _start(self, order: dict[str, Any]) -> None:
         assert self.state in ("ready", "done"), f"start while {self.state}"
-        self.phase, self.state = phase, "running"
+        self.phase, self.state = order, "running"
         self.world.clock.time_ns += self.world.start_takes_ns
 
     def _sent(self) -> int:

@@ -74,7 +74,7 @@ def test_a_silent_connection_is_waited_for_as_long_as_the_lease(
     """Over a connection; an agent of this machine that is silent hangs."""
     channel = Noting(pid)
     remote = AgentClient(channel, "sender", "eth3", ("namespace",))
-    remote.hello("run", lease_ns)
+    remote.greet("run", lease_ns)
     remote.snapshot()
     remote.stop()
     assert expected_ns == channel.limits["snapshot"]
@@ -98,7 +98,7 @@ def test_an_agent_of_this_machine_is_told_who_controls_it(monkeypatch: pytest.Mo
         monkeypatch.setattr("udpbench.control.agent_client._boot_id", lambda known=boot_id: known)
         channel = Noting(None)
         remote = AgentClient(channel, "sender", "eth3", ("namespace",))
-        remote.hello("run", SECOND_NS)
+        remote.greet("run", SECOND_NS)
         remote.snapshot("begin")
         snapshots.append(
             (channel.requests["snapshot"]["edge"], channel.requests["snapshot"]["controller"])
@@ -113,7 +113,7 @@ def test_an_agent_behind_a_connection_outlasts_it(
     """Once it is taken; one of this machine ends with its pipes."""
     channel = Noting(pid)
     remote = AgentClient(channel, "sender", "eth3", ("namespace", "machine"))
-    remote.hello("run", SECOND_NS)
+    remote.greet("run", SECOND_NS)
     assert channel.outlasting is None
     remote.take("alone")
     hello = channel.requests["hello"]
@@ -128,7 +128,7 @@ def test_an_agent_of_a_built_in_lab_elsewhere_makes_its_own_namespace() -> None:
     """No new connection leads into it, so that it ends with the one that made it."""
     channel = Noting(None)
     remote = AgentClient(channel, "sender", "eth3", ("namespace",))
-    remote.hello("run", SECOND_NS)
+    remote.greet("run", SECOND_NS)
     remote.take("alone")
     hello = channel.requests["hello"]
     assert (None, False, True) == (channel.outlasting, hello["returns"], hello["private"])
@@ -146,9 +146,10 @@ def test_no_text_of_a_host_has_a_line_of_its_own(
     forged = {FORGED: [FORGED, "4096\t87380"]}
     monkeypatch.setattr(channel, "request", lambda *_, **__: forged)
     monkeypatch.setattr("udpbench.control.agent_client.decode", lambda _, plain: plain)
+    monkeypatch.setattr("udpbench.control.agent_client.TEXTS", {})
     shown = r"left: all right\nudpbench: every host is restored\x1b[2J"
     client = AgentClient(channel, "sender", "eth3", ("namespace",))
-    assert {shown: [shown, "4096\t87380"]} == client._ask(verb)
+    assert {shown: [shown, "4096\t87380"]} == client.ask(verb, {})
 
 
 def test_what_a_program_printed_keeps_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,12 +125,10 @@ def test_an_agent_that_babbles_is_lost(opened: Opened, golden: Golden) -> None:
         opened(ECHO).request("babble", SECOND_NS * 10)
 
 
-def test_a_line_without_end_is_no_reply(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, golden: Golden
-) -> None:
+def test_a_line_without_end_is_no_reply(opened: Opened, golden: Golden) -> None:
     """No more of it is read than a line may have."""
-    monkeypatch.setattr(channel_module, "MAX_LINE_BYTES", 2**20)
     channel = opened(ECHO)
+    channel._pipes.replies.limit_bytes = 2**20
     with golden.raises(AgentLost):
         channel.request("endless", SECOND_NS * 10)
     assert channel.pid is not None

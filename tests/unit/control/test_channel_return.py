@@ -16,6 +16,7 @@ from control.fake import World, only
 from udpbench.control.connections import channel as channel_module
 from udpbench.control.connections.channel import Channel, Pipes
 from udpbench.errors import AgentLost, ConnectError, DeadlineExceeded
+from udpbench.json_lines import LinePipe
 from udpbench.model import SECOND_NS
 from udpbench.protocol import read_line, write_line
 
@@ -69,7 +70,7 @@ class Line:
         """Return the controller's end."""
         return Pipes(
             requests=self.requests,
-            replies=self.replies,
+            replies=LinePipe(self.replies.fileno()),
             errors=io.BytesIO(),
             pid=None,
             ended=lambda _: None,

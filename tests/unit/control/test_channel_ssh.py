@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import errno
-import io
 import os
 import shlex
 import shutil
@@ -39,6 +38,7 @@ from udpbench.control.connections.ssh_config import Destination, chosen, read_co
 from udpbench.control.connections.ssh_limits import WholeLimit
 from udpbench.control.connections.ssh_proxy import Proxy
 from udpbench.errors import AgentLost, ConnectError, HostError
+from udpbench.json_lines import LinePipe, Source
 from udpbench.model import SECOND_NS, Connect
 
 LIMIT_S = 10.0
@@ -800,35 +800,38 @@ class BareChannel:
         self.timeouts.append(timeout)
 
 
-class Silent(io.BytesIO):
-    """Replies that do not come."""
-
-    def readline(self, _size: int | None = -1) -> bytes:
-        """Wait in vain."""
-        raise TimeoutError
+def silent(_left_s: float | None) -> bytes:
+    """Wait in vain."""
+    raise TimeoutError
 
 
 @pytest.mark.parametrize(
-    ("replies", "eof", "kind"),
+    ("source", "eof", "kind"),
     [
-        (io.BytesIO(), True, AgentLost),
-        (io.BytesIO(), False, ConnectError),
-        (Silent(), False, ConnectError),
+        (lambda _: b"", True, AgentLost),
+        (lambda _: b"", False, ConnectError),
+        (silent, False, ConnectError),
+        (lambda _: b"x" * 9, False, ConnectError),
     ],
+    ids=["gone", "lost", "silent", "endless"],
 )
 def test_an_agent_that_is_not_fetched_is_told_apart(
-    replies: io.BytesIO, eof: bool, kind: type[HostError], golden: Golden
+    source: Source, eof: bool, kind: type[HostError], golden: Golden
 ) -> None:
     """Gone for good, or worth another attempt."""
+    replies = LinePipe(source, 8)
     with golden.raises(kind):
         _await_announcement(cast("Any", BareChannel(eof)), replies, "left", SshLimits())
 
 
 def test_an_agent_that_is_fetched_is_waited_for_no_longer() -> None:
     """Its line is taken, and what follows may take its time."""
-    agent, replies = BareChannel(False), io.BytesIO(FOUND + b"more")
+    limits: list[float | None] = []
+    agent, replies = BareChannel(False), LinePipe(lambda left_s: limits.append(left_s) or content)
+    content = FOUND + b"more"
     _await_announcement(cast("Any", agent), replies, "left", SshLimits())
-    assert ([30.0, None], b"more") == (agent.timeouts, replies.read())
+    assert ([None], b"more") == (agent.timeouts, replies.rest)
+    assert [30] == [round(limit_s or 0) for limit_s in limits]
 
 
 def test_an_agent_is_fetched_as_it_was_started() -> None:

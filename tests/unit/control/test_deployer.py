@@ -22,6 +22,7 @@ from udpbench.control.deployment import deployer
 from udpbench.control.deployment.bundle import Bundle, Target
 from udpbench.control.deployment.deployer import BOOT, END, PROGRAM, Conversation, Deployer
 from udpbench.errors import AgentLost, ConnectError
+from udpbench.json_lines import LinePipe
 
 KEY = "0123456789abcdef"
 FILES = {"udpbench/agent/serve.py": b"print('served', __file__)\n", "data": bytes(200_000)}
@@ -43,7 +44,7 @@ def connected(boot: str = BOOT) -> Iterator[tuple[Conversation, subprocess.Popen
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as process:
         requests, replies = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
-        yield Conversation("left", requests, replies), process
+        yield Conversation("left", requests, LinePipe(replies.fileno())), process
 
 
 def brought(teller: Deployer, folder: str | None = None) -> tuple[str, str]:
@@ -106,7 +107,8 @@ def saying(*answers: object) -> Conversation:
     lines = [
         answer if isinstance(answer, bytes) else json.dumps(answer).encode() for answer in answers
     ]
-    return Conversation("left", io.BytesIO(), io.BytesIO(b"\n".join(lines)))
+    content = io.BytesIO(b"\n".join(lines))
+    return Conversation("left", io.BytesIO(), LinePipe(lambda _: content.read(), 2**20))
 
 
 def reported(**keys: Any) -> dict[str, Any]:
@@ -125,6 +127,7 @@ MISSING = {"state": "missing", "builds": 0}
         (reported(), {"state": "failed", "why": "no\x1bspace"}),
         (reported(distrusted="/opt/python3 belongs to user 7"),),
         (reported(distrusted="/opt/python3 belongs to user 7", uid=0),),
+        (b"[" + b"1," * 2**20,),
     ],
 )
 def test_what_a_host_cannot_do_is_reported(answers: tuple[object, ...], golden: Golden) -> None:

@@ -37,11 +37,11 @@ class Card(FakeAgent):
         self.world.placed[self.host].append([worker["cpu"] for worker in workers])
         return super()._prepare(interface, workers, routed)
 
-    def _start(self, **phase: Any) -> None:
-        super()._start(**phase)
+    def _start(self, order: dict[str, Any]) -> None:
+        super()._start(order)
         if self.host == "sender":
             self.world.send(
-                [flow["flow"] for worker in self.workers for flow in worker["flows"]], phase
+                [flow["flow"] for worker in self.workers for flow in worker["flows"]], order
             )
 
     def _snapshot(self, interface: str, **args: Any) -> Snapshot:

@@ -15,10 +15,11 @@ from typing import IO, Any, cast
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.connections.channel import Channel, Pipes
 from udpbench.errors import HostError
+from udpbench.json_lines import LinePipe
 
 HOST = "left"
 ASKED: tuple[Callable[[AgentClient], object], ...] = (
-    lambda client: client.hello("r", 10**10),
+    lambda client: client.greet("r", 10**10),
     lambda client: client.take("alone"),
     lambda client: client.others(),
     lambda client: client.facts(),
@@ -67,7 +68,7 @@ def answered(body: bytes) -> list[int]:
         reading, writing = os.pipe()
         pipes = Pipes(
             requests=cast(IO[bytes], _Answering(writing, body)),
-            replies=os.fdopen(reading, "rb"),
+            replies=LinePipe(reading),
             errors=io.BytesIO(),
             pid=None,
             ended=lambda _: 0,
@@ -84,4 +85,5 @@ def answered(body: bytes) -> list[int]:
         else:
             codes.append(0)
         client.channel.close()
+        os.close(reading)
     return codes

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, TypeVar
 
 from udpbench.agent.host import genetlink, nf_tables, rtstats
 from udpbench.agent.host.bpf import bpf
@@ -73,6 +73,7 @@ PROGRAM_FOLDERS: tuple[str, ...] = (
 """Searched after PATH, which lacks sbin for users over SSH."""
 PROGRAM_TIMEOUT_S = 20.0
 POLL_S = 0.01
+Met = TypeVar("Met")
 ENVIRON_BYTES = 2**18
 """Room for a variable of any length (MAX_ARG_STRLEN, 128 KiB) and all others."""
 KTHREADD = 2
@@ -273,12 +274,15 @@ class ReadingHost:
             code = errno.EACCES if isinstance(error, psutil.AccessDenied) else errno.ESRCH
             raise OSError(code, os.strerror(code), f"process {pid}") from error
 
-    def wait_for(self, what: str, condition: Callable[[], bool], deadline_s: float) -> None:
-        """Return once ``condition`` is true; OSError ETIMEDOUT with ``what`` is still the case."""
+    def wait_for(self, what: str, condition: Callable[[], Optional[Met]], deadline_s: float) -> Met:
+        """Return the condition's first true value; TimeoutError with ``what`` is still the case."""
         end_ns = self.clock_ns() + int(deadline_s * 10**9)
-        while not condition():
+        while True:
+            met = condition()
+            if met:
+                return met
             if self.clock_ns() >= end_ns:
-                raise OSError(errno.ETIMEDOUT, f"timed out after {deadline_s:g} s: {what}")
+                raise TimeoutError(errno.ETIMEDOUT, f"timed out after {deadline_s:g} s: {what}")
             time.sleep(POLL_S)
 
     # --- programs ------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from udpbench.agent.workers.reads import CountedReader
 from udpbench.errors import WorkerFailed
 from udpbench.model import Attach, Receive, UdpSocket, WorkerSpec
 from udpbench.printable import printable
-from udpbench.protocol import Prepared
+from udpbench.protocol import PhaseOrder, Prepared
 
 PORTS_NAMED = 12
 AS_ROOT = "log in as root, or write become: sudo in the lab file"
@@ -149,12 +149,12 @@ class Attached(CountedReader):
             what = "a receiving socket was closed: the process ended or was restarted"
             self._fail(f"{what}; check its log and run again")
 
-    def start(self, phase: dict[str, object]) -> None:
+    def start(self, order: PhaseOrder) -> None:
         """Begin a phase with all counts at zero; WorkerFailed if the process has gone."""
         self.read()
         if self.error is not None:
             raise self.error
-        super().start(phase)
+        super().start(order)
 
     def close(self, _keep_logs: Optional[str] = None) -> Optional[str]:
         """Stop counting; the process continues."""

@@ -15,8 +15,7 @@ from typing import Any
 from udpbench._native import ffi, lib
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.bpf.port_taker import takes
-from udpbench.agent.workers.frame_queue import bound_to_queue
-from udpbench.agent.workers.sockets import TIMEOUT
+from udpbench.agent.workers.sockets import TIMEOUT, bound_to_queue
 from udpbench.model import ETHERNET_BYTES, WorkerSpec
 
 PROGRAM_NAME = "udpb_take"

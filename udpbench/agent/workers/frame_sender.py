@@ -12,8 +12,7 @@ from typing import Any, cast
 
 from udpbench._native import ffi, lib
 from udpbench.agent.host.frames import headers
-from udpbench.agent.workers.frame_queue import bound_to_queue
-from udpbench.agent.workers.sockets import set_send_buffer
+from udpbench.agent.workers.sockets import bound_to_queue, set_send_buffer
 from udpbench.model import Send, WorkerSpec
 
 WANT_PROGRAM = (errno.EINVAL, errno.ENXIO)

@@ -7,10 +7,7 @@ namespace (pid_namespaces(7)), whose processes can neither see nor signal the ag
 can be made, by its own parent, which waits for nothing else and then inherits them
 (PR_SET_CHILD_SUBREAPER).
 
-First line: {command, folders, env, user: [uid, gid] or null, kept, cpus, priority}; the program
-starts in the first folder that its user may enter.
-Answers, one per line: {event: started, pid} | {event: failed, folder, problem} | {event: ended,
-status, left: pids}; pids are those of the keeper's namespace.
+It gets a ``ProgramOrder`` on stdin and reports each ``ProgramEvent`` on stdout.
 """
 
 from __future__ import annotations
@@ -23,20 +20,21 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Optional
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Literal, Optional
 
 from udpbench import confinement
+from udpbench.json_lines import LinePipe
 from udpbench.parent_death import end_with_parent
 from udpbench.printable import printable
 
 GRACE_S = 2.0
 KILL_S = 2.0
 """Limit for killed processes to end; a process in uninterruptible sleep may remain."""
-PAUSE_S = 0.02
 HEAD_BYTES = TAIL_BYTES = 2**16
 """Limits of the output that is kept: its beginning and its end."""
 PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
@@ -48,6 +46,36 @@ CHUNKS = 64
 """Read before anything else has its turn: more than a pipe holds (1 MiB, fs.pipe-max-size)."""
 KILLED = 128
 """Added to the number of a signal in an exit status, as in a shell."""
+
+
+@dataclass(frozen=True)
+class ProgramOrder:
+    """The program to start; not decoded by ``protocol``, whose import would delay its start."""
+
+    command: list[str]
+    folders: list[str]
+    """It starts in the first that its user may enter."""
+    env: dict[str, str]
+    user: Optional[list[int]]
+    """Its uid and gid; None: this process's."""
+    kept: list[int]
+    """Capabilities."""
+    cpus: list[int]
+    priority: str
+
+
+@dataclass(frozen=True)
+class ProgramEvent:
+    """What happened to the program; pids are those of the keeper's namespace."""
+
+    event: Literal["started", "failed", "ended"]
+    pid: int = 0
+    folder: str = ""
+    """Where it could not be started."""
+    problem: str = ""
+    status: int = 0
+    left: tuple[int, ...] = ()
+    """Processes that it started and that still run."""
 
 
 class Output:
@@ -79,19 +107,19 @@ class Output:
 class Keeper:
     """The program, from its start to the end of its last process."""
 
-    def __init__(self, order: dict[str, Any], output: Output, parent: int) -> None:
+    def __init__(self, order: ProgramOrder, output: Output, parent: int) -> None:
         self._output = output
         self._parent = parent
         self._woken = _child_signals()
         self._pipe, theirs = os.pipe()
         os.set_blocking(self._pipe, False)
         try:
-            _place_self(order["cpus"], order["priority"])
-            _enter(order["folders"], order["user"])
+            _place_self(order.cpus, order.priority)
+            _enter(order.folders, order.user)
             self._program = _start(order, theirs)  # kept, since a dropped Popen is waited for
         finally:
             os.close(theirs)
-        _answer({"event": "started", "pid": self._program.pid})
+        _report(ProgramEvent("started", self._program.pid))
 
     def serve(self) -> None:
         """Keep the output and report the program's end, until the agent or our parent is gone."""
@@ -136,23 +164,33 @@ class Keeper:
             self._copy()
         self._output.finish()
         with suppress(OSError):  # the agent is gone
-            _answer({"event": "ended", "status": status, "left": _family()})
+            _report(ProgramEvent("ended", status=status, left=tuple(_family())))
 
     def end(self) -> None:
         """End every process of the program."""
         for number, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, KILL_S)):
-            deadline = time.monotonic() + seconds
-            alerted: set[int] = set()
-            while (left := _family()) and time.monotonic() < deadline:
-                for pid in set(left) - alerted:
-                    with suppress(OSError):
-                        os.kill(pid, number)
-                alerted |= set(left)
-                self._wait(PAUSE_S)
-                self._reap()
+            _await_end(partial(self._is_last_gone, number, set()), seconds)
         if self._pipe >= 0:
             self._copy()
         self._output.finish()
+
+    def _is_last_gone(self, number: int, alerted: set[int]) -> bool:
+        """Send a signal to each process that has not had it; keep the output meanwhile."""
+        left = set(_family())
+        for pid in left - alerted:
+            with suppress(OSError):
+                os.kill(pid, number)
+        alerted |= left
+        self._wait(0)
+        self._reap()
+        return not left
+
+
+def _await_end(is_reached: Callable[[], bool], limit_s: float) -> None:
+    from udpbench.agent.host.system import Host
+
+    with suppress(TimeoutError):
+        Host().wait_for("processes are left", is_reached, limit_s)
 
 
 def _family() -> list[int]:
@@ -187,18 +225,18 @@ def _place_self(cpus: list[int], priority: str) -> None:
         raise OSError(error.errno, error.strerror, f"priority {priority}") from error
 
 
-def _start(order: dict[str, Any], output: int) -> subprocess.Popen[bytes]:
+def _start(order: ProgramOrder, output: int) -> subprocess.Popen[bytes]:
     """Start the program in a new session; OSError if it cannot be started."""
-    user = order["user"]
+    user = order.user
     return confinement.start(
-        order["command"],
+        order.command,
         confinement.ProgramUser(*user) if user is not None else None,
         signal.SIGKILL,
-        order["kept"],
+        order.kept,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        env=order["env"],
+        env=order.env,
         umask=0o022,
     )
 
@@ -225,8 +263,8 @@ def _enter(folders: list[str], user: Optional[list[int]]) -> None:
             os.setegid(0)
 
 
-def _answer(event: dict[str, Any]) -> None:
-    os.write(1, json.dumps(event).encode() + b"\n")
+def _report(event: ProgramEvent) -> None:
+    os.write(1, json.dumps(asdict(event)).encode() + b"\n")
 
 
 # --- what is left if the keeper is killed ---------------------------------------------------------
@@ -284,13 +322,13 @@ def keep(output_fd: int, parent: int, isolated: bool) -> int:
     if isolated and not _mount_proc():
         return 1
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    order = json.loads(sys.stdin.buffer.readline())
+    order = ProgramOrder(**json.loads(LinePipe(0).next()))
     try:
         keeper = Keeper(order, Output(output_fd), parent)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         problem = printable(f"{where}{error.strerror}", keep="")
-        _answer({"event": "failed", "folder": os.getcwd(), "problem": problem})  # noqa: PTH109
+        _report(ProgramEvent("failed", folder=os.getcwd(), problem=problem))  # noqa: PTH109
         return 1
     # Last, as a change of user forgets it (prctl(2)). Where this process ends a namespace, all end.
     end_with_parent(signal.SIGKILL if isolated else signal.SIGTERM)
@@ -310,9 +348,8 @@ def main(output_fd: int) -> int:
     for pipe in (0, 1):  # the keeper's: the agent hears its end at once
         os.dup2(null, pipe)
     status = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
-    deadline = time.monotonic() + KILL_S
-    while not isolated and _kill_family() and time.monotonic() < deadline:
-        time.sleep(PAUSE_S)
+    if not isolated:
+        _await_end(lambda: not _kill_family(), KILL_S)
     return status if status >= 0 else KILLED - status
 
 

@@ -19,6 +19,7 @@ from udpbench._native import ffi, lib
 from udpbench.agent.workers import logs
 from udpbench.agent.workers.frame_sender import FrameSender
 from udpbench.agent.workers.memory import Memory, flow_indices
+from udpbench.agent.workers.orders import LoopOrder
 from udpbench.agent.workers.sockets import discard, parse_wait
 from udpbench.folder import Folder, calling_user
 from udpbench.model import Answers, Log, Receive, Send, Traffic
@@ -101,12 +102,12 @@ class Sending:
         # For the life of the sockets, so that the next phase does not reuse an id too early.
         self._ids = [ffi.new("struct ub_ids *") for _ in opened] if matched else []
 
-    def run(self, phase: dict[str, Any]) -> int:
+    def run(self, phase: LoopOrder) -> int:
         """Send until the phase is over; return 0 or a negative errno.
 
         A worker without any of the phase's flows returns at once.
         """
-        chosen = flow_indices(self._spec, phase["flows"])
+        chosen = flow_indices(self._spec, phase.flows)
         if not chosen:
             return 0
         values = self._values(phase, chosen)  # keeps the config's pointers alive
@@ -115,7 +116,7 @@ class Sending:
         stats = self._memory.at("struct ub_send_stats *", offset)
         if self._spec.traffic.protocol == "tcp":
             result = run_loop("ub_stream_send", config, stats)
-        elif phase["echo_every"]:
+        elif phase.echo_every:
             result = self._run_with_listener(config, stats)
         elif self._spec.traffic.answers is not None:
             for flow in chosen:  # answers of a previous phase
@@ -127,8 +128,8 @@ class Sending:
             self._completions[index] = values["zerocopy_next"][position]
         return result
 
-    def _values(self, phase: dict[str, Any], chosen: list[int]) -> dict[str, Any]:
-        memory, spec, send, counted = self._memory, self._spec, self._send, phase["count"]
+    def _values(self, phase: LoopOrder, chosen: list[int]) -> dict[str, Any]:
+        memory, spec, send, counted = self._memory, self._spec, self._send, phase.count
         numbers = [spec.flows[index].flow for index in chosen]
         return {
             "call": SEND_CALLS[send.call],
@@ -138,18 +139,18 @@ class Sending:
             "sockets": ffi.new("int32_t[]", [self._opened[index].fileno() for index in chosen]),
             "flows": ffi.new("uint16_t[]", numbers),
             "sequences": memory.at("uint64_t *", memory.layout.sequences[self._index]),
-            "tag": phase["tag"],
+            "tag": phase.tag,
             "payload_count": len(self._payload_bytes),
             "payloads": self._payloads,
             **self._id_values(chosen),
             "pace_sleeps": send.pace == "sleep",
             # 0 means unlimited, and no count.
-            "rate_pps": phase.get("rate_pps") or spec.rate_pps or 0,
+            "rate_pps": phase.rate_pps or spec.rate_pps or 0,
             "bucket_ns": send.bucket_ns,
             "count": counted if counted is not None else spec.count_packets or 0,
-            "epoch_ns": phase["at_ns"],
-            "start_ns": phase["at_ns"],
-            "end_ns": phase["at_ns"] + phase["duration_ns"],
+            "epoch_ns": phase.at_ns,
+            "start_ns": phase.at_ns,
+            "end_ns": phase.at_ns + phase.duration_ns,
             "control": memory.at("struct ub_control *", 0),
             "gso_segments": 0 if send.gso == "off" else send.gso,
             "tail_bytes": send.tail_bytes or 0,
@@ -244,7 +245,7 @@ class Receiving:
         log = self._receive.log
         self._log = LogRing(log) if log is not None else None
 
-    def run(self, phase: dict[str, Any]) -> int:
+    def run(self, phase: LoopOrder) -> int:
         """Receive until stop; return 0 or a negative errno."""
         memory, spec, receive = self._memory, self._spec, self._receive
         wait, wait_ns = parse_wait(receive)
@@ -256,14 +257,14 @@ class Receiving:
             "sockets": self._sockets,
             "socket_count": self._count,
             "xsk": self._xsk,
-            "tag": phase["tag"],
+            "tag": phase.tag,
             "flow_count": memory.layout.flow_count,
             "window_words": memory.layout.window_words,
             "work_ns": receive.work_ns,
             "flows": memory.at("struct ub_flow_state *", memory.layout.windows),
             "control": memory.at("struct ub_control *", 0),
             "wait": WAITS[wait],
-            "read": READS[phase["read"]],
+            "read": READS[phase.read],
             "gro": receive.gro,
             "tail_bytes": spec.send.tail_bytes or 0 if spec.send is not None else 0,
             "nap_ns": AUTO_NAP_NS if wait == "auto" else wait_ns if wait == "nap" else 0,
@@ -278,13 +279,13 @@ class Receiving:
             return self._run_with_log(self._log, config, stats)
         return run_loop("ub_receive", config, stats)
 
-    def _notes(self, phase: dict[str, Any]) -> dict[str, Any]:
+    def _notes(self, phase: LoopOrder) -> dict[str, Any]:
         """Return what the loop records besides its counts."""
         blocks = ("delay", "stack", "application", "milliseconds")
         return {
-            "epoch_ns": phase["at_ns"],
-            "echo_every": phase["echo_every"],
-            "timestamps": self._receive.timestamps and READS[phase["read"]] in SEE_HEADERS,
+            "epoch_ns": phase.at_ns,
+            "echo_every": phase.echo_every,
+            "timestamps": self._receive.timestamps and READS[phase.read] in SEE_HEADERS,
             **{name: self._memory.block(self._index, name) for name in blocks},
         }
 
@@ -311,11 +312,11 @@ class Receiving:
                 written = writer.result()
         return result or written
 
-    def _fault(self, phase: dict[str, Any]) -> dict[str, int]:
+    def _fault(self, phase: LoopOrder) -> dict[str, int]:
         fault = self._spec.fault
-        if fault is None or not phase["faulty"]:
+        if fault is None or not phase.faulty:
             return {}
-        return {"fault": FAULTS[fault.does], "fault_at_ns": phase["at_ns"] + fault.after_ns}
+        return {"fault": FAULTS[fault.does], "fault_at_ns": phase.at_ns + fault.after_ns}
 
 
 class ConfigRefused(ValueError):

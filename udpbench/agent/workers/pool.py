@@ -19,7 +19,7 @@ from udpbench.agent.workers.samples import TICK_NS, Queues, Series
 from udpbench.agent.workers.usage import ThreadSampler, Usage, shared_bytes
 from udpbench.errors import HostError, SafetyError, WorkerFailed, to_wire
 from udpbench.model import PACKETS_FIELD, SECOND_NS, FlowStats, Sample, WorkerSpec, WorkerStats
-from udpbench.protocol import Prepared, SampleReply, WorkersState
+from udpbench.protocol import PhaseOrder, Prepared, SampleReply, WorkersState
 
 USAGE_TICKS = SECOND_NS // TICK_NS
 """Interval between readings of the workers' memory."""
@@ -52,7 +52,7 @@ class WorkerGroup(Protocol):
     def prepare(self) -> None:
         """Open the sockets; WorkerFailed lists every problem."""
 
-    def start(self, phase: dict[str, Any]) -> None:
+    def start(self, order: PhaseOrder) -> None:
         """Begin a phase with all counts at zero."""
 
     def read(self) -> object:
@@ -160,8 +160,8 @@ class Pool:
             return Attached(self._host, self._name, specs)
         return WorkerProcess(self._name, specs, interface, self._limits, macs)
 
-    def start(self, phase: dict[str, Any]) -> None:
-        """Start a phase: {phase, tag, at_ns, duration_ns, count}; WorkerFailed unless at rest."""
+    def start(self, order: PhaseOrder) -> None:
+        """Start a phase; WorkerFailed unless at rest."""
         group = self._group
         if group is None:
             raise WorkerFailed("start: no workers; prepare them first", self._name)
@@ -169,22 +169,21 @@ class Pool:
             state = group.error.message if group.error is not None else group.state
             raise WorkerFailed(f"start: the workers are not ready: {state}", self._name)
         self._samples, self._first = [], self._first + len(self._samples)
-        milliseconds = group.milliseconds if phase["phase"] == "measured" else None
+        milliseconds = group.milliseconds if order.phase == "measured" else None
         pids = [worker.pid for worker in group.prepared]
-        self._reset(Series(phase["duration_ns"], milliseconds), pids)
-        if phase["phase"] == "measured":
-            self._sampler = self._sampler_of(group, phase)
+        self._reset(Series(order.duration_ns, milliseconds), pids)
+        if order.phase == "measured":
+            self._sampler = self._sampler_of(group, order)
         self._queues.begin()
-        group.start(phase)
+        group.start(order)
         self._tick(group)
         self.read()
 
-    def _sampler_of(self, group: WorkerGroup, phase: dict[str, Any]) -> ThreadSampler:
+    def _sampler_of(self, group: WorkerGroup, order: PhaseOrder) -> ThreadSampler:
         threads = {(w.pid, w.thread): w.worker for w in group.prepared if w.thread is not None}
         programs = dict.fromkeys(group.programs(), self.specs[0].name)
-        begin_ns, timed = phase["at_ns"], phase["count"] is None
-        until_ns = begin_ns + phase["duration_ns"] if timed else None
-        return ThreadSampler(self._host, threads, programs, (begin_ns, until_ns))
+        until_ns = order.at_ns + order.duration_ns if order.count is None else None
+        return ThreadSampler(self._host, threads, programs, (order.at_ns, until_ns))
 
     def read(self) -> None:
         """Process the workers' events; when they have ended, collect their final statistics."""

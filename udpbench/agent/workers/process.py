@@ -2,19 +2,13 @@
 
 Long, because what a process does from its start to its end shares its workers.
 
-The first line of stdin is the workers' specifications, each further line is a phase; end of file
-closes the sockets and ends the process. It makes no decisions: what it gets is complete.
-
-First line: {agent_pid, memory_fd, interface, macs: {address: MAC}, flows: [FlowSpec] if equal for
-all workers, workers: [WorkerSpec]}; workers of one role.
-Answers, one per line: {event: ready | started | sent | ended | died | failed, ...}.
+It gets its ``orders`` on stdin, whose end closes the sockets and ends the process, and reports on
+stdout. It makes no decisions: what it gets is complete.
 """
 
 from __future__ import annotations
 
 import errno
-import functools
-import json
 import os
 import queue
 import select
@@ -24,7 +18,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Callable, NoReturn, Optional, Union, cast
 
 from udpbench.agent.host import native
@@ -35,22 +31,28 @@ from udpbench.agent.workers.frame_receiver import FrameReceiver, Taker
 from udpbench.agent.workers.frame_sender import FrameSender
 from udpbench.agent.workers.loops import ConfigRefused, Receiving, Sending
 from udpbench.agent.workers.memory import Memory
+from udpbench.agent.workers.orders import (
+    LoopOrder,
+    WorkerEvent,
+    WorkersOrder,
+    messages,
+    send_message,
+)
 from udpbench.agent.workers.usage import Cost
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.errors import in_words
-from udpbench.model import FlowSpec, Receive, Send, WorkerSpec
+from udpbench.json_lines import LinePipe
+from udpbench.model import Receive, Send, WorkerSpec
 from udpbench.parent_death import end_with_parent
-from udpbench.protocol import decode
+from udpbench.protocol import Prepared, read_message
 
 IO_CLASSES = {"realtime": 1, "best-effort": 2, "idle": 3}
 IO_CLASS_SHIFT = 13  # include/uapi/linux/ioprio.h
 _NEEDS = "a priority above normal needs root or CAP_SYS_NICE; else leave it out"
 
-READ_BYTES = 2**16
-
-Report = Callable[[dict[str, Any]], None]
-"""Takes {ready: …} or {problem: …}, once."""
-WorkerMain = Callable[[Iterable[Any], Report], None]
+Report = Callable[[WorkerEvent], None]
+"""Takes ``ready`` or ``failed``, once."""
+WorkerMain = Callable[[Iterable[LoopOrder], Report], None]
 """Runs a worker, given an iterator of phases and a function that reports on preparing."""
 
 
@@ -65,7 +67,7 @@ class Worker:
         self._frames: Union[FrameSender, FrameReceiver, None] = None
         self._loop: Optional[Union[Sending, Receiving]] = None
 
-    def run(self, phases: Iterable[dict[str, Any]], report: Report) -> None:
+    def run(self, phases: Iterable[LoopOrder], report: Report) -> None:
         """Prepare, report the result, and run phase after phase."""
         spec, workers = self.spec, self.workers
         try:
@@ -82,36 +84,37 @@ class Worker:
                 self.sockets = [frames.socket]
             else:
                 self.sockets = workers.open(spec)
-            report({"ready": self._describe()})
+            report(WorkerEvent("ready", spec.name, (self._describe(),)))
         except OSError as error:
-            report({"problem": f"{spec.name}: {in_words(error)}"})
+            problem = f"{spec.name}: {in_words(error)}"
+            report(WorkerEvent("failed", spec.name, problems=(problem,)))
             return
         for phase in phases:
-            workers.write_event({"event": "ended", "worker": spec.name, **self._run_phase(phase)})
+            workers.report(self._run_phase(phase))
 
-    def _run_phase(self, phase: dict[str, Any]) -> dict[str, Any]:
+    def _run_phase(self, phase: LoopOrder) -> WorkerEvent:
         """Run a phase; return the loop's errno, its cost and what it left unread."""
+        ended = partial(WorkerEvent, "ended", self.spec.name)
         try:
             loop = self._loop = self._loop or self._new_loop()
         except OSError as error:
-            return {"errno": error.errno or errno.ETIMEDOUT, "counts": {}}
+            return ended(errno=error.errno or errno.ETIMEDOUT)
         frames = self._frames if isinstance(self._frames, FrameReceiver) else None
         cost = Cost()
         try:
             result = loop.run(phase)
         except ConfigRefused as error:
-            return {"errno": errno.EINVAL, "counts": {}, "refused": str(error)}
+            return ended(errno=errno.EINVAL, refused=str(error))
         spent = cost.end()
         unread = frames.left() if frames is not None else self._drain(phase)
-        return {"errno": -result, "counts": {**spent, **unread}}
+        return ended(errno=-result, counts={**spent, **unread})
 
     def _new_loop(self) -> Union[Sending, Receiving]:
         """Return the loop for the sockets; streams exist only after the senders are prepared."""
         if self.workers.role == "sender":
-            event = {"event": "sent", "worker": self.spec.name}
             memory, cpus = self.workers.memory, self.workers.cpus
             frames = cast("Optional[FrameSender]", self._frames)
-            sent = functools.partial(self.workers.write_event, event)
+            sent = partial(self.workers.report, WorkerEvent("sent", self.spec.name))
             return Sending(memory, self.index, self.sockets, cpus, frames, sent)
         if self.spec.traffic.protocol == "tcp":
             self.sockets = [
@@ -134,13 +137,13 @@ class Worker:
         flow_count = sum(flow.destination_port == port for flow in self.spec.flows)
         return len(range(readers.index(self.spec), flow_count, len(readers)))
 
-    def _drain(self, phase: dict[str, Any]) -> dict[str, int]:
+    def _drain(self, phase: LoopOrder) -> dict[str, int]:
         """Return what a worker with a planned fault left unread; close its sockets if it exits.
 
         A shared socket keeps its packets for the other readers. Empty without a fault.
         """
         fault = self.spec.fault
-        if fault is None or not phase["faulty"]:
+        if fault is None or not phase.faulty:
             return {}
         exits = fault.does == "exit" and not self.workers.memory.stopped
         drain = sockets.drain_and_close if exits else sockets.drain
@@ -160,24 +163,24 @@ class Worker:
             text = f"CPU {cpu}: {error.strerror}; the agent may run on {known}"
             raise OSError(error.errno, text) from error
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self) -> Prepared:
         allowed = os.sched_getaffinity(0)
         frames = self._frames
         by_frames = isinstance(frames, FrameReceiver)
         buffered = frames.socket if frames is not None else self.sockets[0]
         size_bytes = sockets.buffer_bytes(buffered, self.workers.role)
-        return {
-            "worker": self.spec.name,
-            "pid": os.getpid(),
-            "cpu": min(allowed) if len(allowed) == 1 else None,
-            "socket_inodes": [inode(sock) for sock in self.sockets] if not by_frames else [],
-            "buffer_bytes": size_bytes if not by_frames else None,
-            "zerocopy": frames.zerocopy if frames is not None else None,
-            "thread": threading.get_native_id(),
-            "filtered": any_true(map(has_filter, self.sockets))
+        return Prepared(
+            worker=self.spec.name,
+            pid=os.getpid(),
+            cpu=min(allowed) if len(allowed) == 1 else None,
+            socket_inodes=tuple(map(inode, self.sockets)) if not by_frames else (),
+            buffer_bytes=size_bytes if not by_frames else None,
+            zerocopy=frames.zerocopy if frames is not None else None,
+            thread=threading.get_native_id(),
+            filtered=any_true(map(has_filter, self.sockets))
             if self.workers.role == "receiver"
             else None,
-        }
+        )
 
 
 class Workers:
@@ -269,33 +272,28 @@ class Workers:
         receive = cast("Receive", self.work)
         return sockets.receiving_socket(spec.traffic, receive, port, self._interface)
 
-    def write_event(self, event: dict[str, Any]) -> None:
-        """Write one answer to the agent.
-
-        Workers write concurrently: writes up to PIPE_BUF are atomic (pipe(7)), and only ``ready``
-        is longer, when no worker writes.
-        """
-        line = memoryview(json.dumps(event).encode() + b"\n")
-        while line:
-            line = line[os.write(1, line) :]
+    def report(self, event: WorkerEvent) -> None:
+        """Report to the agent; only ``ready`` exceeds PIPE_BUF, when no worker writes."""
+        send_message(1, event)
 
     def prepare(self) -> bool:
         """Start every worker; report what each one opened, or every failure."""
         problems = self._open_to_inherit() if self._forked and self.shares else []
         problems = problems or self._refusals(self._share_taker)
         answers = self._start_workers() if not problems else []
-        problems += [answer["problem"] for answer in answers if "problem" in answer]
+        problems += [problem for answer in answers for problem in answer.problems]
         problems = problems or self._refusals(self._take_frames)
         if problems:
-            self.write_event({"event": "failed", "problems": problems})
+            self.report(WorkerEvent("failed", problems=tuple(problems)))
             return False
         # Only the workers keep them, so that a socket closes with its last worker.
         for shared in self._shared.values() if self._forked else ():
             shared.close()
-        self.write_event({"event": "ready", "workers": [answer["ready"] for answer in answers]})
+        prepared = tuple(each for answer in answers for each in answer.prepared)
+        self.report(WorkerEvent("ready", prepared=prepared))
         return True
 
-    def _start_workers(self) -> list[dict[str, Any]]:
+    def _start_workers(self) -> list[WorkerEvent]:
         """Start the workers one by one and return their answers.
 
         Bind order on a port is the socket's number in its reuseport group.
@@ -333,39 +331,32 @@ class Workers:
                 problems.append(f"{spec.name}: {in_words(error)}")
         return problems
 
-    def serve(self, orders: int) -> None:
-        """Start a phase for each line of a pipe until it ends, and report deaths as they happen.
+    def serve(self, orders: LinePipe) -> None:
+        """Start a phase for each order until their pipe ends, and report deaths as they happen.
 
         Both are waited for at once: a handler of SIGCHLD does not run if the signal comes between
         Python's last look at it and a read that then blocks.
         """
-        waiting, rest = select.poll(), b""
-        waiting.register(orders, select.POLLIN)
+        waiting = select.poll()
+        waiting.register(orders.fd, select.POLLIN)
         alive = {worker.end_fd: worker for worker in self._workers if worker.end_fd is not None}
         for end in alive:
             waiting.register(end, 0)  # POLLHUP is always reported
-        while True:
+        while not orders.ended:
             for ready, _ in waiting.poll():
-                if ready != orders:
+                if ready != orders.fd:
                     waiting.unregister(ready)
-                    self._report_death(alive[ready])
+                    worker = alive[ready]
+                    self.report(WorkerEvent("died", worker.name, status=worker.exit_status()))
                     continue
-                chunk = os.read(orders, READ_BYTES)
-                if not chunk:
-                    return
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    self.start(json.loads(line))
+                for line in orders.read():
+                    self.start(read_message(LoopOrder, line))
 
-    def _report_death(self, worker: ForkedWorker) -> None:
-        status = worker.exit_status()
-        self.write_event({"event": "died", "worker": worker.name, "status": status})
-
-    def start(self, phase: dict[str, Any]) -> None:
+    def start(self, phase: LoopOrder) -> None:
         """Start every worker on a phase with all counts at zero."""
         self.memory.reset()
         # First, so that it precedes what a worker writes at its end.
-        self.write_event({"event": "started"})
+        self.report(WorkerEvent("started"))
         for worker in self._workers:
             worker.order(phase)
 
@@ -388,7 +379,7 @@ class ThreadWorker:
     def __init__(self, name: str, main: WorkerMain) -> None:
         self.name = name
         self._phases: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
         phases = iter(self._phases.get, None)
         self._thread = threading.Thread(target=main, args=(phases, self._reports.put), daemon=True)
 
@@ -396,11 +387,11 @@ class ThreadWorker:
         """Start the worker, which prepares itself."""
         self._thread.start()
 
-    def prepared(self) -> dict[str, Any]:
+    def prepared(self) -> WorkerEvent:
         """Wait for the worker's report on preparing."""
         return self._reports.get()
 
-    def order(self, phase: dict[str, Any]) -> None:
+    def order(self, phase: LoopOrder) -> None:
         """Order the worker to run a phase."""
         self._phases.put(phase)
 
@@ -440,8 +431,8 @@ class ForkedWorker:
         try:
             end_with_parent(signal.SIGKILL)
             if os.getppid() == parent:
-                with os.fdopen(phases_fd, "rb") as lines:
-                    self._main(map(json.loads, lines), lambda line: _write_line(reports_fd, line))
+                phases = messages(LoopOrder, LinePipe(phases_fd))
+                self._main(phases, partial(send_message, reports_fd))
                 status = 0
         except BaseException:  # noqa: BLE001 - a forked process must never return to its caller
             traceback.print_exc()
@@ -449,21 +440,16 @@ class ForkedWorker:
             sys.stderr.flush()
             os._exit(status)
 
-    def prepared(self) -> dict[str, Any]:
+    def prepared(self) -> WorkerEvent:
         """Wait for the worker's report on preparing, or for its end."""
-        with os.fdopen(self._reports_fd, "rb", closefd=False) as reports:
-            line = reports.readline()
-        if line:
-            answer: dict[str, Any] = json.loads(line)
-            return answer
-        return {"problem": f"{self.name}: the process ended before it was ready"}
+        problem = f"{self.name}: the process ended before it was ready"
+        ended = WorkerEvent("failed", self.name, problems=(problem,))
+        return next(messages(WorkerEvent, LinePipe(self._reports_fd)), ended)
 
-    def order(self, phase: dict[str, Any]) -> None:
+    def order(self, phase: LoopOrder) -> None:
         """Order the worker to run a phase; if it has died, its pipe shows it."""
-        try:
-            _write_line(self._phases_fd, phase)
-        except BrokenPipeError:
-            return
+        with suppress(BrokenPipeError):
+            send_message(self._phases_fd, phase)
 
     @property
     def end_fd(self) -> int:
@@ -483,10 +469,6 @@ class ForkedWorker:
         if not self._ended:
             os.waitpid(self._pid, 0)
             self._ended = True
-
-
-def _write_line(fd: int, message: dict[str, Any]) -> None:
-    os.write(fd, json.dumps(message).encode() + b"\n")
 
 
 # --- the priority of the calling thread, for CPU and for disk, read back --------------------------
@@ -548,17 +530,17 @@ def main() -> int:
     threading.excepthook = _exit_on_bug
     # The signal is sent when the thread that started this process ends: the agent's main thread.
     end_with_parent(signal.SIGKILL)
-    first = json.loads(sys.stdin.buffer.readline())
-    if os.getppid() != first["agent_pid"]:
+    orders = LinePipe(0)
+    order = read_message(WorkersOrder, orders.next())
+    if os.getppid() != order.agent_pid:
         return 1
-    specs = decode(tuple[WorkerSpec, ...], first["workers"])
-    if first["flows"] is not None:
-        flows = decode(tuple[FlowSpec, ...], first["flows"])
+    specs, flows = order.specs, order.flows
+    if flows is not None:
         specs = tuple(replace(spec, flows=flows) for spec in specs)
-    workers = Workers(specs, first["memory_fd"], first["interface"], first["macs"])
+    workers = Workers(specs, order.memory_fd, order.interface, order.macs)
     if not workers.prepare():
         return 1
-    workers.serve(0)
+    workers.serve(orders)
     workers.close()
     return 0
 

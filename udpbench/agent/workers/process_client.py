@@ -6,25 +6,29 @@ Runs in the agent's main thread, because a worker process ends with the thread t
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import select
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import IO, Any, Optional, cast
+from typing import IO, Any, Callable, Optional, cast
 
 from udpbench.agent.host.own_python import own_command
 from udpbench.agent.workers import logs
+from udpbench.agent.workers.orders import (
+    BLIND,
+    Message,
+    WorkerEvent,
+    WorkersOrder,
+    loop_order,
+)
 from udpbench.errors import DeadlineExceeded, WorkerFailed, next_step
+from udpbench.json_lines import LinePipe
 from udpbench.model import SECOND_NS, FlowStats, Histogram, Stall, WorkerSpec
-from udpbench.protocol import Prepared, WorkersState, decode, encode, write_line
+from udpbench.protocol import PhaseOrder, Prepared, WorkersState, encode, read_message, write_line
 
-BLIND = ("copy", "none")
-"""Ways of reading that do not parse headers."""
 HEADER_COUNTS = frozenset(
     f"{kind}_packets" for kind in ("duplicate", "late", "ancient", "foreign", "corrupt")
 )
@@ -45,6 +49,57 @@ class Limits:
     """To clear the shared memory and start its threads; measured: 0.5 ms."""
     close_ns: int = 2 * SECOND_NS
     """To see stop (50 ms) and end; then it is killed."""
+
+
+class Child:
+    """A process of the agent that takes orders and reports events, each a line of a pipe."""
+
+    def __init__(self, module: str, *words: str, fds: Sequence[int]) -> None:
+        self.errors: IO[bytes] = os.fdopen(os.memfd_create("udpbench-stderr"), "w+b")
+        self.process = subprocess.Popen(
+            own_command(module, *words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            pass_fds=fds,
+            cwd="/",
+            start_new_session=True,
+        )
+        self._orders = cast("IO[bytes]", self.process.stdin)
+        self._events = cast("IO[bytes]", self.process.stdout)
+        self._lines = LinePipe(self._events.fileno())
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its events were read."""
+        return self._lines.ended
+
+    @property
+    def fileno(self) -> Optional[int]:
+        """Descriptor that is readable when ``read`` has something to do; None after the end."""
+        return None if self.ended else self._lines.fd
+
+    def order(self, order: object) -> None:
+        """Send an order; OSError if the process has ended."""
+        self._orders.write(write_line(encode(order)))
+        self._orders.flush()
+
+    def read(self, kind: type[Message], deadline_ns: int = 0) -> list[Message]:
+        """Return the events that have arrived, or wait for some; ValueError if they are none."""
+        lines = self._lines.read(deadline_ns) if not self.ended else []
+        return [read_message(kind, line) for line in lines]
+
+    def end(self, limit_s: float, kill: Callable[[int, int], None] = os.kill) -> None:
+        """Let it end, as its orders have; after a limit kill it, or its group."""
+        with suppress(OSError):
+            self._orders.close()
+        try:
+            self.process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            kill(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self._events.close()
+        self.errors.close()
 
 
 class WorkerProcess:
@@ -71,8 +126,6 @@ class WorkerProcess:
         self._interface = interface
         self._macs = macs
         self._limits = limits
-        self._gone = False
-        self._buffer = b""
         self._ended: set[str] = set()
         self._sent: set[str] = set()
         self._unseen: frozenset[str] = frozenset()
@@ -83,62 +136,41 @@ class WorkerProcess:
         from udpbench.agent.workers.memory import Memory
 
         fd = self._memory_fd = os.memfd_create("udpbench-workers")
-        self._stderr: IO[bytes] = os.fdopen(os.memfd_create("udpbench-stderr"), "w+b")
         try:
             self._memory = Memory(fd, self._specs)
-            self._process = subprocess.Popen(
-                own_command("udpbench.agent.workers.process"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                pass_fds=(fd,),
-                cwd="/",
-                start_new_session=True,
-            )
+            self._child = Child("udpbench.agent.workers.process", fds=(fd,))
         finally:
             os.close(fd)
-        self._orders = cast("IO[bytes]", self._process.stdin)
-        self._answers = cast("IO[bytes]", self._process.stdout)
-        os.set_blocking(self._answers.fileno(), False)
 
     @property
     def fileno(self) -> Optional[int]:
         """Descriptor that is readable when ``read`` has something to do; None after the end."""
-        return None if self._gone else self._answers.fileno()
+        return self._child.fileno
 
     def prepare(self) -> None:
         """Send the specifications and wait until every worker has its sockets."""
-        # All receivers of a host have the same flows, up to tens of thousands: sent once.
-        flows = self._specs[0].flows
-        shared = all(spec.flows == flows for spec in self._specs)
-        specs = [replace(spec, flows=()) for spec in self._specs] if shared else self._specs
-        self._order(
-            {
-                "agent_pid": os.getpid(),
-                "memory_fd": self._memory_fd,
-                "interface": self._interface,
-                "macs": self._macs,
-                "flows": encode(flows) if shared else None,
-                "workers": encode(specs),
-            }
-        )
+        flows, specs = self._specs[0].flows, tuple(self._specs)
+        shared = all(spec.flows == flows for spec in specs)  # as of all receivers of a host
+        if shared:
+            specs = tuple(replace(spec, flows=()) for spec in specs)
+        own = (os.getpid(), self._memory_fd, self._interface, dict(self._macs))
+        self._order(WorkersOrder(*own, specs, flows if shared else None))
         self._await("ready", self._limits.prepare_ns)
 
-    def start(self, phase: dict[str, Any]) -> None:
+    def start(self, order: PhaseOrder) -> None:
         """Start every loop on a phase with all counts at zero."""
-        order = phase_order(self._specs[0], phase)
+        loops = loop_order(self._specs[0], order)
         self._ended.clear()
         self._sent.clear()
         self.final_counts.clear()
-        self._unseen = unseen(self._specs[0], order["read"])
-        self._memory.flows_sent = order["flows"]
-        self._order(order)
+        self._unseen = unseen(self._specs[0], loops.read)
+        self._memory.flows_sent = order.flows
+        self._order(loops)
         self._await("started", self._limits.answer_ns)
 
-    def _order(self, order: dict[str, Any]) -> None:
+    def _order(self, order: object) -> None:
         try:
-            self._orders.write(write_line(order))
-            self._orders.flush()
+            self._child.order(order)
         except OSError:
             self._note_end()
             raise cast("WorkerFailed", self.error) from None
@@ -146,50 +178,42 @@ class WorkerProcess:
     def _await(self, event: str, limit_ns: int) -> None:
         """Read answers until the event arrives; raises if the process failed or is too slow."""
         deadline_ns = time.monotonic_ns() + limit_ns
-        while event not in self.read():
+        while event not in self.read(deadline_ns):
             if self.error is not None:
                 raise self.error
-            left_s = (deadline_ns - time.monotonic_ns()) / SECOND_NS
-            if left_s <= 0:
+            if time.monotonic_ns() >= deadline_ns:
                 limit_s = limit_ns / SECOND_NS
                 text = f"timed out after {limit_s:g} s: the worker process is not {event}"
                 raise DeadlineExceeded(text, self._name)
-            select.select([self._answers], [], [], left_s)
 
-    def read(self) -> list[str]:
-        """Process the worker process's events and return their names."""
-        ended = self._gone
+    def read(self, deadline_ns: int = 0) -> list[str]:
+        """Process the worker process's events, or wait for some, and return their names."""
+        events: list[WorkerEvent] = []
         try:
-            while not ended:
-                chunk = os.read(self._answers.fileno(), 65536)
-                self._buffer += chunk
-                ended = not chunk
-        except BlockingIOError:
-            pass
-        *lines, self._buffer = self._buffer.split(b"\n")
-        events = [json.loads(line) for line in lines]
+            events = self._child.read(WorkerEvent, deadline_ns)
+        except ValueError as error:
+            self._fail(f"the worker process wrote what is {error}; report this bug")
         for event in events:
             self._act(event)
-        if ended and not self._gone:
+        if self._child.ended and self.error is None:
             self._note_end()
-        return [event["event"] for event in events]
+        return [event.event for event in events]
 
-    def _act(self, event: dict[str, Any]) -> None:
-        if event["event"] == "ready":
-            self.prepared = tuple(decode(Prepared, worker) for worker in event["workers"])
-            self.state = "ready"
-        elif event["event"] == "started" and self.error is None:
+    def _act(self, event: WorkerEvent) -> None:
+        if event.event == "ready":
+            self.prepared, self.state = event.prepared, "ready"
+        elif event.event == "started" and self.error is None:
             self.state = "running"
-        elif event["event"] == "failed":
-            self._fail("; ".join(event["problems"]))
-        elif event["event"] == "sent":
-            self._sent.add(event["worker"])
+        elif event.event == "failed":
+            self._fail("; ".join(event.problems))
+        elif event.event == "sent":
+            self._sent.add(event.worker)
             self._note_sent()
-        elif event["event"] == "ended":
-            self.final_counts[event["worker"]] = event["counts"]
-            self._note_loop_end(event["worker"], event["errno"], event.get("refused"))
-        elif event["event"] == "died":
-            self._fail(f"{event['worker']}: the process {self._exit_text(event['status'])}")
+        elif event.event == "ended":
+            self.final_counts[event.worker] = event.counts
+            self._note_loop_end(event.worker, event.errno, event.refused)
+        elif event.event == "died":
+            self._fail(f"{event.worker}: the process {self._exit_text(event.status)}")
 
     def _note_loop_end(self, worker: str, errno: int, refused: Optional[str]) -> None:
         self._ended.add(worker)
@@ -217,11 +241,10 @@ class WorkerProcess:
 
     def _note_end(self) -> None:
         """Record the end of the process with its status and last output."""
-        self._gone = True
-        self._fail(f"the worker process {self._exit_text(self._process.wait())}")
+        self._fail(f"the worker process {self._exit_text(self._child.process.wait())}")
 
     def _exit_text(self, status: int) -> str:
-        return exit_text(self._stderr.fileno(), status)
+        return exit_text(self._child.errors.fileno(), status)
 
     def counts(self, worker: int) -> dict[str, int]:
         """Return the counts that a worker, given by index, can see."""
@@ -257,7 +280,7 @@ class WorkerProcess:
 
     def pids(self) -> frozenset[int]:
         """Return the worker process and the processes of its workers."""
-        return frozenset({self._process.pid, *(worker.pid for worker in self.prepared)})
+        return frozenset({self._child.process.pid, *(worker.pid for worker in self.prepared)})
 
     def programs(self) -> frozenset[int]:
         """Return none."""
@@ -272,24 +295,13 @@ class WorkerProcess:
 
         Logs of workers that were never ready may belong to another process, and stay.
         """
-        self._end_process()
+        self.stop()
+        # The process group, so that worker processes end at the same time.
+        self._child.end(self._limits.close_ns / SECOND_NS, os.killpg)
         for spec in self._specs if self.prepared else ():
             if spec.log is not None:
                 logs.settle(logs.path_of(spec.log, spec.name), keep_logs)
         return None
-
-    def _end_process(self) -> None:
-        self.stop()
-        with contextlib.suppress(OSError):
-            self._orders.close()
-        try:
-            self._process.wait(timeout=self._limits.close_ns / SECOND_NS)
-        except subprocess.TimeoutExpired:
-            # The process group, so that worker processes end at the same time.
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._answers.close()
-        self._stderr.close()
 
 
 def refuse_impossible(specs: Sequence[WorkerSpec]) -> None:
@@ -304,29 +316,6 @@ def refuse_impossible(specs: Sequence[WorkerSpec]) -> None:
             raise WorkerFailed(f"{spec.name}: gso: max must be a number by now")
         if spec.role == "receiver" and spec.receive is None:
             raise WorkerFailed(f"{spec.name}: a receiver without `receive`")
-
-
-def phase_order(spec: WorkerSpec, phase: dict[str, Any]) -> dict[str, Any]:
-    """Return a phase with what is read and echoed in it, and whether planned faults occur.
-
-    The path check always reads headers, to distinguish flows; datagrams too small for a header are
-    only counted. Faults occur in the measured phase only. In the path check every packet is
-    echoed: that is the round-trip time at rest.
-    """
-    name, traffic = phase["phase"], spec.traffic
-    read = spec.receive.read if spec.receive is not None else "header"
-    if name == "path" and read in BLIND and traffic.datagrams.have_headers:
-        read = "header"
-    echo_every = traffic.echo if traffic.echo is not None else 0
-    if echo_every != 0 and name == "path":
-        echo_every = 1
-    return {
-        "flows": None,
-        **phase,
-        "read": read,
-        "faulty": name == "measured",
-        "echo_every": echo_every,
-    }
 
 
 def unseen(spec: WorkerSpec, read: str) -> frozenset[str]:

@@ -6,25 +6,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
-import select
 import shlex
-import subprocess
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import IO, Any, Optional, cast
+from typing import Optional, cast
 
 from udpbench.agent.host.files import read
-from udpbench.agent.host.own_python import build_lock, own_command
+from udpbench.agent.host.own_python import build_lock
 from udpbench.agent.host.processes import descendants, lineage
 from udpbench.agent.host.socket_owners import all_held, holders_in_words, port_inodes
 from udpbench.agent.host.system import PROGRAM_FOLDERS, Host
 from udpbench.agent.host.udp_sockets import SocketQueue, udp_sockets
-from udpbench.agent.workers.keeper import GRACE_S, KILL_S
-from udpbench.agent.workers.process_client import STDERR_LINES, Limits
+from udpbench.agent.workers.keeper import GRACE_S, KILL_S, ProgramEvent, ProgramOrder
+from udpbench.agent.workers.process_client import STDERR_LINES, Child, Limits
 from udpbench.agent.workers.reads import CountedReader
 from udpbench.confinement import CAP_NET_BIND_SERVICE
 from udpbench.errors import WorkerFailed
@@ -38,8 +34,6 @@ ENVIRONMENT = ("PATH", "LANG", "HOME", "USER", "LOGNAME")
 SHOWN = 60
 """Maximum characters of the command in a message."""
 END_IT = "end that, or choose another port"
-POLL_S = 0.02
-"""Interval between looks for its sockets."""
 
 
 class Program(CountedReader):
@@ -54,48 +48,31 @@ class Program(CountedReader):
         self._pid: Optional[int] = None
         self._keepers: frozenset[int] = frozenset()
         self._programs: frozenset[int] = frozenset()
-        self._buffer = b""
-        self._gone = False
         self._output = os.memfd_create("udpbench-output")
-        self._launch()
+        fds = (self._output, *build_lock())
+        self._keeper = Child("udpbench.agent.workers.keeper", str(self._output), fds=fds)
 
     # --- its start and its end -------------------------------------------------------------------
-
-    def _launch(self) -> None:
-        self._errors: IO[bytes] = os.fdopen(os.memfd_create("udpbench-stderr"), "w+b")
-        self._keeper = subprocess.Popen(
-            own_command("udpbench.agent.workers.keeper", str(self._output)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            pass_fds=(self._output, *build_lock()),
-            cwd="/",
-            start_new_session=True,
-        )
-        self._orders = cast("IO[bytes]", self._keeper.stdin)
-        self._answers = cast("IO[bytes]", self._keeper.stdout)
-        os.set_blocking(self._answers.fileno(), False)
 
     @property
     def fileno(self) -> Optional[int]:
         """Descriptor that is readable when ``read`` has something to do; None after the end."""
-        return None if self._gone else self._answers.fileno()
+        return self._keeper.fileno
 
     def prepare(self) -> None:
         """Start the program and wait until it is bound; WorkerFailed names what is missing."""
         user = self._user()
-        order = {
-            "command": list(self._receive.command or ()),
-            "folders": self._folders(user),
-            "env": environment(user),
-            "user": [user.pw_uid, user.pw_gid] if user is not None else None,
-            "kept": self._kept(),
-            "cpus": self._spec.own_cpus,
-            "priority": self._receive.priority,
-        }
+        order = ProgramOrder(
+            command=list(self._receive.command or ()),
+            folders=self._folders(user),
+            env=environment(user),
+            user=[user.pw_uid, user.pw_gid] if user is not None else None,
+            kept=self._kept(),
+            cpus=list(self._spec.own_cpus),
+            priority=self._receive.priority,
+        )
         with suppress(BrokenPipeError):  # its exit status is read below
-            self._orders.write(json.dumps(order).encode() + b"\n")
-            self._orders.flush()
+            self._keeper.order(order)
         inodes = self._await_bound()
         self._tell_apart()
         self._keepers = frozenset(lineage(self._host, cast("int", self._pid))) - {self._pid}
@@ -138,22 +115,27 @@ class Program(CountedReader):
 
     def _await_bound(self) -> tuple[int, ...]:
         """Return its sockets' inodes once it is bound to every port of the traffic."""
-        deadline_ns = time.monotonic_ns() + self._limits.prepare_ns
         missing = ""
-        while True:
+
+        def bound() -> tuple[int, ...]:
+            nonlocal missing
             self.read()
             if self.error is not None:
                 raise self.error
-            if self._pid is not None and self._said_ready():
-                sockets = self._sockets()
-                missing = self._unbound(list(sockets.values()))
-                if not missing:
-                    self._refuse_sharing(sockets)
-                    ports = self._spec.bind_ports
-                    return tuple(i for i, known in sockets.items() if known.port in ports)
-            if time.monotonic_ns() >= deadline_ns:
-                raise WorkerFailed(self._late(missing), self._name)
-            select.select([self._answers], [], [], POLL_S)
+            if self._pid is None or not self._said_ready():
+                return ()
+            sockets = self._sockets()
+            missing = self._unbound(list(sockets.values()))
+            if missing:
+                return ()
+            self._refuse_sharing(sockets)
+            ports = self._spec.bind_ports
+            return tuple(i for i, known in sockets.items() if known.port in ports)
+
+        try:
+            return self._host.wait_for("not bound", bound, self._limits.prepare_ns / SECOND_NS)
+        except TimeoutError as error:
+            raise WorkerFailed(self._late(missing), self._name) from error
 
     def _refuse_sharing(self, own: Collection[int]) -> None:
         """Raise WorkerFailed if the kernel gives the traffic to others' sockets, too."""
@@ -202,34 +184,28 @@ class Program(CountedReader):
     def read(self) -> None:
         """Process the keeper's events."""
         try:
-            while not self._gone:
-                chunk = os.read(self._answers.fileno(), 65536)
-                self._buffer += chunk
-                self._gone = not chunk
-        except BlockingIOError:
-            pass
-        *lines, self._buffer = self._buffer.split(b"\n")
-        for event in map(json.loads, lines):
-            self._act(event)
-        if self._gone:
-            self._fail(f"its keeper exited with status {self._keeper.wait()}")
+            for event in self._keeper.read(ProgramEvent):
+                self._act(event)
+        except ValueError as error:
+            self._fail(f"its keeper wrote what is {error}; report this bug")
+        if self._keeper.ended:
+            self._fail(f"its keeper exited with status {self._keeper.process.wait()}")
 
-    def _act(self, event: dict[str, Any]) -> None:
-        if event["event"] == "started":
-            self._pid = self._pid_here(event["pid"])
-        elif event["event"] == "failed":
+    def _act(self, event: ProgramEvent) -> None:
+        if event.event == "started":
+            self._pid = self._pid_here(event.pid)
+        elif event.event == "failed":
             user = self._user()
             who = f"as {user.pw_name} " if user is not None else ""
             first = self._folders(user)[0]
-            where = event["folder"]
-            aside = "" if where == first else f" (it may not enter {first})"
-            text = f"cannot be started {who}in {where}{aside}: {event['problem']}"
+            aside = "" if event.folder == first else f" (it may not enter {first})"
+            text = f"cannot be started {who}in {event.folder}{aside}: {event.problem}"
             self._fail(f"{text}; name a program that this user can run there")
-        elif event["left"]:
+        elif event.left:
             text = "it exited, but processes that it started are still running"
             self._fail(f"{text}; run it in the foreground")
         else:
-            status = event["status"]
+            status = event.status
             how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
             self._fail(f"it ended unexpectedly ({how}): {self._last_words()}{self._obstacle()}")
 
@@ -242,16 +218,8 @@ class Program(CountedReader):
     def close(self, _keep_logs: Optional[str] = None) -> Optional[str]:
         """End the program and everything that it started; return its output."""
         self._stop_counting()
-        with suppress(OSError):
-            self._orders.close()
-        try:
-            self._keeper.wait(timeout=GRACE_S + KILL_S + self._limits.close_ns / SECOND_NS)
-        except subprocess.TimeoutExpired:
-            self._keeper.kill()
-            self._keeper.wait()
+        self._keeper.end(GRACE_S + KILL_S + self._limits.close_ns / SECOND_NS)
         printed = self._printed()
-        self._answers.close()
-        self._errors.close()
         os.close(self._output)
         return printed
 
@@ -280,8 +248,8 @@ class Program(CountedReader):
         return None
 
     def _family(self) -> Iterator[int]:
-        yield self._keeper.pid
-        yield from descendants(self._host, self._keeper.pid)
+        yield self._keeper.process.pid
+        yield from descendants(self._host, self._keeper.process.pid)
 
 
 def environment(user: Optional[pwd.struct_passwd]) -> dict[str, str]:

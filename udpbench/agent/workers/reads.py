@@ -20,7 +20,7 @@ from udpbench.agent.host.udp_sockets import udp_sockets
 from udpbench.agent.workers.filters import any_filtered
 from udpbench.errors import WorkerFailed
 from udpbench.model import FlowStats, Receive, WorkerSpec
-from udpbench.protocol import Prepared, WorkersState
+from udpbench.protocol import PhaseOrder, Prepared, WorkersState
 
 ANY_ADDRESS = {4: ("0.0.0.0", "::"), 6: ("::",)}  # noqa: S104 - names them, binds nothing
 """In the kernel's order of preference for a packet of an IP version."""
@@ -156,9 +156,9 @@ class CountedReader:
 
     # --- what it reads ---------------------------------------------------------------------------
 
-    def start(self, phase: dict[str, Any]) -> None:
+    def start(self, order: PhaseOrder) -> None:
         """Begin a phase with all counts at zero."""
-        self._phase = phase["phase"]
+        self._phase = order.phase
         self._forget()
         self.state = "running"
 

@@ -6,12 +6,14 @@ Runs in the worker process, in the thread that uses the socket, after pinning.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
 from udpbench.agent.host.socket_options import (
+    AF_XDP,
     BPF_EQUAL,
     BPF_LOAD_CPU,
     BPF_MODULO,
@@ -55,6 +57,8 @@ ANSWERS_BUFFER_BYTES = 4 * 2**20
 """Receive buffer of a sender, for echoes and answers: the same as a receiver's."""
 DISCARDED_MAX = 10**6
 ACCEPT_S = 2.0
+RELEASED_S = 2.0
+"""A queue becomes free shortly after its last socket is closed (xp_release_deferred)."""
 BACKLOG = 4096
 
 
@@ -304,3 +308,26 @@ def _set_buffer(sock: socket.socket, work: Union[Send, Receive], forced: int, pl
         force_buffer(sock, forced, plain, work.buffer_bytes)
     else:
         sock.setsockopt(socket.SOL_SOCKET, plain, work.buffer_bytes)
+
+
+# --- queues of an interface ----------------------------------------------------------------------
+
+
+def bound_to_queue(queue: str, bind: Callable[[socket.socket], int]) -> socket.socket:
+    """Return an AF_XDP socket set up by ``bind``, which returns 0 or an errno.
+
+    OSError with the queue's name if it is refused.
+    """
+
+    def attempt() -> Optional[socket.socket]:
+        own = socket.socket(AF_XDP, socket.SOCK_RAW, 0)
+        error = bind(own)
+        if error == 0:
+            return own
+        own.close()
+        if error != errno.EBUSY:
+            raise OSError(error, f"{what}: {os.strerror(error)}")
+        return None
+
+    what = f"AF_XDP socket on {queue}"
+    return Host().wait_for(f"{what}: {os.strerror(errno.EBUSY)}", attempt, RELEASED_S)

@@ -24,9 +24,10 @@ from udpbench.errors import (
     HostError,
     from_wire,
 )
+from udpbench.json_lines import MOST_LINE_BYTES, LinePipe, LineTooLong
 from udpbench.model import INTEGERS, SECOND_NS
 from udpbench.printable import printable
-from udpbench.protocol import MAX_LINE_BYTES, decode, encode, read_line, write_line
+from udpbench.protocol import decode, encode, read_line, write_line
 from udpbench.units import format_bytes, format_duration
 
 AGENT = "udpbench.agent.serve"
@@ -45,10 +46,10 @@ LATE_NS = 15 * SECOND_NS
 """After the lease, for an attempt that began within it; by then the agent has restored."""
 UNASKED_REPLIES = 10
 """More than there were requests: an agent sends none, so whatever sends them is given up."""
-UNASKED_BYTES = MAX_LINE_BYTES
+UNASKED_BYTES = MOST_LINE_BYTES
 """Unasked replies that are kept, since the last that somebody waited for: answers to pings, and
 those that come after their deadline."""
-STDERR_BYTES = MAX_LINE_BYTES
+STDERR_BYTES = MOST_LINE_BYTES
 """Kept of one connection's."""
 CLOSE_NS = 10 * SECOND_NS
 """For an agent whose stdin was closed to stop its workers (2 s) and restore the host."""
@@ -59,7 +60,7 @@ class Pipes:
     """The pipes and the process of one agent, however it was started."""
 
     requests: IO[bytes]
-    replies: IO[bytes]
+    replies: LinePipe
     errors: IO[bytes]
     pid: int | None
     """The agent's process, if it runs on this machine."""
@@ -355,23 +356,21 @@ class Channel:
 
     def _read_replies(self) -> str:
         """Hand every reply to the waiter for its id; return why there are no more."""
-        why = ENDED
-        while line := self._pipes.replies.readline(MAX_LINE_BYTES + 1):
-            self._heard_ns = received_ns = time.monotonic_ns()
-            if len(line) > MAX_LINE_BYTES:
-                limit = format_bytes(MAX_LINE_BYTES)
-                why = f"its answer is longer than {limit}; find out what prints that there"
-                break
-            try:
-                reply = read_line(line)
-            except ValueError:
-                why = f"it wrote something other than a reply: {line[:80]!r}"
-                break
-            if not self._deliver(received_ns, reply, len(line)):
-                most = f"{UNASKED_REPLIES} replies or {format_bytes(UNASKED_BYTES)}"
-                why = f"it sent more than {most} that nobody asked for; {INSTEAD}"
-                break
-        return why
+        line, replies = b"", self._pipes.replies
+        try:
+            while True:
+                line = replies.next()
+                self._heard_ns = received_ns = time.monotonic_ns()
+                if not self._deliver(received_ns, read_line(line), len(line)):
+                    most = f"{UNASKED_REPLIES} replies or {format_bytes(UNASKED_BYTES)}"
+                    return f"it sent more than {most} that nobody asked for; {INSTEAD}"
+        except EOFError:
+            return ENDED
+        except LineTooLong:
+            limit = format_bytes(replies.limit_bytes)
+            return f"its answer is longer than {limit}; find out what prints that there"
+        except ValueError:
+            return f"it wrote something other than a reply: {line[:80]!r}"
 
     def _deliver(self, received_ns: int, reply: dict[str, Any], size_bytes: int) -> bool:
         """Hand a reply to its waiter; return False if too much came that nobody waits for."""

@@ -12,6 +12,7 @@ from typing import IO, cast
 import udpbench
 from udpbench.control.connections.channel import AGENT, OBSERVER, Channel, Pipes
 from udpbench.errors import ConnectError
+from udpbench.json_lines import LinePipe
 from udpbench.model import SECOND_NS
 
 # -P: files in the current folder must not shadow the agent's imports.
@@ -48,7 +49,7 @@ def open_local(host: str, command: Sequence[str]) -> Channel:
         host,
         Pipes(
             requests=cast("IO[bytes]", process.stdin),
-            replies=cast("IO[bytes]", process.stdout),
+            replies=LinePipe(cast("IO[bytes]", process.stdout).fileno()),
             errors=cast("IO[bytes]", process.stderr),
             pid=process.pid,
             ended=ended,

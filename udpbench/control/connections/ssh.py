@@ -54,6 +54,7 @@ from udpbench.control.deployment.deployer import (
     Deployer,
 )
 from udpbench.errors import AgentLost, ConnectError
+from udpbench.json_lines import BLOCK_BYTES, MOST_LINE_BYTES, LinePipe, LineTooLong
 from udpbench.model import SECOND_NS, Connect
 from udpbench.printable import printable
 from udpbench.units import format_bytes, format_duration
@@ -71,8 +72,8 @@ LAUNCHER_NOTE = (
 )
 STDERR_BYTES = 2**16
 NOISE_BYTES = 2**18
-NOISE_LINE_BYTES = 2**16
 NOISE_SHOWN_BYTES = 200
+DEPLOYERS_LINE_BYTES = 2**20
 MAX_JUMPS = 8
 PACKET_BYTES = 2**18
 """As in OpenSSH (PACKET_MAX_SIZE); RFC 4253, 6.1, asks for 35000 bytes."""
@@ -130,8 +131,8 @@ class _Login:
             self.agent = _run(self.client, command(connect, module), host, limits)
             within = partial(_answered, _transport(self.client), limits.whole_ns)
             self.requests = cast("IO[bytes]", RequestPipe(self.agent, within))
-            self.replies = io.BufferedReader(ReplyPipe(self._receive))
-            self.errors = io.BufferedReader(ReplyPipe(self.agent.recv_stderr))
+            self.replies = LinePipe(self._receive, NOISE_BYTES)
+            self.errors = io.BufferedReader(ErrorPipe(self.agent.recv_stderr))
             self.python = _skip_noise(self.agent, self.replies, host, limits)
 
     @property
@@ -143,10 +144,13 @@ class _Login:
         """Limit from here on what the host sends up to its next answer."""
         self._whole.count_answer()
 
-    def _receive(self, size_bytes: int) -> bytes:
+    def _receive(self, left_s: float | None) -> bytes:
+        """Return what has arrived; without a limit of its own as late as the channel has it."""
         data = b""
+        if left_s is not None:
+            self.agent.settimeout(left_s)
         with suppress(EOFError, paramiko.SSHException):  # ended while it gave back the window
-            data = self.agent.recv(size_bytes)
+            data = self.agent.recv(BLOCK_BYTES)
         if not data and self.given_up:
             raise ConnectError(self._whole.why, self._host)
         return data
@@ -163,6 +167,7 @@ class _Login:
 
     def _talk(self, act: Callable[[Conversation], T]) -> T:
         self.agent.settimeout(self._limits.start_ns / SECOND_NS)
+        self.replies.limit_bytes = DEPLOYERS_LINE_BYTES
         line = Conversation(self._host, self.requests, self.replies, self._whole.paused)
         try:
             return act(line)
@@ -211,6 +216,7 @@ def _open(
         if module[0] == RETURNING:
             login.await_announcement()
         login.count_answer()
+        login.replies.limit_bytes = MOST_LINE_BYTES
         kept = stack.pop_all()
 
     def ended(limit_ns: int) -> int | None:
@@ -335,49 +341,43 @@ def _transport(client: paramiko.SSHClient) -> paramiko.Transport:
     return transport
 
 
-def _skip_noise(
-    agent: paramiko.Channel, replies: io.BufferedIOBase, host: str, limits: SshLimits
-) -> str:
+def _skip_noise(agent: paramiko.Channel, replies: LinePipe, host: str, limits: SshLimits) -> str:
     """Skip a login shell's own output, up to the marker; return the path of python after it."""
     deadline_ns = time.monotonic_ns() + limits.start_ns
-    how = f"did not start our command within {format_duration(limits.start_ns)}"
+    how = "prints without end"
     last, read_bytes = b"", 0
-    while (left_ns := deadline_ns - time.monotonic_ns()) > 0:
-        agent.settimeout(left_ns / SECOND_NS)
-        try:
-            line = replies.readline(NOISE_LINE_BYTES)
-        except TimeoutError:
-            break
-        ready = READY.search(line.decode(errors="replace"))
-        if ready is not None:
-            agent.settimeout(None)
-            return printable(ready[1].strip(), keep="")
-        if not line:
-            how = "ended before it started our command"
-            break
-        last, read_bytes = (last + line)[-NOISE_SHOWN_BYTES:], read_bytes + len(line)
-        if read_bytes > NOISE_BYTES:
-            how = "prints without end"
-            break
-    last_line = last.decode(errors="replace").strip()
+    try:
+        while read_bytes <= NOISE_BYTES:
+            line = replies.next(deadline_ns)
+            ready = READY.search(line.decode(errors="replace"))
+            if ready is not None:
+                agent.settimeout(None)
+                return printable(ready[1].strip(), keep="")
+            last, read_bytes = last + line + b"\n", read_bytes + len(line)
+    except TimeoutError:
+        how = f"did not start our command within {format_duration(limits.start_ns)}"
+    except EOFError:
+        how = "ended before it started our command"
+    except LineTooLong:
+        pass
+    last_line = (last + replies.rest)[-NOISE_SHOWN_BYTES:].decode(errors="replace").strip()
     last_line = f"; it printed last: {last_line!r}" if last_line else ""
     step = "fix what it starts (~/.bashrc, a forced command, nologin)"
     raise ConnectError(f"logged in, but the login shell {how}{last_line}; {step}", host)
 
 
 def _await_announcement(
-    agent: paramiko.Channel, replies: io.BufferedIOBase, host: str, limits: SshLimits
+    agent: paramiko.Channel, replies: LinePipe, host: str, limits: SshLimits
 ) -> None:
     """Wait for the line that announces a waiting agent; raises AgentLost if there is none."""
-    agent.settimeout(limits.start_ns / SECOND_NS)
     try:
-        line = replies.readline(NOISE_LINE_BYTES)
-    except TimeoutError as error:
+        replies.next(time.monotonic_ns() + limits.start_ns)
+    except (TimeoutError, LineTooLong) as error:
         raise ConnectError("reconnected, but the agent does not answer", host) from error
-    if not line and agent.eof_received:
-        raise AgentLost("it is no longer waiting there", host)
-    if not line:
-        raise ConnectError("reconnected, but lost again", host)
+    except EOFError as error:
+        if agent.eof_received:
+            raise AgentLost("it is no longer waiting there", host) from error
+        raise ConnectError("reconnected, but lost again", host) from error
     agent.settimeout(None)
 
 
@@ -658,8 +658,8 @@ def _text(error: Exception) -> str:
     return printable(text or str(error), keep="") or "connection closed"
 
 
-class ReplyPipe(io.RawIOBase):
-    """The agent's output over a channel; paramiko's own files raise in their finalizer (5.1)."""
+class ErrorPipe(io.RawIOBase):
+    """The agent's stderr over a channel; paramiko's own files raise in their finalizer (5.1)."""
 
     def __init__(self, receive: Callable[[int], bytes]) -> None:
         self._receive = receive

@@ -18,6 +18,7 @@ from typing import IO, Any, Literal
 from udpbench.agent import install
 from udpbench.control.deployment.bundle import Bundle, Target, make_bundle
 from udpbench.errors import AgentLost, ConnectError
+from udpbench.json_lines import LinePipe
 from udpbench.model import SECOND_NS
 from udpbench.printable import all_printable
 from udpbench.units import format_bytes
@@ -61,7 +62,7 @@ class Conversation:
 
     host: str
     requests: IO[bytes]
-    replies: IO[bytes]
+    replies: LinePipe
     paused: Callable[[], AbstractContextManager[None]] = nullcontext
     """Stops the clock of the host's limit for what the controller does alone."""
 
@@ -75,10 +76,9 @@ class Conversation:
 
         Raises EOFError at the end, ConnectError if the program refuses or is not udpbench's.
         """
-        text = self.replies.readline(2**20)
-        if not text:
-            raise EOFError
+        text = b"a line without end"
         try:
+            text = self.replies.next()
             answer = all_printable(json.loads(text), keep="")
         except (ValueError, RecursionError) as error:
             what = f"its Python wrote {text[:80]!r} instead of an answer"
