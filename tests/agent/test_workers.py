@@ -116,7 +116,7 @@ def test_a_stopped_worker_is_seen_with_what_waits(
 
     def ticked() -> bool:
         pool.tick()
-        (use,) = pool._looks.uses().get("right.receiver0", (None,))
+        (use,) = pool._sampler.uses().get("right.receiver0", (None,))
         return use is not None and use.looks.get("T", 0) >= 3
 
     until("seen stopped", ticked)
