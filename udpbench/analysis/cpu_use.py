@@ -79,11 +79,10 @@ def _all_load_cpus(readings: Readings) -> Iterator[tuple[str, frozenset[int]]]:
     for stats in readings.phase.stats:
         yield host_of(stats.worker), _worker_cpus(readings, stats)
     packets = by_receiver(readings)
-    for host in readings.receiver.hosts:
-        facts = readings.record.facts.get(host)
-        for queue, cpus in facts.queue_cpus.items() if facts is not None else ():
-            if packets.get(host, {}).get(int(queue), 1):
-                yield host, frozenset(cpus)
+    for facts in readings.receiver.facts:
+        for queue, cpus in facts.queue_cpus.items():
+            if packets.get(facts.host, {}).get(int(queue), 1):
+                yield facts.host, frozenset(cpus)
     for host, after in readings.phase.after.items():
         for process in after.processes:
             # Less than a tick is no load: an ARP frame wakes a thread, too.

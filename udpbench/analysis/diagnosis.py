@@ -152,7 +152,7 @@ def _meaning(stage: str) -> str:
 def words_of(case: Evidence) -> dict[str, str]:
     """Return what fills the <angles> of remedies and of their steps, as far as it is known."""
     record = case.readings.record
-    hosts = [record.facts[h] for h in case.readings.receiver.hosts if h in record.facts]
+    hosts = case.readings.receiver.facts
     ports = [port for spec in record.workers for port in spec.bind_ports]
     words = {"port": str(min(ports))} if ports else {}
     late = case.late
@@ -223,8 +223,7 @@ def _of_cpus(case: Evidence, hosts: Sequence[Facts]) -> dict[str, str]:
     shared = case.readings.record.built_in_lab
     words: dict[str, str] = {}
     receiving = min((len(facts.cpus) for facts in hosts), default=0)
-    senders = [case.readings.record.facts.get(host) for host in case.readings.sender.hosts]
-    sending = min((len(facts.cpus) for facts in senders if facts is not None), default=0)
+    sending = min((len(facts.cpus) for facts in case.readings.sender.facts), default=0)
     for word, cpus in (
         ("cpus", (receiving + 1) // 2 if shared else receiving),
         ("sender_cpus", sending // 2 if shared else sending),
@@ -320,10 +319,9 @@ def _explainable(case: Evidence, spans: Mapping[str, Span], packets: int) -> lis
 
 def _names_reasons(case: Evidence, stage: str) -> bool:
     """Return whether the kernels at a stage name drop reasons, as far as that is known."""
-    record = case.readings.record
-    for host in case.readings.at(ROWS[stage].part).hosts:
-        selftest, facts = record.selftests.get(host), record.facts.get(host)
-        release = re.match(r"(\d+)\.(\d+)", facts.kernel) if facts is not None else None
+    for facts in case.readings.at(ROWS[stage].part).facts:
+        selftest = case.readings.record.selftests.get(facts.host)
+        release = re.match(r"(\d+)\.(\d+)", facts.kernel)
         if selftest is not None and selftest.unexplained is not None:
             return False
         if release is not None and tuple(map(int, release.groups())) < REASONS_RELEASE:
@@ -352,8 +350,7 @@ def refused(case: Evidence) -> Iterator[Bottleneck]:
 
 def _memory_limits(case: Evidence) -> list[str]:
     """Return in words the limits of cgroups that the receivers' full buffers exceed."""
-    facts = [case.readings.record.facts.get(host) for host in case.readings.receiver.hosts]
-    limits = [each.environment.get(SOCKET_MEMORY, "") for each in facts if each is not None]
+    limits = [each.environment.get(SOCKET_MEMORY, "") for each in case.readings.receiver.facts]
     held_bytes = sum(_held_bytes(case).values())
     known = (re.fullmatch(r"([0-9]{1,19}) bytes of (.+)", limit) for limit in limits)
     return [
@@ -365,8 +362,8 @@ def _memory_limits(case: Evidence) -> list[str]:
 
 def _may_exceed_udp_mem(case: Evidence) -> bool:
     """Return whether the receivers' full buffers exceed what UDP may take, as far as known."""
-    hosts = [case.readings.record.facts[h] for h in case.readings.receiver.hosts]
-    pages = [int(text.split()[-1]) for text in _in_force(case, hosts, UDP_MEMORY)]
+    bounds = _in_force(case, case.readings.receiver.facts, UDP_MEMORY)
+    pages = [int(text.split()[-1]) for text in bounds]
     return not pages or sum(_held_bytes(case).values()) >= min(pages) * PAGE_BYTES
 
 
@@ -693,9 +690,8 @@ def unmerged(case: Evidence) -> Iterator[Bottleneck]:
 def remote_node(case: Evidence) -> Iterator[Bottleneck]:
     """Find a reader on another NUMA node than the card."""
     cpu = case.behind
-    for host in case.readings.receiver.hosts:
-        facts = case.readings.record.facts.get(host)
-        if cpu is None or not cpu.workers or facts is None or facts.interface_node is None:
+    for facts in case.readings.receiver.facts:
+        if cpu is None or not cpu.workers or facts.interface_node is None:
             continue
         near = facts.numa_nodes.get(str(facts.interface_node), ())
         if near and cpu.cpu is not None and cpu.cpu not in near:
@@ -807,9 +803,8 @@ def unexplained(case: Evidence) -> Iterator[Bottleneck]:
 def power_saving(case: Evidence) -> Iterator[Bottleneck]:
     """Find a clock that follows the load, where a receiving CPU is full or comes late."""
     cpu = case.late
-    for host in case.readings.receiver.hosts if cpu and not cpu.sends else ():
-        facts = case.readings.record.facts.get(host)
-        governor = facts.environment.get("governor") if facts is not None else None
+    for facts in case.readings.receiver.facts if cpu and not cpu.sends else ():
+        governor = facts.environment.get("governor")
         if governor not in (None, "performance"):
             what = f"the governor of the receiver's CPUs is {governor}"
             test = "settings.receiver.cpu: {governor: performance}"

@@ -337,11 +337,10 @@ class Evidence:
         readings = self.readings
         served: dict[tuple[str, int], list[str]] = {}
         packets = by_receiver(readings)
-        for host in readings.receiver.hosts:
-            facts = readings.record.facts.get(host)
-            for queue, cpus in facts.queue_cpus.items() if facts is not None else ():
-                for cpu in cpus if packets.get(host, {}).get(int(queue), 1) else ():
-                    served.setdefault((readings.machine_of(host), cpu), []).append(queue)
+        for facts in readings.receiver.facts:
+            for queue, cpus in facts.queue_cpus.items():
+                for cpu in cpus if packets.get(facts.host, {}).get(int(queue), 1) else ():
+                    served.setdefault((readings.machine_of(facts.host), cpu), []).append(queue)
         return {place: tuple(queues) for place, queues in served.items()}
 
     @cached_property

@@ -62,11 +62,11 @@ def _is_bypassed(facts: Facts, delta: Deltas, direction: Direction) -> bool:
 def queue_uses(readings: CounterView) -> tuple[QueueUse, ...]:
     """Return what every queue of the senders and the receivers did, where anything counts it."""
     uses: list[QueueUse] = []
-    for host in (*readings.sender.hosts, *readings.receiver.hosts):
-        facts, delta = readings.facts.get(host), readings.deltas.get(host)
-        if facts is not None and delta is not None:
-            machine = readings.deltas.get(readings.machine_of(host), delta)
-            whole = readings.whole.deltas.get(host, delta)
+    for facts in (*readings.sender.facts, *readings.receiver.facts):
+        delta = readings.deltas.get(facts.host)
+        if delta is not None:
+            machine = readings.deltas.get(readings.machine_of(facts.host), delta)
+            whole = readings.whole.deltas.get(facts.host, delta)
             uses += _received_uses(facts, delta, whole, machine)
             uses += _sent_uses(facts, delta, whole, machine)
     return tuple(uses)
@@ -214,10 +214,9 @@ def carrying(packets: dict[int, int], flows: int) -> tuple[int, ...]:
 def by_receiver(phase: Readings) -> dict[str, dict[int, int]]:
     """Return receiver → its queues' packets, if they are counted by queue."""
     by_host = {}
-    for host in phase.receiver.hosts:
-        facts = phase.record.facts.get(host)
-        if facts is not None and host in phase.deltas:
-            counted = queue_packets(facts, phase.deltas[host])
+    for facts in phase.receiver.facts:
+        if facts.host in phase.deltas:
+            counted = queue_packets(facts, phase.deltas[facts.host])
             if counted is not None:
-                by_host[host] = counted
+                by_host[facts.host] = counted
     return by_host

@@ -373,10 +373,9 @@ def node_cpus(node: End) -> frozenset[Cpu] | None:
             return None
         groups.add((readings.machine_of(host_of(stats.worker)), pinned))
     cpus = {(machine, cpu) for machine, pinned in groups for cpu in pinned}
-    for host in node.hosts if node.part == "receiver" else ():
-        facts = readings.record.facts.get(host)
-        for queue in facts.queue_cpus.values() if facts is not None else ():
-            cpus |= {(readings.machine_of(host), cpu) for cpu in queue}
+    for facts in node.facts if node.part == "receiver" else ():
+        machine = readings.machine_of(facts.host)
+        cpus |= {(machine, cpu) for queue in facts.queue_cpus.values() for cpu in queue}
     return frozenset(cpus) if workers else None
 
 

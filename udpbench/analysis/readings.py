@@ -134,9 +134,11 @@ class CounterView:
                 return stats.counts.get("sent_messages", 0), stats.counts.get("sent_packets", 0)
         return 0, 0
 
-    def of_host(self, host: str, pattern: str) -> int | None:
-        """Return one counter's difference at a host; None if it does not have it."""
-        return self.deltas[host].total(self.named(host, pattern)) if host in self.deltas else None
+    def of_host(self, host: str, *patterns: str) -> int | None:
+        """Return the sum of some counters' differences at a host; None if it has none of them."""
+        if host not in self.deltas:
+            return None
+        return known_sum(self.deltas[host].total(self.named(host, each)) for each in patterns)
 
     @property
     def all_veth(self) -> bool:
@@ -210,9 +212,8 @@ class NodeView(Generic[V]):
         """Return whether it is proven of a node's kernel that no counter of a stage moves there."""
         tests, family = self.view.selftests, self.view.traffic.family
         return any(
-            host in tests and tests[host].is_unmoved(stage, family, facts.driver)
-            for host, facts in self.view.facts.items()
-            if host in self.hosts
+            facts.host in tests and tests[facts.host].is_unmoved(stage, family, facts.driver)
+            for facts in self.facts
         )
 
     def counter(self, pattern: str) -> int | None:
@@ -221,7 +222,7 @@ class NodeView(Generic[V]):
 
     def total(self, *patterns: str) -> int | None:
         """Return the sum of counters that see different packets; None if no node has any."""
-        return known_sum(self.counter(pattern) for pattern in patterns)
+        return known_sum(self.view.of_host(host, *patterns) for host in self.hosts)
 
     def by_name(self, pattern: str) -> dict[str, int]:
         """Return the counters that match a pattern and moved, by name.
@@ -237,18 +238,19 @@ class NodeView(Generic[V]):
             if value != 0
         }
 
-    def _environments(self, key: str) -> list[str | None]:
-        facts = self.view.facts
-        return [facts[host].environment.get(key) for host in self.hosts if host in facts]
+    @property
+    def facts(self) -> tuple[Facts, ...]:
+        """The facts of those of which any are known."""
+        return tuple(self.view.facts[host] for host in self.hosts if host in self.view.facts)
 
     def without(self, hook: str) -> bool:
         """Return whether the interfaces are known to have no program on a hook."""
-        return set(self._environments(hook)) == {NOTHING_ATTACHED}
+        return {facts.environment.get(hook) for facts in self.facts} == {NOTHING_ATTACHED}
 
     @property
     def has_generic_xdp(self) -> bool:
         """Whether an XDP program of an interface runs in the stack."""
-        return any(GENERIC_XDP in (attached or "") for attached in self._environments("xdp"))
+        return any(GENERIC_XDP in (facts.environment.get("xdp") or "") for facts in self.facts)
 
     @property
     def machines(self) -> tuple[str, ...]:

@@ -163,8 +163,7 @@ def backlog_skbs(readings: CounterView) -> int | None:
 
 def _has_own_backlog(readings: CounterView) -> bool:
     """Return whether a receiver is a tunnel, whose backlog softnet_stat and reasons do not have."""
-    drivers = (readings.facts[h].driver for h in readings.receiver.hosts if h in readings.facts)
-    return any(driver in TUNNELS for driver in drivers)
+    return any(facts.driver in TUNNELS for facts in readings.receiver.facts)
 
 
 def _backlog_and_device_skbs(readings: CounterView) -> int | None:

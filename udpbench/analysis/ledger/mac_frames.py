@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from udpbench.analysis.delta import Deltas
 from udpbench.analysis.ledger.skbs import QDISC_PACKETS
-from udpbench.analysis.readings import AnyNode, CounterView, End, Readings, known_sum
+from udpbench.analysis.readings import AnyNode, CounterView, End, Readings
 from udpbench.drivers import STANDARD_MAC, MacFrames, driver_of
 from udpbench.model import FRAME_HEADERS_BYTES
 
@@ -92,20 +91,15 @@ def sees_full_ring(readings: CounterView, host: str) -> bool:
     driver = driver_of(facts)
     if driver.sees_full_ring or facts is None or not driver.emulated:
         return driver.sees_full_ring
-    delta, mtu = readings.whole.deltas.get(host), facts.mtu
-    if delta is None or mtu is None or mtu > DESCRIPTOR_MTU:
+    if facts.mtu is None or facts.mtu > DESCRIPTOR_MTU:
         return False
-    frames = _total(readings, host, delta, _counters(readings.receiver, host).plus)
+    frames = readings.whole.of_host(host, *_counters(readings.receiver, host).plus)
     return frames is not None and frames < facts.rings.get("rx", 0) * READY_SHARE
 
 
 def handed_over(readings: CounterView) -> int | None:
     """Return what the senders' queueing disciplines gave to their cards; None without one."""
-    return _sum_of_all(
-        readings.deltas[host].values.get(readings.named(host, QDISC_PACKETS))
-        for host in readings.sender.hosts
-        if host in readings.deltas
-    )
+    return _sum_of_all(readings.of_host(host, QDISC_PACKETS) for host in readings.sender.hosts)
 
 
 def damaged_frames(readings: CounterView) -> dict[str, int]:
@@ -164,17 +158,13 @@ def _at_mac(end: End, host: str) -> int | None:
     without access to them), and what two functions of a card exchange need not pass its port. Then
     workers read more packets than there were frames, or the counters are 0 since the host started.
     """
-    readings = end.view
-    delta = readings.deltas.get(host)
-    if delta is None:
-        return None
-    counters = _counters(end, host)
+    readings, counters = end.view, _counters(end, host)
     names = [readings.named(host, name) for name in counters.plus]
-    plus = _sum_of_all(delta.total(name) for name in names)
+    plus = _sum_of_all(readings.of_host(host, name) for name in names)
     after = readings.phase.after.get(host)
     if plus is None or (after is not None and not any(map(after.counters.get, names))):
         return None
-    frames = plus - (_total(readings, host, delta, counters.less) or 0)
+    frames = plus - (readings.of_host(host, *counters.less) or 0)
     return None if frames < _read_packets(end, host) else frames
 
 
@@ -184,7 +174,7 @@ def _came_in(readings: Readings, host: str) -> int | None:
     driver = driver_of(readings.facts.get(host))
     if frames is None or driver.ring_at_mac:
         return frames
-    refused = _total(readings, host, readings.deltas[host], driver.full_ring)
+    refused = readings.of_host(host, *driver.full_ring)
     if refused is None or not sees_full_ring(readings, host):
         return None
     return frames + refused
@@ -192,16 +182,11 @@ def _came_in(readings: Readings, host: str) -> int | None:
 
 def _counters(end: AnyNode, host: str) -> MacFrames:
     """Return the standard statistics if the card has them, else the driver's own."""
-    readings, standard = end.view, STANDARD_MAC[end.part]
-    delta = readings.deltas.get(host)
-    if delta is not None and _total(readings, host, delta, standard.plus) is not None:
+    standard = STANDARD_MAC[end.part]
+    if end.view.of_host(host, *standard.plus) is not None:
         return standard
-    driver = driver_of(readings.facts.get(host))
+    driver = driver_of(end.view.facts.get(host))
     return driver.mac_received if end.part == "receiver" else driver.mac_sent
-
-
-def _total(readings: CounterView, host: str, delta: Deltas, patterns: Iterable[str]) -> int | None:
-    return known_sum(delta.total(readings.named(host, pattern)) for pattern in patterns)
 
 
 def _sum_of_all(values: Iterable[int | None]) -> int | None:

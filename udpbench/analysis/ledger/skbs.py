@@ -174,8 +174,8 @@ def most_packets(readings: CounterView) -> int:
     neither is by default (net/ipv4/udp_offload.c: udp_gro_receive).
     """
     readings = readings.whole
-    facts = (readings.facts.get(host) for host in readings.receiver.hosts)
-    on = {name for host in facts if host for name in host.environment.get("offloads", "").split()}
+    offloads = [facts.environment.get("offloads", "") for facts in readings.receiver.facts]
+    on = {name for names in offloads for name in names.split()}
     merges = readings.receive.gro or not on.isdisjoint(GRO_FEATURES)
     return max(message(readings).most, GRO_SEGMENTS_MAX if merges else 1)
 
