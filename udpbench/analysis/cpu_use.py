@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from udpbench.analysis.delta import Deltas
-from udpbench.analysis.queue_counters import by_receiver
+from udpbench.analysis.queue_counters import loaded_queues
 from udpbench.analysis.rates import IDLE_TIMES, host_of
 from udpbench.analysis.readings import Readings, known_sum
 from udpbench.cpu_lists import format_cpu_list
@@ -78,11 +78,8 @@ def _load_cpus(readings: Readings) -> Iterator[tuple[str, CpuGroup]]:
 def _all_load_cpus(readings: Readings) -> Iterator[tuple[str, frozenset[int]]]:
     for stats in readings.phase.stats:
         yield host_of(stats.worker), _worker_cpus(readings, stats)
-    packets = by_receiver(readings)
-    for facts in readings.receiver.facts:
-        for queue, cpus in facts.queue_cpus.items():
-            if packets.get(facts.host, {}).get(int(queue), 1):
-                yield facts.host, frozenset(cpus)
+    for host, _, cpus in loaded_queues(readings):
+        yield host, frozenset(cpus)
     for host, after in readings.phase.after.items():
         for process in after.processes:
             # Less than a tick is no load: an ARP frame wakes a thread, too.

@@ -29,7 +29,7 @@ from udpbench.analysis.motion import (
     course,
     sent_course,
 )
-from udpbench.analysis.queue_counters import by_receiver
+from udpbench.analysis.queue_counters import loaded_queues
 from udpbench.analysis.rates import (
     IDLE_TIMES,
     full_line_bps,
@@ -334,13 +334,10 @@ class Evidence:
     @cached_property
     def served(self) -> dict[tuple[str, int], tuple[str, ...]]:
         """Machine and number of each CPU that serves RX queues with packets → the queues."""
-        readings = self.readings
         served: dict[tuple[str, int], list[str]] = {}
-        packets = by_receiver(readings)
-        for facts in readings.receiver.facts:
-            for queue, cpus in facts.queue_cpus.items():
-                for cpu in cpus if packets.get(facts.host, {}).get(int(queue), 1) else ():
-                    served.setdefault((readings.machine_of(facts.host), cpu), []).append(queue)
+        for host, queue, cpus in loaded_queues(self.readings):
+            for cpu in cpus:
+                served.setdefault((self.readings.machine_of(host), cpu), []).append(queue)
         return {place: tuple(queues) for place, queues in served.items()}
 
     @cached_property

@@ -211,6 +211,15 @@ def carrying(packets: dict[int, int], flows: int) -> tuple[int, ...]:
     )
 
 
+def loaded_queues(readings: Readings) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Yield receiver, RX queue and its CPUs, of each with packets as far as they are counted."""
+    packets = by_receiver(readings)
+    for facts in readings.receiver.facts:
+        for queue, cpus in facts.queue_cpus.items():
+            if packets.get(facts.host, {}).get(int(queue), 1):
+                yield facts.host, queue, cpus
+
+
 def by_receiver(phase: Readings) -> dict[str, dict[int, int]]:
     """Return receiver → its queues' packets, if they are counted by queue."""
     by_host = {}

@@ -266,12 +266,11 @@ class NodeView(Generic[V]):
 
     def machine_by_name(self, pattern: str) -> dict[str, int]:
         """Return the counters of the machines that match a pattern and moved, by name."""
-        totals: dict[str, int] = {}
-        for delta in (self.view.deltas.get(name) for name in self.machines):
-            for name, value in delta.matching(pattern).items() if delta is not None else ():
-                if value != 0:
-                    totals[name] = totals.get(name, 0) + value
-        return totals
+        totals: Counter[str] = Counter()
+        for machine in self.machines:
+            if machine in self.view.deltas:
+                totals.update(self.view.deltas[machine].matching(pattern))
+        return {name: value for name, value in totals.items() if value != 0}
 
     def display(self, pattern: str) -> str:
         """Return a pattern as a reader may look it up: with the interface, or with a star."""
