@@ -164,12 +164,12 @@ class Evidence:
     @cached_property
     def sending(self) -> LoadedCpu | None:
         """The sender's fullest CPU."""
-        return self._of(self.readings.sender)
+        return _fullest(cpu for cpu, _ in self._loaded(self.readings.sender))
 
     @cached_property
     def reading(self) -> LoadedCpu | None:
         """The fullest CPU of the readers: of those whose sockets dropped packets, if any did."""
-        return self._of(self.readings.receiver)
+        return _fullest(cpu for cpu, _ in self._loaded(self.readings.receiver))
 
     @cached_property
     def polling(self) -> LoadedCpu | None:
@@ -534,9 +534,6 @@ class Evidence:
                 return True
             looks += len(after)
         return False if looks >= LEAST_INTERVALS else None
-
-    def _of(self, node: End) -> LoadedCpu | None:
-        return _fullest(cpu for cpu, _ in self._loaded(node))
 
     def _loaded(self, node: End) -> list[tuple[LoadedCpu | None, list[WorkerStats]]]:
         """Return an end's workers by CPU: of those whose sockets dropped packets, if any did."""

@@ -6,7 +6,7 @@ socket drops them. Owns the settings this needs and the packets to send; sends n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 from udpbench.definition.binding.host_block import DEFAULT_MTU_BYTES, HostBlock, LabContext
 from udpbench.definition.endpoints import parse_ports, parse_to
@@ -94,51 +94,21 @@ def _in_the_way(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
 
 def loss_settings(block: HostBlock) -> Iterator[Setting]:
     """Yield the settings of one host for its losses; only those of namespace scope."""
-    for stage in LOSS_PORTS:
-        if stage in block.losses and stage in _SETTINGS:
-            yield from _SETTINGS[stage](block)
-
-
-def _rule(part: Part, chain: str, stage: str) -> Callable[[HostBlock], Iterator[Setting]]:
-    def settings(block: HostBlock) -> Iterator[Setting]:
-        if block.host.part == part:
-            target = f"ipv{block.family}/{chain}/drop/udp/{LOSS_PORTS[stage]}"
-            yield Setting("firewall", target, True, path=f"losses.{stage}")
-
-    return settings
-
-
-def _on(part: Part, kind: str, stage: str) -> Callable[[HostBlock], Iterator[Setting]]:
-    def settings(block: HostBlock) -> Iterator[Setting]:
-        if block.host.part == part:
-            value = True if kind == "trap" else LOSS_PORTS[stage]
-            yield Setting(kind, block.host.interface, value, path=f"losses.{stage}")
-
-    return settings
-
-
-def _larger_than_the_receiver(block: HostBlock) -> Iterator[Setting]:
-    if block.host.sends:
-        mtu_bytes = block.receiver_mtu_bytes + OVERSIZE_BYTES
-        yield Setting("mtu", block.host.interface, mtu_bytes, path="losses.tx_device")
-
-
-def _packets_one_by_one(block: HostBlock) -> Iterator[Setting]:
-    """Segment messages before the link, so that single packets meet the backlog's limit."""
-    if block.host.sends:
-        target = f"{block.host.interface}/tx-udp-segmentation"
-        yield Setting("feature", target, False, path="losses.rx_backlog")
-
-
-_SETTINGS: Mapping[str, Callable[[HostBlock], Iterator[Setting]]] = {
-    "tx_netfilter": _rule("sender", "output", "tx_netfilter"),
-    "tx_qdisc": _on("sender", "trap", "tx_qdisc"),
-    "tx_device": _larger_than_the_receiver,
-    "rx_xdp": _on("receiver", "xdp", "rx_xdp"),
-    "rx_backlog": _packets_one_by_one,
-    "rx_tc": _on("receiver", "tc_drop", "rx_tc"),
-    "rx_netfilter": _rule("receiver", "input", "rx_netfilter"),
-}
+    interface, family = block.host.interface, block.family
+    settings: dict[str, tuple[Part, str, str, object]] = {
+        "tx_netfilter": ("sender", "firewall", f"ipv{family}/output/drop/udp/", True),
+        "tx_qdisc": ("sender", "trap", interface, True),
+        "tx_device": ("sender", "mtu", interface, block.receiver_mtu_bytes + OVERSIZE_BYTES),
+        "rx_xdp": ("receiver", "xdp", interface, LOSS_PORTS["rx_xdp"]),
+        # Messages are segmented before the link, so that single packets meet the backlog's limit.
+        "rx_backlog": ("sender", "feature", f"{interface}/tx-udp-segmentation", False),
+        "rx_tc": ("receiver", "tc_drop", interface, LOSS_PORTS["rx_tc"]),
+        "rx_netfilter": ("receiver", "firewall", f"ipv{family}/input/drop/udp/", True),
+    }
+    for stage, (part, kind, target, value) in settings.items():
+        if stage in block.losses and part == block.host.part:
+            port = str(LOSS_PORTS[stage]) if kind == "firewall" else ""
+            yield Setting(kind, target + port, value, path=f"losses.{stage}")
 
 
 def momentary_setting(stage: str) -> Setting | None:

@@ -226,14 +226,13 @@ def unknown_driver(readings: Readings) -> Iterator[Finding]:
     ledger = make_ledger(readings)
     if not lost_at_any(ledger, ("link", "rx_ring")).high:
         return
-    for host in readings.receiver.hosts:
-        facts = readings.record.facts.get(host)
-        if facts is not None and driver_of(facts) is UNKNOWN:
+    for facts in readings.receiver.facts:
+        if driver_of(facts) is UNKNOWN:
             yield Finding(
                 "note",
                 "the driver is unknown: only the kernel's standard statistics are read, and a full "
                 "ring cannot be observed",
-                host,
+                facts.host,
                 facts.driver or "no driver",
                 next_step="CONTRIBUTING.md says how to add a NIC driver",
             )

@@ -127,11 +127,9 @@ def require_offers(
     lab, whose interfaces are made by settings.
     """
     needs = trial.needs
-    roles = (
-        replace(role, driver=None if lab.built_in else role.driver)
-        for role in (needs.sender, needs.receiver)
-    )
-    hosts = (replace(role, rx_queues=None, rings=None) for role in roles)
+    ends = (needs.sender, needs.receiver)
+    known = [replace(end, rx_queues=None, rings=None) for end in ends]
+    hosts = [replace(end, driver=None) for end in known] if lab.built_in else known
     reasons = unmet_needs(replace(trial, needs=Needs(needs.lab, *hosts)), lab, facts)
     if reasons:
         raise UnmetNeeds("; ".join(reasons))
