@@ -14,13 +14,13 @@ import select
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
 from math import isfinite
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Callable, Optional
 
 BLOCK_BYTES = 2**16
 MOST_BYTES = 2**30
@@ -53,7 +53,7 @@ class DamagedLine(ValueError):
         super().__init__(fault)
 
 
-Source = Callable[[float | None], bytes]
+Source = Callable[[Optional[float]], bytes]
 """Seconds to wait, None: without end → what has arrived, empty at the end; raises TimeoutError."""
 
 
