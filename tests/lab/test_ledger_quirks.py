@@ -168,8 +168,8 @@ def test_sndbuf_errors_count_calls_that_lost_nothing(trials: dict[str, Readings]
     assert errors is not None
     assert errors > 0
     # Of sendmmsg the error of a later message is not returned: the call is a partial one.
-    assert errors == trial.count("sender", "eagain") + trial.count("sender", "partial_calls")
-    assert 25 == trial.count("receiver", "received_packets")
+    assert errors == trial.sender.count("eagain") + trial.sender.count("partial_calls")
+    assert 25 == trial.receiver.count("received_packets")
 
 
 def test_the_kernels_own_reasons_are_those_of_the_stages(trials: dict[str, Readings]) -> None:
