@@ -130,7 +130,9 @@ def slice_ns(sock: socket.socket, delay: Any) -> float:
     state = ffi.new("uint8_t[]", state_bytes)
     control = ffi.new("struct ub_control *")
     stats = ffi.new("struct ub_receive_stats *")
-    values = {"batch": 64, "room_bytes": 64, "size_bytes": 32, "tag": 7, "flow_count": 1}
+    datagrams = ffi.new("struct ub_datagram[]", [[ffi.NULL, 32]])
+    values = {"batch": 64, "room_bytes": 64, "tag": 7, "flow_count": 1}
+    values |= {"datagrams": datagrams, "datagram_count": 1}
     sockets = ffi.new("int32_t[]", [sock.fileno()])
     values |= {"sockets": sockets, "socket_count": 1, "window_words": 1024, "control": control}
     values |= {"flows": ffi.cast("struct ub_flow_state *", state), "delay": delay}

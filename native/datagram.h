@@ -9,6 +9,14 @@
 #include "loop.h"
 
 #include <endian.h>
+#include <netinet/udp.h>
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103 /* include/uapi/linux/udp.h, since Linux 4.18 */
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104 /* the same, since Linux 5.0 */
+#endif
 
 #define UB_SEQUENCE_MASK ((UINT64_C(1) << 48) - 1)
 
@@ -17,6 +25,11 @@ struct ub_header {
     uint16_t flow;
     uint64_t sequence;
 };
+
+/* Whether there are any, each of so many bytes at least and UB_MESSAGE_BYTES_MAX at most. */
+int ub_datagrams_valid(const struct ub_datagram *datagrams, uint32_t count, uint32_t least_bytes);
+
+uint32_t ub_longest_bytes(const struct ub_datagram *datagrams, uint32_t count);
 
 /* Writing and reading are inline: 0.8 ns to write a header, against 2.3 ns by a call. Flow and
  * sequence lie side by side and are read as one 64-bit word: a word put together from smaller

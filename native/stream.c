@@ -4,6 +4,7 @@
  * Owns all of it but pacing. A stream has no packets, header or window: "packets" are writes, and
  * at the receiver as many as its bytes amount to.
  */
+#include "datagram.h"
 #include "sender/pacer.h"
 
 #include <poll.h>
@@ -22,8 +23,8 @@ const char *ub_stream_send_check(const struct ub_send_config *config) {
         return "flow_count: 1 to UB_FLOWS_MAX";
     if (config->sockets == NULL)
         return "sockets: not NULL";
-    if (config->size_bytes == 0 || config->size_bytes > UB_MESSAGE_BYTES_MAX)
-        return "size_bytes: 1 to UB_MESSAGE_BYTES_MAX";
+    if (!ub_datagrams_valid(config->datagrams, config->datagram_count, 1))
+        return "datagrams: one, of 1 to UB_MESSAGE_BYTES_MAX bytes";
     if (config->rate_pps > UB_RATE_PPS_MAX)
         return "rate_pps: 0 to UB_RATE_PPS_MAX";
     if (config->end_ns <= config->start_ns)
@@ -53,7 +54,7 @@ static int write_some(struct stream_sender *sender, uint32_t flow) {
         ub_add(&stats->attempted_packets, 1);
     }
     ssize_t sent = send(config->sockets[flow], sender->bytes + *written,
-                        config->size_bytes - *written, MSG_NOSIGNAL);
+                        config->datagrams->size_bytes - *written, MSG_NOSIGNAL);
     int error = sent < 0 ? errno : 0;
     ub_add(&stats->send_calls, 1);
     if (error == EAGAIN)
@@ -64,7 +65,7 @@ static int write_some(struct stream_sender *sender, uint32_t flow) {
         return 0;
     ub_add(&stats->sent_bytes, (uint64_t)sent);
     *written += (uint32_t)sent;
-    if (*written < config->size_bytes) {
+    if (*written < config->datagrams->size_bytes) {
         ub_add(&stats->partial_calls, 1);
         return 0;
     }
@@ -115,11 +116,11 @@ int ub_stream_send(const struct ub_send_config *config, struct ub_send_stats *st
     if (stats == NULL || ub_stream_send_check(config) != NULL)
         return -EINVAL;
     struct stream_sender sender = {.config = config, .stats = stats};
-    sender.bytes = ub_allocate(config->size_bytes);
+    sender.bytes = ub_allocate(config->datagrams->size_bytes);
     sender.written = ub_allocate(config->flow_count * sizeof *sender.written);
     int error = -ENOMEM;
     if (sender.bytes != NULL && sender.written != NULL) {
-        ub_pattern_write(sender.bytes, config->size_bytes);
+        ub_pattern_write(sender.bytes, config->datagrams->size_bytes);
         ub_pacer_init(&sender.pacer, config);
         error = send_loop(&sender);
     }
@@ -141,8 +142,8 @@ const char *ub_stream_receive_check(const struct ub_receive_config *config) {
         return "sockets: not NULL";
     if (config->socket_count == 0 || config->socket_count > UB_SOCKETS_MAX)
         return "socket_count: 1 to UB_SOCKETS_MAX";
-    if (config->size_bytes == 0 || config->size_bytes > UB_MESSAGE_BYTES_MAX)
-        return "size_bytes: 1 to UB_MESSAGE_BYTES_MAX";
+    if (!ub_datagrams_valid(config->datagrams, config->datagram_count, 1))
+        return "datagrams: one, of 1 to UB_MESSAGE_BYTES_MAX bytes";
     if (!ub_sockets_return(config->sockets, config->socket_count, SO_RCVTIMEO))
         return "sockets: open ones, with SO_RCVTIMEO set";
     return NULL;
@@ -163,7 +164,7 @@ static int read_some(const struct ub_receive_config *config, struct ub_receive_s
     if (length <= 0)
         return length == 0;
     ub_add(&stats->received_bytes, (uint64_t)length);
-    ub_set(&stats->read_packets, stats->received_bytes / config->size_bytes);
+    ub_set(&stats->read_packets, stats->received_bytes / config->datagrams->size_bytes);
     ub_set(&stats->received_packets, stats->read_packets);
     if (stats->first_ns == 0) {
         ub_set(&stats->first_ns, now);

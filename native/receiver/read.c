@@ -10,12 +10,6 @@
 
 #include "series.h"
 
-#include <netinet/udp.h>
-
-#ifndef UDP_GRO
-#define UDP_GRO 104 /* include/uapi/linux/udp.h, since Linux 5.0 */
-#endif
-
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* ---- the datagrams of messages --------------------------------------------------------------- */
@@ -56,6 +50,17 @@ ALWAYS_INLINE void each_datagram(const struct ub_inbox *inbox, uint32_t messages
             rest -= length;
         } while (rest != 0);
     }
+}
+
+/* Whether a datagram of this run has that length. */
+ALWAYS_INLINE int is_sent(const struct ub_tally *tally, uint32_t length) {
+    const struct ub_receive_config *config = tally->config;
+    if (length == tally->usual_bytes)
+        return 1;
+    for (uint32_t index = 1; index < config->datagram_count; index++)
+        if (length == config->datagrams[index].size_bytes)
+            return 1;
+    return 0;
 }
 
 static inline void put_into_log(struct ub_tally *tally, const uint8_t *bytes, uint32_t length) {
@@ -113,8 +118,7 @@ ALWAYS_INLINE int is_own(struct ub_tally *tally, const uint8_t *bytes, uint32_t 
         tally->truncated++;
         return 0;
     }
-    if ((length != config->size_bytes && length != config->tail_bytes) ||
-        !is_pattern(bytes, length, pattern)) {
+    if (!is_sent(tally, length) || !is_pattern(bytes, length, pattern)) {
         tally->corrupt++;
         return 0;
     }
@@ -140,7 +144,7 @@ ALWAYS_INLINE void end_streak(struct ub_tally *tally) {
 ALWAYS_INLINE int extend_streak(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
                                 uint32_t copied, const uint8_t *pattern) {
     struct ub_streak *streak = &tally->streak;
-    if (streak->left == 0 || length != tally->config->size_bytes || copied < length ||
+    if (streak->left == 0 || length != tally->usual_bytes || copied < length ||
         ub_header_tag(bytes) != tally->config->tag || ub_header_number(bytes) != streak->next ||
         !is_pattern(bytes, length, pattern))
         return 0;
@@ -176,10 +180,10 @@ ALWAYS_INLINE void count_own(struct ub_tally *tally, const uint8_t *bytes, uint3
                      header.flow, number);
     }
     note_own(tally, bytes, length, header.sequence);
-    if (length != config->size_bytes) /* of one that came twice the first counts */
-        run->tails |= UINT32_C(1) << (header.sequence % UB_WINDOW_WORD_PACKETS) & ~run->seen;
+    if (length != tally->usual_bytes)
+        ub_run_note_length(run, header.sequence, length);
     ub_run_note(run, header.sequence);
-    if (!tally->notes_each && length == config->size_bytes)
+    if (!tally->notes_each && length == tally->usual_bytes)
         tally->streak = (struct ub_streak){
             .next = ub_header_number(bytes) + 1,
             .time_ns = ub_header_time_ns(bytes),
@@ -211,15 +215,15 @@ static void read_verify(const struct ub_inbox *inbox, uint32_t messages, struct 
 /* ---- copy and none --------------------------------------------------------------------------- */
 
 static inline void count_by_length(struct ub_tally *tally, uint32_t length, int truncated) {
-    const struct ub_receive_config *config = tally->config;
     tally->read++;
     if (truncated) {
         tally->truncated++;
-    } else if (length == config->size_bytes) {
+    } else if (length == tally->usual_bytes) {
         tally->arrivals.received++;
-    } else if (length == config->tail_bytes && length != 0) {
+    } else if (is_sent(tally, length)) {
         tally->arrivals.received++;
-        tally->arrivals.received_tails++;
+        tally->arrivals.others++;
+        tally->arrivals.others_bytes += length;
     } else {
         tally->foreign_size++;
     }

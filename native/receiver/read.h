@@ -9,7 +9,7 @@
 #include "inbox.h"
 #include "window.h"
 
-/* Datagrams of size_bytes, each the next of its flow, in one word of its window; the first is
+/* Datagrams of the usual size, each the next of its flow, in one word of its window; the first is
  * accounted for, the others not yet. */
 struct ub_streak {
     uint64_t next;    /* flow and sequence number, as in the header */
@@ -22,7 +22,8 @@ struct ub_streak {
 /* The account of one call. */
 struct ub_tally {
     const struct ub_receive_config *config;
-    const uint8_t *pattern; /* of a whole datagram */
+    uint32_t usual_bytes;   /* size of the first datagram of the config */
+    const uint8_t *pattern; /* of the longest datagram */
     struct ub_run run;
     struct ub_streak streak;
     uint32_t notes_each; /* log, echo or timestamps: something is recorded of each datagram */

@@ -6,9 +6,6 @@
  */
 #include "receive.h"
 
-#include "taken_frames.h"
-#include "uring_ways.h"
-
 /* recvmsg(2) only for messages that bring more than bytes. */
 static int receive_one(struct ub_inbox *inbox, int socket, int flags) {
     struct mmsghdr *message = &inbox->messages[0];
@@ -30,34 +27,28 @@ static int receive_batch(struct ub_inbox *inbox, int socket, int flags) {
     return messages < 0 ? -errno : messages;
 }
 
-/* A new way of receiving is a row here, a file, and a constant of enum ub_receive_call. */
-static const struct ub_receive_way ways[] = {
-    [UB_RECEIVE_RECVMMSG] = {.prepare = ub_inbox_prepare,
-                             .receive = receive_batch,
-                             .release = ub_inbox_release,
-                             .messages_max = UB_BATCH_MAX,
-                             .controls = 1,
-                             .waits = UB_WAITS_ALL},
-    [UB_RECEIVE_RECV] = {.prepare = ub_inbox_prepare,
-                         .receive = receive_one,
-                         .release = ub_inbox_release,
-                         .messages_max = 1,
-                         .controls = 1,
-                         .waits = UB_WAITS_ALL},
-    /* It waits by itself; epoll would wait twice. */
-    [UB_RECEIVE_URING] = {.prepare = ub_uring_receive_prepare,
-                          .receive = ub_uring_receive,
-                          .release = ub_uring_receive_release,
-                          .messages_max = UB_BATCH_MAX,
-                          .waits = UB_WAIT_BIT(UB_WAIT_BLOCK) | UB_WAIT_BIT(UB_WAIT_SPIN) |
-                                   UB_WAIT_BIT(UB_WAIT_NAP) | UB_WAIT_BIT(UB_WAIT_AUTO)},
-    [UB_RECEIVE_AF_XDP] = {.prepare = ub_taken_prepare,
-                           .receive = ub_taken_receive,
-                           .release = ub_inbox_release,
-                           .messages_max = UB_BATCH_MAX,
-                           .waits = UB_WAITS_ALL & ~UB_WAIT_BIT(UB_WAIT_BLOCK)},
+static const struct ub_receive_way batch_way = {.prepare = ub_inbox_prepare,
+                                                .receive = receive_batch,
+                                                .release = ub_inbox_release,
+                                                .messages_max = UB_BATCH_MAX,
+                                                .controls = 1,
+                                                .waits = UB_WAITS_ALL};
+static const struct ub_receive_way single_way = {.prepare = ub_inbox_prepare,
+                                                 .receive = receive_one,
+                                                 .release = ub_inbox_release,
+                                                 .messages_max = 1,
+                                                 .controls = 1,
+                                                 .waits = UB_WAITS_ALL};
+
+/* A new way of receiving is a file with its hooks, its name in receive.h, a row here, and a
+ * constant of enum ub_receive_call. */
+static const struct ub_receive_way *const ways[] = {
+    [UB_RECEIVE_RECVMMSG] = &batch_way,
+    [UB_RECEIVE_RECV] = &single_way,
+    [UB_RECEIVE_URING] = &ub_uring_receive_way,
+    [UB_RECEIVE_AF_XDP] = &ub_taken_way,
 };
 
 const struct ub_receive_way *ub_receive_way_of(uint32_t call) {
-    return call < sizeof ways / sizeof *ways ? &ways[call] : NULL;
+    return call < sizeof ways / sizeof *ways ? ways[call] : NULL;
 }

@@ -15,6 +15,8 @@
      UB_WAIT_BIT(UB_WAIT_NAP) | UB_WAIT_BIT(UB_WAIT_AUTO))
 
 struct ub_receive_way {
+    /* The field of a config that it refuses in addition to what the loop does; NULL: none. */
+    const char *(*check)(const struct ub_receive_config *config);
     /* Gets what `receive` needs, for `batch` messages of room_bytes each, into a zeroed inbox: 0 or
      * -errno. `release` follows, also after a failure. */
     int (*prepare)(struct ub_inbox *inbox, const struct ub_receive_config *config, uint32_t batch,
@@ -28,6 +30,8 @@ struct ub_receive_way {
     uint32_t waits;        /* a UB_WAIT_BIT for each wait it allows; a way that calls and waits in
                               one allows UB_WAIT_BLOCK alone */
 };
+
+extern const struct ub_receive_way ub_taken_way, ub_uring_receive_way;
 
 /* NULL: no such way. */
 const struct ub_receive_way *ub_receive_way_of(uint32_t call);

@@ -7,7 +7,6 @@
 #include "read.h"
 #include "receive.h"
 #include "series.h"
-#include "taken_frames.h"
 #include "wait.h"
 
 #include <poll.h>
@@ -63,13 +62,9 @@ static const char *check_ways(const struct ub_receive_config *config) {
 }
 
 static const char *check_datagrams(const struct ub_receive_config *config) {
-    uint32_t smallest = ub_read_way_of(config->read)->sees_header ? UB_HEADER_BYTES : 0;
-    if (config->size_bytes < smallest || config->size_bytes > UB_MESSAGE_BYTES_MAX)
-        return "size_bytes: UB_HEADER_BYTES to UB_MESSAGE_BYTES_MAX; from 0 if no header is read";
-    if (config->tail_bytes > config->size_bytes)
-        return "tail_bytes: up to size_bytes";
-    if (config->tail_bytes != 0 && config->tail_bytes < smallest)
-        return "tail_bytes: at least UB_HEADER_BYTES if headers are read";
+    uint32_t least_bytes = ub_read_way_of(config->read)->sees_header ? UB_HEADER_BYTES : 0;
+    if (!ub_datagrams_valid(config->datagrams, config->datagram_count, least_bytes))
+        return "datagrams: 0 to UB_MESSAGE_BYTES_MAX bytes, from UB_HEADER_BYTES to read headers";
     if (config->flow_count == 0 || config->flow_count > UB_FLOWS_MAX)
         return "flow_count: 1 to UB_FLOWS_MAX";
     return ub_window_check(config->flows, config->window_words);
@@ -108,8 +103,8 @@ const char *ub_receive_check(const struct ub_receive_config *config) {
     if (config->control == NULL)
         return "control: not NULL";
     const char *refused = check_ways(config);
-    if (refused == NULL && config->call == UB_RECEIVE_AF_XDP)
-        refused = ub_taken_check(config);
+    if (refused == NULL && ub_receive_way_of(config->call)->check != NULL)
+        refused = ub_receive_way_of(config->call)->check(config);
     if (refused == NULL)
         refused = check_datagrams(config);
     return refused != NULL ? refused : check_extras(config);
@@ -120,8 +115,8 @@ const char *ub_receive_check(const struct ub_receive_config *config) {
 static void account_call(struct ub_receive_stats *stats, const struct ub_tally *tally,
                          uint64_t now_ns) {
     const struct ub_arrivals *arrivals = &tally->arrivals;
-    uint64_t bytes = (arrivals->received - arrivals->received_tails) * tally->config->size_bytes +
-                     arrivals->received_tails * tally->config->tail_bytes;
+    uint64_t bytes =
+        (arrivals->received - arrivals->others) * tally->usual_bytes + arrivals->others_bytes;
     ub_add(&stats->read_packets, tally->read);
     ub_add(&stats->received_packets, arrivals->received);
     ub_add(&stats->received_bytes, bytes);
@@ -270,6 +265,7 @@ static void hang(const struct ub_receive_config *config) {
 static void read_messages(struct receiver *receiver, int socket, uint32_t messages, uint64_t now) {
     const struct ub_receive_config *config = receiver->config;
     struct ub_tally tally = {.config = config,
+                             .usual_bytes = config->datagrams->size_bytes,
                              .pattern = receiver->pattern,
                              .notes_each = config->log != NULL || config->echo_every != 0 ||
                                            config->timestamps,
@@ -362,10 +358,11 @@ int ub_receive(const struct ub_receive_config *config, struct ub_receive_stats *
     if (config->work_ns != 0)
         receiver.reading_ns = reading_cost_ns();
     if (config->read == UB_READ_VERIFY) {
-        receiver.pattern = ub_allocate(config->size_bytes);
+        uint32_t longest_bytes = ub_longest_bytes(config->datagrams, config->datagram_count);
+        receiver.pattern = ub_allocate(longest_bytes);
         if (receiver.pattern == NULL)
             return -ENOMEM;
-        ub_pattern_write(receiver.pattern, config->size_bytes);
+        ub_pattern_write(receiver.pattern, longest_bytes);
     }
     int error = run_call(&receiver);
     free(receiver.pattern);

@@ -5,8 +5,7 @@
  * program has looked at the headers (agent/host/bpf/port_taker.py): Ethernet, IPv4 without options
  * or IPv6 without extensions, UDP.
  */
-#include "taken_frames.h"
-
+#include "receive.h"
 #include "xsk.h"
 
 #include <endian.h>
@@ -21,7 +20,7 @@ enum {
     UDP_LENGTH_AT = 4
 };
 
-const char *ub_taken_check(const struct ub_receive_config *config) {
+static const char *check(const struct ub_receive_config *config) {
     if (config->xsk == NULL)
         return "xsk: not NULL with af_xdp";
     if (config->socket_count != 1)
@@ -35,8 +34,8 @@ const char *ub_taken_check(const struct ub_receive_config *config) {
     return NULL;
 }
 
-int ub_taken_prepare(struct ub_inbox *inbox, const struct ub_receive_config *config, uint32_t batch,
-                     uint32_t room_bytes) {
+static int prepare(struct ub_inbox *inbox, const struct ub_receive_config *config, uint32_t batch,
+                   uint32_t room_bytes) {
     (void)room_bytes;
     config->xsk->wake_error = 0;
     *inbox =
@@ -77,8 +76,10 @@ static int wake(const struct ub_xsk *xsk) {
     return -error;
 }
 
-/* The error of a wake-up stands alone, as any call's: beside frames it waits for the next call. */
-int ub_taken_receive(struct ub_inbox *inbox, int socket, int flags) {
+/* Points the messages at the datagrams of the oldest frames, and gives those of the call before
+ * back. The error of a wake-up stands alone, as any call's: beside frames it waits for the next
+ * call. */
+static int receive(struct ub_inbox *inbox, int socket, int flags) {
     (void)socket, (void)flags;
     struct ub_xsk *xsk = inbox->own;
     const struct xdp_desc *descriptors = xsk->receive.entries;
@@ -101,3 +102,12 @@ int ub_taken_receive(struct ub_inbox *inbox, int socket, int flags) {
     xsk->wake_error = error;
     return (int)frames;
 }
+
+const struct ub_receive_way ub_taken_way = {
+    .check = check,
+    .prepare = prepare,
+    .receive = receive,
+    .release = ub_inbox_release,
+    .messages_max = UB_BATCH_MAX,
+    .waits = UB_WAITS_ALL & ~UB_WAIT_BIT(UB_WAIT_BLOCK),
+};

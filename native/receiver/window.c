@@ -89,12 +89,12 @@ static void highest_raise(uint64_t *highest, uint64_t to) {
 }
 
 void ub_run_begin(struct ub_run *run, struct ub_flow_state *state, uint32_t flow, uint64_t number) {
-    *run = (struct ub_run){
-        .state = state,
-        .number = number,
-        .highest = __atomic_load_n(&state->highest, __ATOMIC_RELAXED),
-        .flow = flow,
-    };
+    run->state = state;
+    run->number = number;
+    run->highest = __atomic_load_n(&state->highest, __ATOMIC_RELAXED);
+    run->flow = flow;
+    run->seen = run->others = run->late = 0; /* lengths are read only of others */
+    run->repeated = 0;
 }
 
 /* One compare-and-swap for the whole run: with GRO, or one flow alone, that is 32 datagrams. */
@@ -119,7 +119,10 @@ void ub_run_flush(struct ub_run *run, uint32_t window_words, struct ub_arrivals 
     uint64_t received = (uint64_t)__builtin_popcount(fresh);
     arrivals->received += received;
     arrivals->duplicate += seen - received + run->repeated;
-    arrivals->received_tails += (uint64_t)__builtin_popcount(fresh & run->tails);
+    for (uint32_t others = fresh & run->others; others != 0; others &= others - 1) {
+        arrivals->others++;
+        arrivals->others_bytes += run->lengths[__builtin_ctz(others)];
+    }
     arrivals->late += (uint64_t)__builtin_popcount(fresh & run->late);
     if (received != 0) {
         __atomic_fetch_add(&state->packets, received, __ATOMIC_RELAXED);

@@ -23,16 +23,18 @@ struct ub_run {
     uint64_t number;             /* of the word, counted from sequence number 0 */
     uint64_t highest;            /* of the flow when the run began, raised by the run */
     uint32_t seen;
-    uint32_t tails;    /* those of `seen` that are tail_bytes long */
+    uint32_t others;   /* those of `seen` that have not the usual length */
     uint32_t late;     /* those of `seen` that were below `highest` */
     uint64_t repeated; /* datagrams already in `seen` */
     uint32_t flow;
+    uint16_t lengths[UB_WINDOW_WORD_PACKETS]; /* of the others */
 };
 
 /* The result of runs, in datagrams. */
 struct ub_arrivals {
     uint64_t received;
-    uint64_t received_tails;
+    uint64_t others; /* of them, that have not the usual length */
+    uint64_t others_bytes;
     uint64_t duplicate;
     uint64_t late;
     uint64_t ancient;
@@ -61,6 +63,15 @@ static inline void ub_run_note(struct ub_run *run, uint64_t sequence) {
         run->highest += (uint64_t)ahead;
     else if (ahead < 0)
         run->late |= bit;
+}
+
+/* Before one of another length is added; of one that came twice the first counts. */
+static inline void ub_run_note_length(struct ub_run *run, uint64_t sequence, uint32_t length) {
+    uint32_t place = (uint32_t)(sequence % UB_WINDOW_WORD_PACKETS);
+    if (run->seen & UINT32_C(1) << place)
+        return;
+    run->others |= UINT32_C(1) << place;
+    run->lengths[place] = (uint16_t)length;
 }
 
 /* Adds consecutive datagrams of the run's flow and word, which has noted one before. */

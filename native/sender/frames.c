@@ -7,9 +7,8 @@
  * frame alone; any other error leaves what it did not take in the ring, where the next call finds
  * it. So frames left there are the next to be offered, and no others are put before they are taken.
  */
-#include "frames.h"
-
 #include "datagram.h"
+#include "send.h"
 #include "xsk.h"
 
 #include <netinet/in.h>
@@ -26,32 +25,30 @@ static const uint64_t LOOK_NS = 100000; /* between two checks for completions */
 /* Frames lie in banks of one batch; a bank is filled again when all its frames are completed. */
 struct frames {
     struct ub_xsk *xsk;
-    struct ub_send_stats *stats;
     const uint8_t *headers; /* of each flow */
     uint32_t header_bytes;
     uint32_t frame_bytes;
-    uint32_t stride_bits;  /* a division for each completion would cost as much as the rest of it */
-    uint32_t payload_sums; /* whether payloads start with our header, which differs */
-    uint64_t *sums;        /* of each flow: checksum of all that its datagrams have in common */
-    uint32_t *flows;       /* whose headers are in a slot, plus 1 */
+    uint32_t stride_bits; /* a division for each completion would cost as much as the rest of it */
+    uint64_t *sums;       /* of each flow: checksum of all that its datagrams have in common */
+    uint32_t *flows;      /* whose headers are in a slot, plus 1 */
     uint32_t batch;
     uint32_t bank;
     uint32_t next; /* bank to try if the first one is not free */
 };
 
-const char *ub_frames_check(const struct ub_send_config *config) {
+static const char *check(const struct ub_send_config *config) {
     if (config->xsk == NULL)
         return "xsk: not NULL with af_xdp";
     if (config->headers == NULL)
         return "headers: not NULL with af_xdp";
     if (config->header_bytes != IPV4_HEADERS_BYTES && config->header_bytes != IPV6_HEADERS_BYTES)
         return "header_bytes: 42 or 62";
-    if (config->header_bytes + config->size_bytes > config->xsk->stride_bytes)
-        return "size_bytes: with its headers a frame of xsk";
+    if (config->datagram_count != 1 || config->datagrams->bytes != NULL)
+        return "datagrams: one, and not the user's, with af_xdp";
+    if (config->header_bytes + config->datagrams->size_bytes > config->xsk->stride_bytes)
+        return "datagrams: with its headers a frame of xsk";
     if (config->gso_segments > 1)
         return "gso_segments: 0 or 1 with af_xdp";
-    if (config->payload_count != 0)
-        return "payload_count: 0 with af_xdp";
     if (config->zerocopy)
         return "zerocopy: 0 with af_xdp";
     return NULL;
@@ -74,19 +71,20 @@ static uint64_t sum_of(const uint8_t *from, uint32_t bytes) {
 }
 
 /* Of addresses, protocol, length, UDP header, and payload but for what changes. */
-static uint64_t flow_sum(const struct frames *frames, const struct ub_send_config *config,
-                         uint32_t flow, const uint8_t *payload) {
+static uint64_t flow_sum(const struct ub_outbox *box, uint32_t flow, uint32_t size_bytes) {
+    const struct frames *frames = box->own;
+    const uint8_t *payload = box->payloads;
     const uint8_t *udp =
         frames->headers + (size_t)(flow + 1) * frames->header_bytes - UDP_HEADER_BYTES;
     uint32_t addresses = frames->header_bytes == IPV4_HEADERS_BYTES ? 2 * 4 : 2 * 16;
-    uint16_t length = htons((uint16_t)(UDP_HEADER_BYTES + config->size_bytes));
+    uint16_t length = htons((uint16_t)(UDP_HEADER_BYTES + size_bytes));
     uint64_t sum = sum_of(udp - addresses, addresses) + htons(IPPROTO_UDP) + length;
     sum += sum_of(udp, UDP_HEADER_BYTES - sizeof(uint16_t));
-    if (!frames->payload_sums)
-        return sum + sum_of(payload, config->size_bytes);
-    uint32_t tag = htobe32(config->tag);
+    if (!box->headers)
+        return sum + sum_of(payload, size_bytes);
+    uint32_t tag = htobe32(box->config->tag);
     sum += sum_of((const uint8_t *)&tag, sizeof tag);
-    return sum + sum_of(payload + UB_HEADER_BYTES, config->size_bytes - UB_HEADER_BYTES);
+    return sum + sum_of(payload + UB_HEADER_BYTES, size_bytes - UB_HEADER_BYTES);
 }
 
 /* Flow, sequence number and time, read in the pieces in which ub_header_put has written them. */
@@ -140,13 +138,13 @@ static void put_frames(struct ub_outbox *box, const struct ub_offer *offer, uint
     uint64_t flow_sum = frames->sums[offer->flow];
     uint32_t producer = *xsk->send.producer;
     for (uint32_t index = 0; index < count; index++) {
-        uint32_t slot = offer->first_slot + index;
+        uint32_t slot = box->first_slot + index;
         uint64_t address = (uint64_t)slot * xsk->stride_bytes;
         uint8_t *frame = xsk->memory + address, *payload = frame + frames->header_bytes;
         if (frames->flows[slot] != offer->flow + 1)
             memcpy(frame, headers, frames->header_bytes);
         frames->flows[slot] = offer->flow + 1;
-        uint64_t sum = flow_sum + (frames->payload_sums ? changing_sum(payload) : 0);
+        uint64_t sum = flow_sum + (box->headers ? changing_sum(payload) : 0);
         uint16_t checksum = checksum_of(sum);
         memcpy(payload - sizeof checksum, &checksum, sizeof checksum);
         descriptors[(producer + index) & MASK] =
@@ -159,22 +157,20 @@ static void put_frames(struct ub_outbox *box, const struct ub_offer *offer, uint
 
 /* ---- the way of sending ---------------------------------------------------------------------- */
 
-int ub_frames_prepare(struct ub_outbox *box, const struct ub_send_config *config,
-                      struct ub_send_stats *stats, uint32_t slots) {
+static int prepare(struct ub_outbox *box, uint32_t batch) {
+    const struct ub_send_config *config = box->config;
     struct ub_xsk *xsk = config->xsk;
-    uint32_t size_bytes = config->size_bytes;
-    *box = (struct ub_outbox){.segments = 1, .shortened = UINT32_MAX, .tail_bytes = size_bytes};
+    uint32_t size_bytes = config->datagrams->size_bytes;
     box->stride_bytes = xsk->stride_bytes;
     box->payloads = xsk->memory + config->header_bytes;
     struct frames *frames = box->own = ub_allocate(sizeof *frames);
     if (frames == NULL)
         return -ENOMEM;
-    *frames = (struct frames){.xsk = xsk, .stats = stats, .headers = config->headers};
+    *frames = (struct frames){.xsk = xsk, .headers = config->headers};
     frames->header_bytes = config->header_bytes;
     frames->frame_bytes = config->header_bytes + size_bytes;
-    frames->payload_sums = size_bytes >= UB_HEADER_BYTES;
     frames->stride_bits = (uint32_t)__builtin_ctz(xsk->stride_bytes);
-    frames->batch = slots;
+    frames->batch = batch;
     frames->sums = ub_allocate(config->flow_count * sizeof *frames->sums);
     frames->flows = ub_allocate(UB_XSK_FRAMES * sizeof *frames->flows);
     if (frames->sums == NULL || frames->flows == NULL)
@@ -182,16 +178,17 @@ int ub_frames_prepare(struct ub_outbox *box, const struct ub_send_config *config
     for (uint32_t slot = 0; slot < UB_XSK_FRAMES; slot++)
         ub_pattern_write(box->payloads + slot * box->stride_bytes, size_bytes);
     for (uint32_t flow = 0; flow < config->flow_count; flow++)
-        frames->sums[flow] = flow_sum(frames, config, flow, box->payloads);
+        frames->sums[flow] = flow_sum(box, flow, size_bytes);
     return 0;
 }
 
 /* The first bank if it is free, because its lines are in a near cache; else one after another. */
-int ub_frames_ready(struct ub_outbox *box) {
+static uint32_t ready(struct ub_outbox *box, const struct ub_offer *offer, uint64_t now_ns) {
+    (void)now_ns;
     struct frames *frames = box->own;
     struct ub_xsk *xsk = frames->xsk;
     if (box->left != 0)
-        return 1;
+        return offer->packets;
     frames->bank = xsk->pending[0] == 0 ? 0 : frames->next;
     if (xsk->pending[frames->bank] != 0)
         reap(frames);
@@ -201,15 +198,18 @@ int ub_frames_ready(struct ub_outbox *box) {
     }
     frames->next = (frames->bank + 1) % (UB_XSK_FRAMES / frames->batch);
     box->first_slot = frames->bank * frames->batch;
-    return 1;
+    return offer->packets;
 }
 
-int ub_frames_offer(struct ub_outbox *box, const struct ub_send_config *config,
-                    const struct ub_offer *offer, uint32_t messages) {
-    (void)config;
-    struct frames *frames = box->own;
+/* What is left lies in the ring as it was. */
+static uint32_t fill(struct ub_outbox *box, const struct ub_offer *offer) {
     if (box->left == 0)
-        put_frames(box, offer, messages);
+        put_frames(box, offer, ub_outbox_fill(box, offer));
+    return offer->packets;
+}
+
+static int offer_frames(struct ub_outbox *box, const struct ub_offer *offer, uint32_t messages) {
+    struct frames *frames = box->own;
     int error = -ub_xsk_kick(frames->xsk);
     reap(frames);
     box->left = left_in_ring(frames->xsk);
@@ -219,15 +219,15 @@ int ub_frames_offer(struct ub_outbox *box, const struct ub_send_config *config,
     case 0:
         break;
     case EBUSY: /* the device dropped the last frame taken */
-        ub_add(&frames->stats->ebusy, 1);
+        ub_add(&box->stats->ebusy, 1);
         break;
     case EAGAIN: /* the budget of a call is used up, the device's queue or the socket's is full */
     case ENOBUFS:
     case EINTR:
         return taken != 0 ? (int)taken : -error;
     default: /* ENETDOWN, ENXIO, ENOMEM: frames stay where they are, until the end if it lasts */
-        ub_add(&frames->stats->refused_calls, 1);
-        ub_set(&frames->stats->last_errno, (uint64_t)error);
+        ub_add(&box->stats->refused_calls, 1);
+        ub_set(&box->stats->last_errno, (uint64_t)error);
     }
     return (int)taken;
 }
@@ -245,11 +245,13 @@ static void take_back(struct ub_outbox *box) {
     box->left = 0;
 }
 
-void ub_frames_finish(struct ub_outbox *box, const struct ub_send_config *config) {
+/* Waits for frames on their way, a second at most and not after stop, and takes back those that the
+ * kernel never took. */
+static void finish(struct ub_outbox *box) {
     struct frames *frames = box->own;
     uint64_t now = ub_now_ns(), deadline = now + UB_SECOND_NS;
     take_back(box);
-    while (frames->xsk->in_flight != 0 && !ub_stopped(config->control) && now < deadline) {
+    while (frames->xsk->in_flight != 0 && !ub_stopped(box->config->control) && now < deadline) {
         (void)ub_xsk_kick(frames->xsk);
         reap(frames);
         if (frames->xsk->in_flight != 0)
@@ -258,7 +260,7 @@ void ub_frames_finish(struct ub_outbox *box, const struct ub_send_config *config
     }
 }
 
-void ub_frames_release(struct ub_outbox *box) {
+static void release(struct ub_outbox *box) {
     struct frames *frames = box->own;
     if (frames == NULL)
         return;
@@ -266,3 +268,13 @@ void ub_frames_release(struct ub_outbox *box) {
     free(frames->flows);
     free(frames);
 }
+
+const struct ub_send_way ub_frames_way = {.check = check,
+                                          .prepare = prepare,
+                                          .ready = ready,
+                                          .fill = fill,
+                                          .offer = offer_frames,
+                                          .finish = finish,
+                                          .release = release,
+                                          .messages_max = UB_BATCH_MAX,
+                                          .returns = 1};

@@ -2,13 +2,12 @@
  * The frame of every sending loop: wait for the start, pace, offer, account.
  *
  * Owns which flow sends how many packets and when, and what an errno means for the counts. Must
- * never build a message (outbox.c) or make the call that offers it (send.c).
+ * never build a message (outbox.c), or know how its way (send.c) calls or what it waits for.
  */
-#include "frames.h"
+#include "datagram.h"
 #include "ids.h"
 #include "send.h"
 #include "series.h"
-#include "zerocopy.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -24,7 +23,6 @@ struct sender {
     struct ub_send_stats *stats;
     const struct ub_send_way *way;
     struct ub_outbox box;
-    struct ub_zerocopy zerocopy; /* only with config->zerocopy */
     struct ub_pacer pacer;
     uint32_t batch;     /* messages per call at most */
     uint32_t limit;     /* and currently, see adapt() */
@@ -34,34 +32,37 @@ struct sender {
 
 /* ---- permitted configs ----------------------------------------------------------------------- */
 
-/* All datagrams of a message have headers or none has, and none is empty. */
-static const char *check_segments(const struct ub_send_config *config) {
-    uint32_t size_bytes = config->size_bytes, tail_bytes = config->tail_bytes;
-    if (config->gso_segments <= 1)
-        return tail_bytes == 0 ? NULL : "tail_bytes: 0 without gso_segments";
-    if (config->gso_segments > UB_SEGMENTS_MAX)
-        return "gso_segments: 0 to UB_SEGMENTS_MAX";
-    if (size_bytes == 0)
-        return "size_bytes: at least 1 with gso_segments";
-    if ((uint64_t)config->gso_segments * size_bytes > UB_MESSAGE_BYTES_MAX)
-        return "gso_segments: UB_MESSAGE_BYTES_MAX bytes at most";
-    if (tail_bytes > size_bytes)
-        return "tail_bytes: up to size_bytes";
-    if (tail_bytes != 0 && tail_bytes < UB_HEADER_BYTES && size_bytes >= UB_HEADER_BYTES)
-        return "tail_bytes: at least UB_HEADER_BYTES, as size_bytes";
+static int is_numbered(const struct ub_datagram *datagram) {
+    return datagram->size_bytes >= UB_HEADER_BYTES;
+}
+
+static const char *check_datagrams(const struct ub_send_config *config) {
+    const struct ub_datagram *first = config->datagrams;
+    if (!ub_datagrams_valid(first, config->datagram_count, 0))
+        return "datagrams: one or more, each of 0 to UB_MESSAGE_BYTES_MAX bytes";
+    for (uint32_t index = 1; index < config->datagram_count; index++) {
+        if ((first[index].bytes == NULL) != (first->bytes == NULL))
+            return "datagrams: all of the user's or none";
+        if (first->bytes == NULL && is_numbered(&first[index]) != is_numbered(first))
+            return "datagrams: all of at least UB_HEADER_BYTES bytes or none";
+    }
     return NULL;
 }
 
-static const char *check_payloads(const struct ub_send_config *config) {
-    if (config->payload_count == 0)
+static const char *check_segments(const struct ub_send_config *config) {
+    uint32_t count = config->datagram_count, size_bytes = config->datagrams->size_bytes;
+    if (config->gso_segments <= 1)
         return NULL;
-    if (config->payloads == NULL)
-        return "payloads: not NULL with payload_count";
-    if (config->gso_segments > 1)
-        return "gso_segments: 0 or 1 with payload_count";
-    for (uint32_t number = 0; number < config->payload_count; number++)
-        if (config->payloads[number].size_bytes > config->size_bytes)
-            return "size_bytes: that of the longest payload";
+    if (config->gso_segments > UB_SEGMENTS_MAX)
+        return "gso_segments: 0 to UB_SEGMENTS_MAX";
+    if (config->datagrams->bytes != NULL)
+        return "gso_segments: 0 or 1 with datagrams of the user's";
+    if (count > 2 || config->datagrams[count - 1].size_bytes > size_bytes)
+        return "datagrams: one, or two of which the second is not longer, with gso_segments";
+    if (!ub_datagrams_valid(config->datagrams, count, 1))
+        return "datagrams: none empty with gso_segments";
+    if ((uint64_t)config->gso_segments * size_bytes > UB_MESSAGE_BYTES_MAX)
+        return "gso_segments: UB_MESSAGE_BYTES_MAX bytes at most";
     return NULL;
 }
 
@@ -70,7 +71,7 @@ static const char *check_sockets(const struct ub_send_config *config) {
         return "zerocopy: 0 with a way of sending that has none";
     if (config->zerocopy && config->zerocopy_next == NULL)
         return "zerocopy_next: not NULL with zerocopy";
-    if (config->zerocopy && config->size_bytes == 0)
+    if (config->zerocopy && !ub_datagrams_valid(config->datagrams, config->datagram_count, 1))
         return "zerocopy: only with a payload: without one nothing is copied or completed";
     if (!ub_sockets_return(config->sockets, config->flow_count, SO_SNDTIMEO))
         return "sockets: open ones, with SO_SNDTIMEO set";
@@ -90,7 +91,8 @@ const char *ub_send_check(const struct ub_send_config *config) {
         return "config: not NULL";
     if (config->control == NULL)
         return "control: not NULL";
-    if (ub_send_way_of(config->call) == NULL)
+    const struct ub_send_way *way = ub_send_way_of(config->call);
+    if (way == NULL)
         return "call: a way of sending";
     if (config->batch == 0 || config->batch > UB_BATCH_MAX)
         return "batch: 1 to UB_BATCH_MAX";
@@ -102,19 +104,17 @@ const char *ub_send_check(const struct ub_send_config *config) {
         return "flows: not NULL";
     if (config->sequences == NULL)
         return "sequences: not NULL";
-    if (config->size_bytes > UB_MESSAGE_BYTES_MAX)
-        return "size_bytes: 0 to UB_MESSAGE_BYTES_MAX";
     if (config->rate_pps > UB_RATE_PPS_MAX)
         return "rate_pps: 0 to UB_RATE_PPS_MAX";
     if (config->end_ns <= config->start_ns)
         return "end_ns: after start_ns";
-    const char *refused = check_segments(config);
+    const char *refused = check_datagrams(config);
     if (refused == NULL)
-        refused = check_payloads(config);
+        refused = check_segments(config);
     if (refused == NULL)
         refused = ub_ids_check(config);
-    if (refused == NULL && config->call == UB_SEND_AF_XDP)
-        refused = ub_frames_check(config);
+    if (refused == NULL && way->check != NULL)
+        refused = way->check(config);
     return refused != NULL ? refused : check_sockets(config);
 }
 
@@ -161,6 +161,14 @@ static uint32_t packets_for(struct sender *sender, uint32_t flow, uint64_t now_n
     if (segments > 1 && now_ns < sender->config->end_ns)
         packets -= packets % segments;
     return (uint32_t)packets;
+}
+
+/* What is offered next: what the kernel left of a call, else what a flow may send, from `flow` on;
+ * no packets if none is due. */
+static void choose(struct sender *sender, struct ub_offer *offer, uint64_t now_ns) {
+    const struct ub_outbox *box = &sender->box;
+    offer->flow = box->left != 0 ? box->left_flow : next_flow(sender, offer->flow);
+    offer->packets = box->left != 0 ? box->left : packets_for(sender, offer->flow, now_ns);
 }
 
 /* Packets that must be due before a message of the flow can be sent. */
@@ -210,17 +218,10 @@ static uint64_t account_error(struct ub_send_stats *stats, int error, uint64_t p
 static uint64_t account_sent(struct sender *sender, const struct ub_offer *offer, uint32_t messages,
                              uint32_t sent_messages) {
     struct ub_send_stats *stats = sender->stats;
-    const struct ub_outbox *box = &sender->box;
     uint64_t sent =
-        sent_messages == messages ? offer->packets : (uint64_t)sent_messages * box->segments;
-    uint32_t size_bytes = sender->config->size_bytes;
+        sent_messages == messages ? offer->packets : (uint64_t)sent_messages * sender->box.segments;
     ub_add(&stats->sent_packets, sent);
-    if (sender->config->payload_count != 0)
-        for (uint32_t message = 0; message < sent_messages; message++)
-            ub_add(&stats->sent_bytes, box->vectors[offer->first_slot + message].iov_len);
-    else
-        ub_add(&stats->sent_bytes,
-               sent * size_bytes - (uint64_t)sent_messages * (size_bytes - box->tail_bytes));
+    ub_add(&stats->sent_bytes, ub_outbox_bytes(&sender->box, sent_messages, sent));
     ub_add(&stats->sent_messages, sent_messages);
     if (sent_messages != 0 && sent_messages < messages)
         ub_add(&stats->partial_calls, 1);
@@ -241,8 +242,6 @@ static void account_call(struct sender *sender, const struct ub_offer *offer, ui
         attempts = account_sent(sender, offer, messages, (uint32_t)result);
         sender->config->sequences[offer->flow] += attempts;
     }
-    if (sender->config->ids != NULL)
-        ub_ids_sent(sender->config, offer->flow, messages, result < 0 ? 0 : (uint32_t)result);
     sender->attempts[offer->flow] += attempts;
     sender->attempted += attempts;
     sender->pacer.next += attempts;
@@ -264,19 +263,12 @@ static void note_pacing(struct sender *sender, const struct ub_offer *offer, uin
     }
 }
 
-static struct ub_offer next_offer(const struct sender *sender, uint32_t flow, uint32_t packets,
-                                  uint64_t now_ns) {
+/* When the next packet is due; with an unlimited rate, now. */
+static struct ub_due next_due(const struct sender *sender, uint64_t now_ns) {
     const struct ub_send_config *config = sender->config;
-    struct ub_offer offer = {.flow = flow, .packets = packets};
-    offer.first_slot = sender->box.first_slot;
-    offer.epoch_to_start_ns = config->start_ns - config->epoch_ns;
-    if (config->zerocopy)
-        offer.first_slot = sender->zerocopy.bank * sender->zerocopy.batch;
     if (config->rate_pps != 0)
-        offer.due = ub_due_at(sender->pacer.next, config->rate_pps);
-    else
-        offer.due.since_start_ns = now_ns - config->start_ns;
-    return offer;
+        return ub_due_at(sender->pacer.next, config->rate_pps);
+    return (struct ub_due){.since_start_ns = now_ns - config->start_ns};
 }
 
 /* SO_SNDTIMEO starts again for each message: on a socket that drains slowly but steadily a call
@@ -292,26 +284,25 @@ static void adapt(struct sender *sender, int result, uint64_t duration_ns) {
     }
 }
 
-/* One call on a flow; the time after it. */
-static uint64_t send_to_flow(struct sender *sender, uint32_t flow, uint32_t packets,
-                             uint64_t begun_ns) {
+/* One call; the time after it. */
+static uint64_t send_offer(struct sender *sender, struct ub_offer *offer, uint64_t begun_ns) {
     const struct ub_send_config *config = sender->config;
-    struct ub_offer offer = next_offer(sender, flow, packets, begun_ns);
-    uint32_t messages =
-        sender->box.left != 0 ? packets : ub_outbox_fill(&sender->box, config, &offer);
-    int result = sender->way->offer(&sender->box, config, &offer, messages);
+    const struct ub_send_way *way = sender->way;
+    offer->due = next_due(sender, begun_ns);
+    uint32_t messages = way->fill(&sender->box, offer);
+    int result = way->offer(&sender->box, offer, messages);
     uint64_t now_ns = ub_now_ns();
     uint64_t sent_before = sender->stats->sent_packets;
-    account_call(sender, &offer, messages, result);
-    if (!sender->way->returns)
+    account_call(sender, offer, messages, result);
+    if (!way->returns)
         adapt(sender, result, now_ns - begun_ns);
     uint64_t sent = sender->stats->sent_packets - sent_before;
     if (config->pacing != NULL && config->rate_pps != 0)
-        note_pacing(sender, &offer, sent, begun_ns);
+        note_pacing(sender, offer, sent, begun_ns);
     if (config->milliseconds != NULL)
         ub_milliseconds_add(config->milliseconds, now_ns - config->start_ns, (uint32_t)sent);
-    if (config->zerocopy)
-        ub_zerocopy_offered(&sender->zerocopy, flow, messages, result);
+    if (way->offered != NULL)
+        way->offered(&sender->box, offer, messages, result);
     return now_ns;
 }
 
@@ -329,32 +320,19 @@ static void give_up_rest(struct sender *sender) {
 static void send_loop(struct sender *sender) {
     const struct ub_send_config *config = sender->config;
     struct ub_send_stats *stats = sender->stats;
-    uint32_t flow = 0;
+    struct ub_offer offer = {0};
     uint64_t now = ub_now_ns();
     while (!finished(sender, now)) {
-        if (sender->way->ready != NULL && !sender->way->ready(&sender->box)) {
-            now = ub_now_ns();
-            continue;
-        }
-        uint32_t packets = sender->box.left;
-        flow = packets != 0 ? sender->box.left_flow : next_flow(sender, flow);
-        if (packets == 0)
-            packets = packets_for(sender, flow, now);
-        if (packets == 0) {
+        choose(sender, &offer, now);
+        if (offer.packets == 0) {
             if (now >= config->end_ns)
                 break;
-            now =
-                ub_pacer_wait(&sender->pacer, now, message_packets(sender, flow), config->control);
+            now = ub_pacer_wait(&sender->pacer, now, message_packets(sender, offer.flow),
+                                config->control);
             continue;
         }
-        if (config->ids != NULL)
-            packets = ub_ids_free(config, flow, packets, now);
-        if (packets == 0) {
-            ub_add(&stats->id_waits, 1);
-            now = ub_ids_wait(config, flow, now);
-            continue;
-        }
-        if (config->zerocopy && !ub_zerocopy_ready(&sender->zerocopy)) {
+        offer.packets = sender->way->ready(&sender->box, &offer, now);
+        if (offer.packets == 0) {
             now = ub_now_ns();
             continue;
         }
@@ -362,50 +340,39 @@ static void send_loop(struct sender *sender) {
         if (first)
             ub_set(&stats->first_ns, now);
         /* The time after a call is the time before the next: one clock read per call. */
-        now = send_to_flow(sender, flow, packets, now);
+        now = send_offer(sender, &offer, now);
         if (first && config->rate_pps != 0)
             ub_set(&stats->first_packets, stats->sent_packets);
         ub_set(&stats->last_ns, now);
         ub_set(&stats->last_cpu, (uint64_t)sched_getcpu() + 1);
-        flow++;
+        offer.flow++;
     }
 }
 
 /* What was due and put where the kernel takes it, and is not taken yet: for a second at most. */
 static void send_rest(struct sender *sender) {
+    struct ub_offer offer = {0};
     uint64_t now = ub_now_ns(), deadline = now + UB_SECOND_NS;
     while (sender->box.left != 0 && !ub_stopped(sender->config->control) && now < deadline) {
-        now = send_to_flow(sender, sender->box.left_flow, sender->box.left, now);
+        choose(sender, &offer, now);
+        now = send_offer(sender, &offer, now);
         ub_set(&sender->stats->last_ns, now);
     }
 }
 
-/* Everything the loop needs; -ENOMEM if memory is short. */
+/* Everything the loop needs: 0 or -errno. */
 static int prepare(struct sender *sender) {
-    const struct ub_send_config *config = sender->config;
-    uint32_t slots = sender->batch;
-    if (config->zerocopy) {
-        int error = ub_zerocopy_prepare(&sender->zerocopy, config, sender->stats, sender->batch);
-        if (error != 0)
-            return error;
-        slots *= sender->zerocopy.banks;
-    }
-    sender->attempts = ub_allocate(config->flow_count * sizeof *sender->attempts);
-    if (sender->attempts == NULL)
-        return -ENOMEM;
-    return sender->way->prepare(&sender->box, config, sender->stats, slots);
-}
-
-static void release(struct sender *sender) {
-    sender->way->release(&sender->box);
-    ub_zerocopy_release(&sender->zerocopy);
-    free(sender->attempts);
+    sender->attempts = ub_allocate(sender->config->flow_count * sizeof *sender->attempts);
+    return sender->attempts == NULL ? -ENOMEM : sender->way->prepare(&sender->box, sender->batch);
 }
 
 int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
     if (stats == NULL || ub_send_check(config) != NULL)
         return -EINVAL;
-    struct sender sender = {.config = config, .stats = stats, .way = ub_send_way_of(config->call)};
+    struct sender sender = {.config = config,
+                            .stats = stats,
+                            .way = ub_send_way_of(config->call),
+                            .box = ub_outbox_of(config, stats)};
     sender.batch =
         config->batch < sender.way->messages_max ? config->batch : sender.way->messages_max;
     sender.limit =
@@ -418,10 +385,9 @@ int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
         send_rest(&sender);
         give_up_rest(&sender);
         if (sender.way->finish != NULL)
-            sender.way->finish(&sender.box, config);
-        if (config->zerocopy)
-            ub_zerocopy_finish(&sender.zerocopy);
+            sender.way->finish(&sender.box);
     }
-    release(&sender);
+    sender.way->release(&sender.box);
+    free(sender.attempts);
     return error;
 }

@@ -306,7 +306,8 @@ def test_a_loop_that_refuses_its_config_fails_the_phase(pool: Pool) -> None:
     assert (
         (
             "left.sender0: the loop refuses its config: "
-            "ub_send: size_bytes: 65536; allowed: 0 to 65535; report this bug"
+            "ub_send: datagrams: 65536 bytes; allowed: one or more, each of 0 to 65535 bytes; "
+            "report this bug"
         ),
         "WorkerFailed",
         "right",

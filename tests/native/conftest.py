@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import chdir
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -84,5 +86,6 @@ def scripted(
     sources = [*sorted(str(file) for file in NATIVE.rglob("*.c")), *fakes]
     subprocess.run(["gcc", *flags, "-o", str(library), *sources], check=True, env=plain_environment)
     ffi = FFI()
-    ffi.cdef((NATIVE / "udpbench.h").read_text(encoding="utf-8") + INSIDE)
+    with chdir(NATIVE.parent):
+        ffi.cdef(run_path(str(NATIVE / "build.py"))["DECLARATIONS"] + INSIDE)
     return ffi, ffi.dlopen(str(library))

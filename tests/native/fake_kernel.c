@@ -293,9 +293,9 @@ const struct ub_receive_way *__wrap_ub_receive_way_of(uint32_t call);
 const struct ub_receive_way *__wrap_ub_receive_way_of(uint32_t call) {
     enum { FIRST = 900 };
     static const struct ub_receive_way more[] = {
-        {way_prepare, way_receive, way_release, 1, 0, UB_WAIT_BIT(UB_WAIT_BLOCK)},
-        {way_prepare, way_receive, way_release, 1, 0, UB_WAITS_ALL},
-        {way_prepare, way_play, way_release, UB_BATCH_MAX, 0, UB_WAITS_ALL},
+        {NULL, way_prepare, way_receive, way_release, 1, 0, UB_WAIT_BIT(UB_WAIT_BLOCK)},
+        {NULL, way_prepare, way_receive, way_release, 1, 0, UB_WAITS_ALL},
+        {NULL, way_prepare, way_play, way_release, UB_BATCH_MAX, 0, UB_WAITS_ALL},
     };
     return call < FIRST ? __real_ub_receive_way_of(call) : &more[call - FIRST];
 }

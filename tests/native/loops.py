@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,22 @@ def drops(sock: socket.socket) -> int:
     return struct.unpack("9I", sock.getsockopt(socket.SOL_SOCKET, 55, 36))[8]
 
 
+@cache
+def datagrams(ffi: Any, *entries: int | bytes) -> dict[str, Any]:
+    """Return the fields of a config with datagrams of so many bytes, or of the user's; kept."""
+    texts = [e if isinstance(e, int) else ffi.from_buffer("uint8_t[]", e) for e in entries]
+    rows = [[ffi.NULL, e] if isinstance(e, int) else [e, len(e)] for e in texts]
+    return {"datagrams": ffi.new("struct ub_datagram[]", rows), "datagram_count": len(rows)}
+
+
+def change(ffi: Any, config: Any, changes: dict[str, Any]) -> None:
+    """Set fields of a config; ``sizes`` are its datagrams, as ``datagrams`` takes them."""
+    table = datagrams(ffi, *changes["sizes"]) if "sizes" in changes else {}
+    for name, value in {**table, **changes}.items():
+        if name != "sizes":
+            setattr(config, name, value)
+
+
 @dataclass
 class Sending:
     """One ub_send, callable in this thread or beside it; fields may be changed before."""
@@ -138,7 +155,7 @@ class Sending:
         ]
         now = time.monotonic_ns()
         values = {"sockets": self.keep[0], "flows": self.keep[1], "sequences": self.next}
-        values |= {"batch": 64, "size_bytes": 32, "flow_count": count, "tag": TAG}
+        values |= {"batch": 64, "flow_count": count, "tag": TAG, **datagrams(self.ffi, 32)}
         values |= {"bucket_ns": 10**7, "epoch_ns": now, "start_ns": now}
         values |= {"end_ns": now + self.duration_ns, "control": self.control}
         values |= {"zerocopy_next": self.completions}
@@ -151,8 +168,7 @@ class Sending:
 
     def result(self, **changes: Any) -> int:
         """Send and return what C returned."""
-        for name, value in changes.items():
-            setattr(self.config, name, value)
+        change(self.ffi, self.config, changes)
         return self.lib.ub_send(self.config, self.stats)
 
 
@@ -172,7 +188,7 @@ class Receiving:
         self.memory = self.ffi.new("uint8_t[]", size)
         self.flows = self.ffi.cast("struct ub_flow_state *", self.memory)
         self.control = self.ffi.new("struct ub_control *")
-        values = {"batch": 64, "room_bytes": 2048, "size_bytes": 32, "tag": TAG}
+        values = {"batch": 64, "room_bytes": 2048, "tag": TAG, **datagrams(self.ffi, 32)}
         self.sockets = self.ffi.new("int32_t[]", [self.sock.fileno()])
         values |= {"sockets": self.sockets, "socket_count": 1, "flow_count": self.flow_count}
         values |= {"window_words": self.words, "flows": self.flows, "control": self.control}
@@ -184,8 +200,7 @@ class Receiving:
 
     def start(self, **changes: Any) -> None:
         """Start the workers."""
-        for name, value in changes.items():
-            setattr(self.config, name, value)
+        change(self.ffi, self.config, changes)
         for stats in self.stats:
             thread = threading.Thread(target=self._loop, args=(stats,))
             thread.start()
@@ -220,13 +235,13 @@ class Receiving:
         self.lib.ub_flow_totals_read(self.flows, self.words, flow, totals)
         return totals.packets, totals.highest
 
-    def receive(self, datagrams: list[bytes], **changes: Any) -> dict[str, int]:
+    def receive(self, sent: list[bytes], **changes: Any) -> dict[str, int]:
         """Let the workers read these datagrams, no more and no less; the sums of their counts."""
         with sending_socket(self.sock.getsockname()) as sender:
-            for datagram in datagrams:
-                sender.send(datagram)
+            for each in sent:
+                sender.send(each)
         self.start(**changes)
-        wait_until(f"{len(datagrams)} datagrams read", lambda: self.read() >= len(datagrams))
+        wait_until(f"{len(sent)} datagrams read", lambda: self.read() >= len(sent))
         return self.stop()
 
 
@@ -285,12 +300,9 @@ def guards(file: str) -> set[str]:
 
 def refusal(ffi: Any, check: Callable[[Any], Any], config: Any, changes: dict[str, Any]) -> str:
     """Return what a check says of a config with changes, and put the config back as it was."""
-    before = {name: getattr(config, name) for name in changes}
-    try:
-        for name, value in changes.items():
-            setattr(config, name, value)
-        refused = check(config)
-        return ffi.string(refused).decode() if refused else ""
-    finally:
-        for name, value in before.items():
-            setattr(config, name, value)
+    before = ffi.new(ffi.typeof(config), config[0]) if changes else None
+    change(ffi, config, changes)
+    refused = check(config)
+    if before is not None:
+        config[0] = before[0]
+    return ffi.string(refused).decode() if refused else ""

@@ -26,7 +26,7 @@ class Listening:
         values = {"sockets": self.fds, "socket_count": len(sockets), "sent": self.sent}
         values |= {"control": self.control, "ended": self.ended}
         values |= {"quiet_ns": 20 * SECOND_NS, "longest_ns": 40 * SECOND_NS, **changes}
-        self.config = ffi.new("struct ub_answers_config *", values)
+        self.config = ffi.new("struct ub_listen_config *", values)
         self.results: list[int] = []
         self.thread = threading.Thread(target=self._listen)
 
@@ -133,8 +133,9 @@ def test_every_guard_names_its_field() -> None:
         refused["round_trip"] = refusal(ffi, check, listener.config, {"ids": ids})
         beyond = {"ids": ids, "id_at": 65534, "round_trip": ffi.new("struct ub_histogram *")}
         refused["id_at"] = refusal(ffi, check, listener.config, beyond)
+        echoes = refusal(ffi, lib.ub_echo_listen_check, listener.config, {})
     assert list(refused) == [text.partition(":")[0] for text in refused.values()]
-    assert guards("answers.c") | guards("listen.c") == set(refused.values())
+    assert guards("listener.c") == {*refused.values(), echoes}
 
 
 @pytest.mark.parametrize("name", NEEDED)

@@ -45,9 +45,7 @@ def sending(to: socket.socket, **more: Any) -> Sending:
 def test_every_datagram_of_a_message_has_its_own_header(call: int) -> None:
     """Datagrams of a GSO message are numbered one by one, and the last of each is a tail."""
     with receiving_socket() as sock:
-        stats = sending(sock).run(
-            count=8, size_bytes=40, gso_segments=3, tail_bytes=25, batch=2, call=call
-        )
+        stats = sending(sock).run(count=8, sizes=[40, 25], gso_segments=3, batch=2, call=call)
         wait_for_loopback()
         datagrams = [sock.recv(2048) for _ in range(8)]
     assert [40, 40, 25, 40, 40, 25, 40, 25] == [len(each) for each in datagrams]
@@ -110,13 +108,13 @@ def test_retries_use_up_nothing(scripted: tuple[Any, Any]) -> None:
 REFUSED = {
     "more segments than the kernel's": ({"gso_segments": 1024}, {}, "other_errors", errno.EINVAL),
     "no checksum": ({"gso_segments": 2}, {SO_NO_CHECK: 1}, "other_errors", errno.EINVAL),
-    "more bytes than IPv4's": ({"gso_segments": 4, "size_bytes": 16380}, {}, "emsgsize", 0),
+    "more bytes than IPv4's": ({"gso_segments": 4, "sizes": [16380]}, {}, "emsgsize", 0),
 }
 
 
 @pytest.mark.parametrize(("send", "options", "counter", "number"), REFUSED.values(), ids=REFUSED)
 def test_what_the_kernel_cannot_do_is_refused_for_real(
-    send: dict[str, int], options: dict[int, int], counter: str, number: int
+    send: dict[str, Any], options: dict[int, int], counter: str, number: int
 ) -> None:
     """A refused GSO send sends nothing, burns nothing and is counted."""
     with receiving_socket() as sock:
@@ -245,7 +243,7 @@ def test_a_merged_stranger_is_foreign_datagram_by_datagram() -> None:
 
 def test_a_merged_message_of_another_size_is_corrupt() -> None:
     """Segments of 32 bytes are no datagrams of a run of 31."""
-    assert received(65535, size_bytes=31) == {"corrupt": 30}
+    assert received(65535, sizes=[31]) == {"corrupt": 30}
 
 
 def test_work_is_spent_on_every_merged_datagram() -> None:

@@ -32,12 +32,9 @@ class Asking:
 
     def __init__(self, of: Any, flows: int = 1, at: int = 3, id_ns: int = SECOND_NS) -> None:
         self.of = of
-        self.texts = [of.from_buffer("uint8_t[]", text) for text in TEXTS]
-        self.payloads = of.new("struct ub_payload[]", [[text, len(text)] for text in self.texts])
         self.each = [of.new("struct ub_ids *") for _ in range(flows)]
         self.ids = of.new("struct ub_ids *[]", self.each)
-        self.fields = {"payload_count": len(TEXTS), "payloads": self.payloads, "ids": self.ids}
-        self.fields |= {"size_bytes": max(map(len, TEXTS)), "id_at": at, "id_ns": id_ns}
+        self.fields = {"sizes": TEXTS, "ids": self.ids, "id_at": at, "id_ns": id_ns}
 
     def use(self, at_ns: int, first: int = 0) -> None:
         """Have all ids from one on been used at a time, and answered."""
@@ -57,7 +54,7 @@ def with_id(text: bytes, number: int, at: int = 3) -> bytes:
 
 def test_each_payload_gets_the_next_id_of_its_flow() -> None:
     """At its offset, big-endian, and nothing else is changed; the user's own bytes stay."""
-    asking = Asking(ffi, flows=2)
+    asking, before = Asking(ffi, flows=2), [bytes(bytearray(text)) for text in TEXTS]
     asking.each[1].next = IDS - 1
     with receiving_socket() as server:
         senders = [sending_socket(server.getsockname()) for _ in range(2)]
@@ -76,7 +73,7 @@ def test_each_payload_gets_the_next_id_of_its_flow() -> None:
     assert [with_id(text, n) for n, text in zip(wrapped, turns, strict=True)] == by_flow[1]
     assert ([0, 1, 2, 3], [0, 1, 2, IDS - 1]) == (asking.awaited(0), asking.awaited(1))
     assert (4, IDS + 3) == (asking.each[0].next, asking.each[1].next)
-    assert [bytes(text) for text in asking.texts] == list(TEXTS)
+    assert before == list(TEXTS)
 
 
 def test_an_answer_belongs_to_its_datagram_once() -> None:
@@ -193,7 +190,7 @@ def test_memory_that_is_short_is_reported(scripted: tuple[Any, Any]) -> None:
         )
         trips = fake_ffi.new("struct ub_histogram *")
         fields |= {"control": pieces[0], "ended": pieces[1], "sent": sent, "ids": asking.ids}
-        config = fake_ffi.new("struct ub_answers_config *", {**fields, "round_trip": trips})
+        config = fake_ffi.new("struct ub_listen_config *", {**fields, "round_trip": trips})
         fake_lib.fake_memory(0)
         assert -errno.ENOMEM == fake_lib.ub_answers_listen(config, stats)
         fake_lib.fake_memory(2**32 - 1)

@@ -89,7 +89,7 @@ def received(logging: Logging, datagrams: list[bytes], **changes: Any) -> dict[s
         receiver = Receiving(ffi, lib, sock)
         size = len(datagrams[0])
         return receiver.receive(
-            datagrams, log=logging.log, size_bytes=size, epoch_ns=time.monotonic_ns(), **changes
+            datagrams, log=logging.log, sizes=[size], epoch_ns=time.monotonic_ns(), **changes
         )
 
 

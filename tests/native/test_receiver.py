@@ -20,6 +20,7 @@ from loops import (
     TAG,
     Receiving,
     Sending,
+    change,
     closed_port,
     datagram,
     drops,
@@ -111,6 +112,7 @@ def mixtures(draw: st.DrawFn) -> list[bytes]:
                 timed((numbers[-1] + 1) % 2**48, flow, 3600 * SECOND_NS - time_ns),
                 timed((numbers[-1] + 1) % 2**48, flow, time_ns, size_bytes=20),
                 timed((numbers[-1] + 1) % 2**48, flow, time_ns, size_bytes=33),
+                timed((numbers[-1] + 1) % 2**48, flow, time_ns, size_bytes=47),
                 timed((numbers[-1] + 1) % 2**48, 1 - flow, time_ns),
                 datagram((numbers[-1] + 1) % 2**48, flow, tag=TAG + 1),
                 datagram((numbers[-1] + 1) % 2**48, flow),
@@ -132,7 +134,7 @@ def test_datagrams_in_order_count_as_each_by_itself(read: int, datagrams: list[b
         with receiving_socket() as sock:
             receiver = Receiving(ffi, lib, sock, flow_count=2, words=64)
             noted = {"delay": histogram, "epoch_ns": time.monotonic_ns()}
-            stats = receiver.receive(datagrams, batch=batch, read=read, tail_bytes=20, **noted)
+            stats = receiver.receive(datagrams, batch=batch, read=read, sizes=[32, 20, 47], **noted)
             counts = {name: stats[f"{name}_packets"] for name in (*NAMES, "read")}
             delays = (histogram.below_zero, sum(histogram.counts))
             totals = [receiver.totals(flow) for flow in range(2)]
@@ -386,11 +388,13 @@ BAD = {
     "batch beyond UIO_MAXIOV": {"batch": 1025},
     "no room": {"room_bytes": 0},
     "room beyond IP": {"room_bytes": 65537},
-    "size below the header": {"size_bytes": 17},
-    "size below the header to verify": {"size_bytes": 17, "read": lib.UB_READ_VERIFY},
-    "size beyond UDP": {"size_bytes": 65536},
-    "tail below the header": {"tail_bytes": 17},
-    "tail beyond size": {"tail_bytes": 33},
+    "no datagram": {"sizes": []},
+    "no datagrams": {"datagrams": ffi.NULL},
+    "size below the header": {"sizes": [17]},
+    "size below the header to verify": {"sizes": [17], "read": lib.UB_READ_VERIFY},
+    "size beyond UDP": {"sizes": [65536]},
+    "another below the header": {"sizes": [32, 17]},
+    "another beyond UDP": {"sizes": [0, 65536], "read": lib.UB_READ_COPY},
     "a nap of nothing": {"wait": lib.UB_WAIT_NAP},
     "an automatic nap of nothing": {"wait": lib.UB_WAIT_AUTO},
     "a nap beyond a day": {"wait": lib.UB_WAIT_NAP, "nap_ns": 86400 * 10**9 + 1},
@@ -424,8 +428,7 @@ def test_a_bad_config_is_refused(changes: dict[str, Any]) -> None:
     """Each guard refuses with -EINVAL before anything is read."""
     with receiving_socket() as sock:
         receiver = Receiving(ffi, lib, sock)
-        for name, value in changes.items():
-            setattr(receiver.config, name, value)
+        change(ffi, receiver.config, changes)
         assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EINVAL
 
 

@@ -21,7 +21,7 @@ Harm = Callable[[list[bytes]], list[bytes]]
 def sent_through(send: dict[str, int], family: int = socket.AF_INET) -> list[bytes]:
     """Return the datagrams that one sender makes, as a relay on its way receives them."""
     with receiving_socket(family=family) as relay, sending_socket(relay.getsockname()) as out:
-        stats = Sending(ffi, lib, [out]).run(count=COUNT, size_bytes=SIZE_BYTES, **send)
+        stats = Sending(ffi, lib, [out]).run(count=COUNT, sizes=[SIZE_BYTES], **send)
         assert stats["sent_packets"] == COUNT
         wait_for_loopback()
         return [relay.recv(2048) for _ in range(COUNT)]
@@ -97,7 +97,7 @@ def arrived(
     """Return the counts that are not 0 of workers that these datagrams reach."""
     with receiving_socket(family=family) as sock:
         receiver = Receiving(ffi, lib, sock, workers=workers)
-        stats = receiver.receive(datagrams, size_bytes=SIZE_BYTES, **changes)
+        stats = receiver.receive(datagrams, sizes=[SIZE_BYTES], **changes)
     return {name: stats[f"{name}_packets"] for name in NAMES if stats[f"{name}_packets"]}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from loops import SECOND_NS, TAG, Sending, guards, refusal, sending_socket
+from loops import SECOND_NS, TAG, Sending, change, guards, refusal, sending_socket
 from test_relay import COUNT, HARMS, SIZE_BYTES, Harm, arrived
 
 from udpbench._native import ffi, lib
@@ -88,7 +88,7 @@ class Queue:
         self.sender = Sending(fake_ffi, fake_lib, sockets, list(range(flows)), **more)
         self.headers = new("uint8_t[]", b"".join(own))
         self.values = {"call": lib.UB_SEND_AF_XDP, "xsk": self.xsk, "headers": self.headers}
-        self.values |= {"header_bytes": HEADER_BYTES[family], "size_bytes": size_bytes}
+        self.values |= {"header_bytes": HEADER_BYTES[family], "sizes": [size_bytes]}
 
     def run(self, **changes: Any) -> dict[str, int]:
         """Send, and return the counts."""
@@ -314,20 +314,19 @@ def test_every_guard_of_frames_names_its_field(scripted: tuple[Any, Any]) -> Non
     """All that frames cannot be is refused, and says of which field."""
     fake_ffi, fake_lib = scripted
     queue = Queue(scripted)
-    for name, value in queue.values.items():
-        setattr(queue.sender.config, name, value)
-    payload = fake_ffi.new("struct ub_payload *")
+    change(fake_ffi, queue.sender.config, queue.values)
     bad: list[dict[str, Any]] = [
         {"xsk": fake_ffi.NULL},
         {"headers": fake_ffi.NULL},
         {"header_bytes": 43},
-        {"size_bytes": 128 - 42 + 1},
+        {"sizes": [128 - 42 + 1]},
         {"gso_segments": 2},
         {"zerocopy": 1},
-        {"payload_count": 1, "payloads": payload},
+        {"sizes": [32, 32]},
+        {"sizes": [b"own"]},
     ]
     config, check = queue.sender.config, fake_lib.ub_send_check
-    assert "" == refusal(fake_ffi, check, config, {"size_bytes": 128 - 42})
+    assert "" == refusal(fake_ffi, check, config, {"sizes": [128 - 42]})
     assert guards("frames.c") == {refusal(fake_ffi, check, config, each) for each in bad}
 
 

@@ -78,7 +78,7 @@ def test_datagrams_on_the_wire() -> None:
     """Datagrams arrive with tag, flow, consecutive numbers, rising times and a fixed pattern."""
     with receiving_socket() as receiver:
         sender = sending(receiver.getsockname(), sequences=[2**48 - 2])
-        stats = sender.run(count=4, size_bytes=64)
+        stats = sender.run(count=4, sizes=[64])
         wait_for_loopback()
         datagrams = [receiver.recv(2048) for _ in range(4)]
     assert [64] * 4 == [len(each) for each in datagrams]
@@ -96,13 +96,9 @@ def test_datagrams_on_the_wire() -> None:
 def test_payloads_of_the_user_are_sent_in_turn() -> None:
     """Each flow sends them in order, byte for byte, whatever a call takes; bytes are counted."""
     texts = [b"one", b"three", b"x"]
-    kept = [ffi.from_buffer("uint8_t[]", text) for text in texts]
-    payloads = ffi.new("struct ub_payload[]", [[each, len(each)] for each in kept])
     with receiving_socket() as receiver:
         sender = sending(receiver.getsockname(), flows=2)
-        stats = sender.run(
-            count=16, batch=5, size_bytes=5, payload_count=len(texts), payloads=payloads
-        )
+        stats = sender.run(count=16, batch=5, sizes=texts)
         datagrams = [receiver.recv(2048) for _ in range(16)]
     by_flow = texts * 2 + texts[:2]
     assert sorted(by_flow * 2) == sorted(datagrams)
@@ -333,7 +329,7 @@ def test_a_closed_port_refuses_for_real() -> None:
 def test_a_payload_beyond_ipv4_is_refused_for_real() -> None:
     """65508 bytes are one more than an IPv4 datagram carries: EMSGSIZE, each an attempt."""
     with receiving_socket() as receiver:
-        stats = sending(receiver.getsockname()).run(count=3, size_bytes=65508, batch=2)
+        stats = sending(receiver.getsockname()).run(count=3, sizes=[65508], batch=2)
     assert (stats["emsgsize"], stats["attempted_packets"], stats["sent_packets"]) == (3, 3, 0)
 
 
@@ -410,25 +406,28 @@ def test_stop_is_prompt(changes: dict[str, int]) -> None:
 
 # --- guards --------------------------------------------------------------------------------------
 
-PAYLOAD = ffi.new("uint8_t[]", 5)
-LONG_PAYLOAD = {"payload_count": 1, "payloads": ffi.new("struct ub_payload[]", [[PAYLOAD, 5]])}
-BAD = {
+BAD: dict[str, dict[str, Any]] = {
     "call": {"call": 4},
     "zerocopy by a ring": {"call": lib.UB_SEND_URING, "zerocopy": 1},
     "no batch": {"batch": 0},
     "batch beyond UIO_MAXIOV": {"batch": 1025},
-    "size beyond UDP": {"size_bytes": 65536},
-    "tail without GSO": {"tail_bytes": 18, "gso_segments": 1},
-    "payloads that are not there": {"payload_count": 1, "payloads": ffi.NULL},
-    "payloads with GSO": {**LONG_PAYLOAD, "size_bytes": 5, "gso_segments": 2},
-    "a payload beyond size": {**LONG_PAYLOAD, "size_bytes": 4},
+    "no datagram": {"sizes": []},
+    "no datagrams": {"datagrams": ffi.NULL},
+    "size beyond UDP": {"sizes": [65536]},
+    "another beyond UDP": {"sizes": [32, 65536]},
+    "ours and the user's": {"sizes": [32, b"own"]},
+    "headers on some": {"sizes": [32, 17]},
+    "the user's with GSO": {"sizes": [b"own"], "gso_segments": 2},
     "more segments than can be": {"gso_segments": 1025},
-    "GSO of nothing": {"gso_segments": 2, "size_bytes": 0},
-    "GSO beyond UDP": {"gso_segments": 2, "size_bytes": 32768},
-    "tail beyond size": {"gso_segments": 2, "tail_bytes": 33},
-    "tail below the header": {"gso_segments": 2, "tail_bytes": 17},
+    "GSO of nothing": {"gso_segments": 2, "sizes": [0]},
+    "GSO beyond UDP": {"gso_segments": 2, "sizes": [32768]},
+    "GSO of a mix": {"gso_segments": 2, "sizes": [32, 31, 30]},
+    "tail beyond the others": {"gso_segments": 2, "sizes": [32, 33]},
+    "tail below the header": {"gso_segments": 2, "sizes": [32, 17]},
+    "tail of nothing": {"gso_segments": 2, "sizes": [17, 0]},
     "zero copy without numbers": {"zerocopy": 1, "zerocopy_next": ffi.NULL},
-    "zero copy of nothing": {"zerocopy": 1, "size_bytes": 0},
+    "zero copy of nothing": {"zerocopy": 1, "sizes": [0]},
+    "zero copy of nothing at times": {"zerocopy": 1, "sizes": [b"own", b""]},
     "frames without a socket for them": {"call": lib.UB_SEND_AF_XDP},
     "no flow": {"flow_count": 0},
     "more flows than numbers": {"flow_count": 65537},

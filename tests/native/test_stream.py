@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loops import SECOND_NS, TIMEOUT, Receiving, Sending, counts, guards, refusal
+from loops import SECOND_NS, TIMEOUT, Receiving, Sending, change, counts, guards, refusal
 from waiting import wait_until
 
 from udpbench._native import ffi, lib
@@ -36,12 +36,11 @@ def streams(count: int) -> Iterator[tuple[list[socket.socket], list[socket.socke
 class Reading(Receiving):
     """The receiving loop over streams."""
 
-    def __init__(self, far: list[socket.socket], **changes: int) -> None:
+    def __init__(self, far: list[socket.socket], **changes: Any) -> None:
         super().__init__(ffi, lib, far[0])
         self.descriptors = ffi.new("int32_t[]", [each.fileno() for each in far])
         self.config.sockets, self.config.socket_count = self.descriptors, len(far)
-        for name, value in changes.items():
-            setattr(self.config, name, value)
+        change(ffi, self.config, changes)
 
     def _loop(self, stats: Any) -> None:
         self.results.append(lib.ub_stream_receive(self.config, stats))
@@ -50,8 +49,7 @@ class Reading(Receiving):
 def writing(near: list[socket.socket], **changes: Any) -> tuple[int, dict[str, int]]:
     """Return what the sending loop returned, and its counts."""
     sender = Sending(ffi, lib, near, list(range(len(near))))
-    for name, value in changes.items():
-        setattr(sender.config, name, value)
+    change(ffi, sender.config, changes)
     result = lib.ub_stream_send(sender.config, sender.stats)
     return result, counts(ffi, sender.stats)
 
@@ -61,9 +59,9 @@ def writing(near: list[socket.socket], **changes: Any) -> tuple[int, dict[str, i
 def test_every_byte_written_is_read(size_bytes: int, count: int) -> None:
     """Bytes agree at both ends, over one stream and over several."""
     with streams(count) as (near, far):
-        reader = Reading(far, size_bytes=size_bytes, room_bytes=65536)
+        reader = Reading(far, sizes=[size_bytes], room_bytes=65536)
         reader.start()
-        result, sent = writing(near, size_bytes=size_bytes, count=500)
+        result, sent = writing(near, sizes=[size_bytes], count=500)
         wait_until("all read", lambda: reader.stats[0].received_bytes == 500 * size_bytes)
         received = reader.stop()
     assert (result, sent["attempted_packets"], sent["sent_packets"]) == (0, 500, 500)
@@ -76,7 +74,7 @@ def test_a_full_stream_is_written_on_where_it_stopped() -> None:
     """A reader that begins late gets every byte in its order, whatever the writes were cut into."""
     with streams(1) as (near, far):
         sender = Sending(ffi, lib, near)
-        sender.config.size_bytes, sender.config.count = 65535, 300
+        change(ffi, sender.config, {"sizes": [65535], "count": 300})
         arguments = (sender.config, sender.stats)
         thread = threading.Thread(target=lib.ub_stream_send, args=arguments)
         thread.start()
@@ -95,7 +93,7 @@ def test_a_full_stream_is_written_on_where_it_stopped() -> None:
 def test_nobody_reads() -> None:
     """A stream that takes no more is retried until the end, and what it took is counted."""
     with streams(1) as (near, far):
-        result, sent = writing(near, size_bytes=65535, end_ns=time.monotonic_ns() + SECOND_NS // 5)
+        result, sent = writing(near, sizes=[65535], end_ns=time.monotonic_ns() + SECOND_NS // 5)
         assert (result, sent["eagain"] > 0) == (0, True)
         far[0].setblocking(False)
         near[0].shutdown(socket.SHUT_WR)
@@ -125,8 +123,8 @@ def test_writes_are_paced() -> None:
 def test_what_came_with_the_first_stamps_of_a_stream(rate_pps: int, first: int) -> None:
     """A paced writer tells of its first write, a reader of its first read."""
     with streams(1) as (near, far):
-        _, sent = writing(near, count=4, size_bytes=100, rate_pps=rate_pps, bucket_ns=SECOND_NS)
-        reader = Reading(far, size_bytes=100, room_bytes=250)
+        _, sent = writing(near, count=4, sizes=[100], rate_pps=rate_pps, bucket_ns=SECOND_NS)
+        reader = Reading(far, sizes=[100], room_bytes=250)
         reader.start()
         wait_until("all read", lambda: reader.stats[0].received_bytes == 400)
         received = reader.stop()
@@ -149,7 +147,7 @@ def test_a_broken_stream_ends_the_writing_loop() -> None:
     """When the far end is gone the loop returns the kernel's error, without a signal."""
     with streams(1) as (near, far):
         far[0].close()
-        result, _ = writing(near, size_bytes=1000)
+        result, _ = writing(near, sizes=[1000])
     assert result in (-errno.EPIPE, -errno.ECONNRESET)
 
 
@@ -178,8 +176,8 @@ def test_a_reset_stream_ends_the_reading_loop() -> None:
 BAD_SEND = {
     "no control": {"control": ffi.NULL},
     "no sockets": {"sockets": ffi.NULL},
-    "writes of nothing": {"size_bytes": 0},
-    "writes beyond all": {"size_bytes": 65536},
+    "writes of nothing": {"sizes": [0]},
+    "writes beyond all": {"sizes": [65536]},
     "no flow": {"flow_count": 0},
     "too many flows": {"flow_count": 65537},
     "rate beyond reckoning": {"rate_pps": 10**9 + 1},
@@ -188,8 +186,8 @@ BAD_SEND = {
 BAD_RECEIVE = {
     "no control": {"control": ffi.NULL},
     "no sockets": {"sockets": ffi.NULL},
-    "writes of nothing": {"size_bytes": 0},
-    "writes beyond all": {"size_bytes": 65536},
+    "writes of nothing": {"sizes": [0]},
+    "writes beyond all": {"sizes": [65536]},
     "no room": {"room_bytes": 0},
     "room beyond all": {"room_bytes": 65537},
     "no stream": {"socket_count": 0},
@@ -228,8 +226,7 @@ def test_a_bad_config_for_reading_is_refused(changes: dict[str, Any]) -> None:
     """Each guard refuses with -EINVAL before anything is read."""
     with streams(1) as (_, far):
         reader = Reading(far)
-        for name, value in changes.items():
-            setattr(reader.config, name, value)
+        change(ffi, reader.config, changes)
         assert lib.ub_stream_receive(reader.config, reader.stats[0]) == -errno.EINVAL
 
 

@@ -87,7 +87,7 @@ def arrived(sock: socket.socket, frames: Sequence[bytes], **changes: Any) -> dic
     queue = Queue(sock, start=2**32 - 5)
     assert all(queue.put(frame) for frame in frames)
     receiver = Receiving(ffi, lib, sock)
-    receiver.start(**{"size_bytes": SIZE_BYTES, **queue.ways, **changes})
+    receiver.start(**{"sizes": [SIZE_BYTES], **queue.ways, **changes})
     wait_until("all read", lambda: receiver.read() >= len(frames))
     stats = receiver.stop()
     return {name: stats[f"{name}_packets"] for name in NAMES if stats[f"{name}_packets"]}
@@ -129,7 +129,7 @@ def test_frames_are_given_back_once_and_never_before_they_were_read(
     """A kernel that reuses each buffer at once, in bursts, finds all counted and none lost."""
     queue, chance = Queue(sock), random.Random(7)
     receiver = Receiving(ffi, lib, sock)
-    receiver.start(**{"size_bytes": SIZE_BYTES, "batch": batch, **queue.ways})
+    receiver.start(**{"sizes": [SIZE_BYTES], "batch": batch, **queue.ways})
     sent = 0
     while sent < 4 * FRAMES:
         for _ in range(chance.choice((1, 50, 1000))):
@@ -213,7 +213,7 @@ class Driver:
     def run(self) -> dict[str, int]:
         """Return the counts once all frames were read and all errors met."""
         self.lib.fake_wake(*self.calls_back)
-        self.receiver.start(**{"size_bytes": SIZE_BYTES, "batch": 3, **self.queue.ways})
+        self.receiver.start(**{"sizes": [SIZE_BYTES], "batch": 3, **self.queue.ways})
         try:
             wait_until(
                 "all answered and read",
@@ -271,7 +271,7 @@ def test_every_guard_of_taken_frames_names_its_field(sock: socket.socket) -> Non
         {"echo_every": 1},
     ]
     config, check = receiver.config, lib.ub_receive_check
-    assert "" == refusal(ffi, check, config, {"size_bytes": SIZE_BYTES})
+    assert "" == refusal(ffi, check, config, {"sizes": [SIZE_BYTES]})
     assert guards("taken_frames.c") == {refusal(ffi, check, config, each) for each in bad}
     blocking = refusal(ffi, check, config, {"wait": lib.UB_WAIT_BLOCK})
     assert "wait: one that the way of receiving allows" == blocking

@@ -28,10 +28,11 @@ COUNT = 1003
 CALLS = {"send": lib.UB_SEND_SEND, "sendmmsg": lib.UB_SEND_SENDMMSG}
 if HAS_URING:
     CALLS["io_uring"] = lib.UB_SEND_URING
-SHAPES: dict[str, dict[str, int]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
+    "mix": {"sizes": [32, 20, 47]},
     "gso": {"gso_segments": 7},
-    "gso-tail": {"gso_segments": 7, "tail_bytes": 20},
+    "gso-tail": {"gso_segments": 7, "sizes": [32, 20]},
     "zerocopy": {"zerocopy": 1},
     "gso-zerocopy": {"gso_segments": 7, "zerocopy": 1},
 }
@@ -64,15 +65,15 @@ if HAS_URING:
         f"io_uring-single-{wait}": {"call": lib.UB_RECEIVE_URING, "gro": 0} | WAITS[wait]
         for wait in ("block", "spin", "nap", "auto")
     }
-WHOLE = {name: way for name, way in SENDS.items() if "gso" not in name}
-SOME_SENDS = {name: SENDS[name] for name in ("send-plain", "sendmmsg-gso-tail")}
+WHOLE = {name: way for name, way in SENDS.items() if "gso" not in name and "mix" not in name}
+SOME_SENDS = {name: SENDS[name] for name in ("send-plain", "sendmmsg-mix", "sendmmsg-gso-tail")}
 SOME_RECEIVES = {name: RECEIVES[name] for name in ("recv-single-block", "recvmmsg-gro-epoll")}
 SOME_RECEIVES |= {name: way for name, way in RECEIVES.items() if name == "io_uring-single-spin"}
 
 
 @contextlib.contextmanager
 def linked(
-    send: dict[str, int], receive: dict[str, int], *, flows: int = 1, **more: Any
+    send: dict[str, Any], receive: dict[str, int], *, flows: int = 1, **more: Any
 ) -> Iterator[tuple[Sending, Receiving]]:
     """Give a sender and a receiver of which the one sends to the other."""
     gro = bool(receive.get("gro"))
@@ -88,17 +89,17 @@ def linked(
 
 
 def transfer(
-    sender: Sending, receiver: Receiving, send: dict[str, int], receive: dict[str, int]
+    sender: Sending, receiver: Receiving, send: dict[str, Any], receive: dict[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Send and receive until every datagram is read or dropped by the socket; both counts."""
     room = {"room_bytes": 65535} if receive.get("gro") else {}
-    receiver.start(**receive | tail_of(send) | room)
+    receiver.start(**receive | sizes_of(send) | room)
     sent = sender.run(**{"count": COUNT, "batch": 16} | send)
     wait_until("all read", lambda: receiver.read() == sent["sent_packets"])
     return sent, receiver.stop()
 
 
-def run_all(senders: list[Sending], changes: dict[str, int]) -> None:
+def run_all(senders: list[Sending], changes: dict[str, Any]) -> None:
     """Send on all at once, and wait for the end of the last."""
     threads = [threading.Thread(target=each.run, kwargs=changes) for each in senders]
     for each in threads:
@@ -108,25 +109,27 @@ def run_all(senders: list[Sending], changes: dict[str, int]) -> None:
         assert not each.is_alive()
 
 
-def tail_of(send: dict[str, int]) -> dict[str, int]:
+def sizes_of(send: dict[str, Any]) -> dict[str, Any]:
     """Return what a receiver must know of a way of sending."""
-    return {"tail_bytes": send["tail_bytes"]} if "tail_bytes" in send else {}
+    return {"sizes": send["sizes"]} if "sizes" in send else {}
 
 
-def messages(send: dict[str, int], count: int = COUNT) -> int:
+def messages(send: dict[str, Any], count: int = COUNT) -> int:
     """Return the messages that so many datagrams of one flow make."""
     return -(-count // send.get("gso_segments", 1))
 
 
-def payload_bytes(send: dict[str, int], size_bytes: int = 32) -> int:
+def payload_bytes(send: dict[str, Any]) -> int:
     """Return the payload of COUNT datagrams of one flow."""
-    shorter = size_bytes - send.get("tail_bytes", size_bytes)
-    return COUNT * size_bytes - messages(send) * shorter
+    sizes = send.get("sizes", [32])
+    if "gso_segments" in send:
+        return COUNT * sizes[0] - messages(send) * (sizes[0] - sizes[-1])
+    return sum(sizes[number % len(sizes)] for number in range(COUNT))
 
 
 @pytest.mark.parametrize("receive", RECEIVES.values(), ids=RECEIVES.keys())
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS.keys())
-def test_every_pair_of_ways_conserves(send: dict[str, int], receive: dict[str, int]) -> None:
+def test_every_pair_of_ways_conserves(send: dict[str, Any], receive: dict[str, int]) -> None:
     """Exactly what was sent is received, each once and in order, in as many bytes."""
     with linked(send, receive) as (sender, receiver):
         sent, received = transfer(sender, receiver, send, receive)
@@ -148,7 +151,7 @@ def test_every_pair_of_ways_conserves(send: dict[str, int], receive: dict[str, i
 @pytest.mark.parametrize("receive", RECEIVES.values(), ids=RECEIVES.keys())
 @pytest.mark.parametrize("send", SOME_SENDS.values(), ids=SOME_SENDS.keys())
 def test_every_way_of_reading_conserves(
-    send: dict[str, int], receive: dict[str, int], read: int
+    send: dict[str, Any], receive: dict[str, int], read: int
 ) -> None:
     """Whatever is looked at, datagrams and bytes come to the same counts."""
     with linked(send, receive) as (sender, receiver):
@@ -161,7 +164,7 @@ def test_every_way_of_reading_conserves(
 
 @pytest.mark.parametrize("receive", SOME_RECEIVES.values(), ids=SOME_RECEIVES.keys())
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS.keys())
-def test_ways_conserve_over_ipv6(send: dict[str, int], receive: dict[str, int]) -> None:
+def test_ways_conserve_over_ipv6(send: dict[str, Any], receive: dict[str, int]) -> None:
     """The loops do not care for the family of their sockets."""
     with linked(send, receive, family=socket.AF_INET6) as (sender, receiver):
         sent, received = transfer(sender, receiver, send, receive | {"read": lib.UB_READ_VERIFY})
@@ -191,13 +194,13 @@ def test_a_small_buffer_loses_exactly_what_it_drops(receive: dict[str, int]) -> 
 
 
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS.keys())
-def test_flows_of_several_threads_are_told_apart(send: dict[str, int]) -> None:
+def test_flows_of_several_threads_are_told_apart(send: dict[str, Any]) -> None:
     """Three senders of two flows each reach two workers on two sockets; every flow is whole."""
     with contextlib.ExitStack() as opened:
         pair = [opened.enter_context(receiving_socket()) for _ in range(2)]
         receiver = Receiving(ffi, lib, pair[0], 6, workers=2)
         both = ffi.new("int32_t[]", [sock.fileno() for sock in pair])
-        receives = RECEIVES["recvmmsg-single-epoll"] | tail_of(send)
+        receives = RECEIVES["recvmmsg-single-epoll"] | sizes_of(send)
         receiver.start(**receives, sockets=both, socket_count=2)
         senders = []
         for thread in range(3):
@@ -223,8 +226,8 @@ def test_flows_of_several_threads_are_told_apart(send: dict[str, int]) -> None:
 def test_datagrams_too_small_for_a_header(size_bytes: int, read: int, call: int) -> None:
     """Below 18 bytes there is no header, and datagrams and bytes are counted all the same."""
     with linked({}, {}) as (sender, receiver):
-        receiver.start(size_bytes=size_bytes, read=read)
-        sent = sender.run(count=COUNT, size_bytes=size_bytes, call=call)
+        receiver.start(sizes=[size_bytes], read=read)
+        sent = sender.run(count=COUNT, sizes=[size_bytes], call=call)
         wait_until("all read", lambda: receiver.read() == COUNT)
         received = receiver.stop()
     assert sent["sent_packets"] == received["received_packets"] == COUNT
@@ -235,16 +238,16 @@ def test_datagrams_too_small_for_a_header(size_bytes: int, read: int, call: int)
 def test_a_small_datagram_carries_the_pattern_alone() -> None:
     """A datagram of 17 bytes is the pattern from its first byte on."""
     with linked({}, {}) as (sender, receiver):
-        sender.run(count=1, size_bytes=17)
+        sender.run(count=1, sizes=[17])
         wait_for_loopback()
         assert bytes(range(17)) == receiver.sock.recv(64)
 
 
 @pytest.mark.parametrize("gro", [0, 1])
 @pytest.mark.parametrize("send", WHOLE.values(), ids=WHOLE.keys())
-def test_the_largest_datagram_arrives_whole(send: dict[str, int], gro: int) -> None:
+def test_the_largest_datagram_arrives_whole(send: dict[str, Any], gro: int) -> None:
     """65507 bytes arrive as they were sent, byte by byte."""
-    size = {"size_bytes": 65507}
+    size: dict[str, Any] = {"sizes": [65507]}
     with linked(send, {"gro": gro}) as (sender, receiver):
         receiver.start(**size, room_bytes=65536, read=lib.UB_READ_VERIFY, gro=gro)
         sent = sender.run(count=20, batch=4, **size, **send)

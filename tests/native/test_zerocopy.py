@@ -169,7 +169,7 @@ def test_nothing_changes_on_the_way(call: int) -> None:
     with receiving_socket() as sock:
         flows = [sending_socket(sock.getsockname(), zerocopy=True) for _ in range(3)]
         receiver = Receiving(ffi, lib, sock, 3)
-        size = {"size_bytes": 1000}
+        size = {"sizes": [1000]}
         receiver.start(read=lib.UB_READ_VERIFY, work_ns=1000, **size)
         sender = Sending(ffi, lib, flows, [0, 1, 2])
         sent = sender.run(count=3000, batch=7, call=call, zerocopy=1, rate_pps=50_000, **size)

@@ -1,7 +1,7 @@
 """The C extension outside of loops: system calls and the GSO limit.
 
-With ``workers/loops`` and ``workers/memory`` the only importer of ``udpbench._native``, on first
-use: an agent starts without it. OSError with the kernel's reason.
+Imports ``udpbench._native`` on first use: an agent starts without it. OSError with the kernel's
+reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """The C loops as called from Python: their configs, and the threads that run alongside.
 
-With ``memory``, ``frame_sender`` and ``host/native`` the only importer of ``udpbench._native``.
 Opens no socket and makes no decision: a worker's specification is complete.
 """
 
@@ -22,7 +21,7 @@ from udpbench.agent.workers.memory import Memory, flow_indices
 from udpbench.agent.workers.orders import LoopOrder
 from udpbench.agent.workers.sockets import discard, parse_wait
 from udpbench.folder import Folder, calling_user
-from udpbench.model import Answers, Log, Receive, Send, Traffic
+from udpbench.model import Answers, Log, Receive, Send, Traffic, WorkerSpec
 
 SEND_CALLS = {
     "sendmmsg": lib.UB_SEND_SENDMMSG,
@@ -93,10 +92,7 @@ class Sending:
         self._opened = opened
         # Completions are numbered over the life of a socket, across phases.
         self._completions = ffi.new("uint32_t[]", len(opened))
-        payload = [bytes.fromhex(text) for text in self._spec.traffic.payload or ()]
-        self._payload_bytes = [ffi.from_buffer("uint8_t[]", content) for content in payload]
-        fields = [[own, len(own)] for own in self._payload_bytes]
-        self._payloads = ffi.new("struct ub_payload[]", fields)
+        self._datagrams, self._texts = datagrams(self._spec)
         answers = self._spec.traffic.answers
         matched = answers is not None and answers.id_at is not None
         # For the life of the sockets, so that the next phase does not reuse an id too early.
@@ -134,14 +130,13 @@ class Sending:
         return {
             "call": SEND_CALLS[send.call],
             "batch": send.messages,
-            "size_bytes": spec.traffic.size_bytes,
+            "datagrams": self._datagrams,
+            "datagram_count": len(self._datagrams),
             "flow_count": len(chosen),
             "sockets": ffi.new("int32_t[]", [self._opened[index].fileno() for index in chosen]),
             "flows": ffi.new("uint16_t[]", numbers),
             "sequences": memory.at("uint64_t *", memory.layout.sequences[self._index]),
             "tag": phase.tag,
-            "payload_count": len(self._payload_bytes),
-            "payloads": self._payloads,
             **self._id_values(chosen),
             "pace_sleeps": send.pace == "sleep",
             # 0 means unlimited, and no count.
@@ -153,7 +148,6 @@ class Sending:
             "end_ns": phase.at_ns + phase.duration_ns,
             "control": memory.at("struct ub_control *", 0),
             "gso_segments": 0 if send.gso == "off" else send.gso,
-            "tail_bytes": send.tail_bytes or 0,
             "zerocopy": send.zerocopy,
             "zerocopy_next": ffi.new("uint32_t[]", [self._completions[index] for index in chosen]),
             "pacing": memory.block(self._index, "pacing"),
@@ -170,21 +164,27 @@ class Sending:
         ids = ffi.new("struct ub_ids *[]", [self._ids[index] for index in chosen])
         return {"ids": ids, "id_at": answers.id_at, "id_ns": answers.timeout_ns}
 
-    def _run_with_listener(self, config: Any, stats: Any) -> int:
-        """Send while another thread listens for echoes; return 0 or a negative errno of either."""
-        ended = ffi.new("struct ub_control *")
+    def _listening(self, config: Any, stats: Any, **more: Any) -> Any:
+        """Return the config of a listener beside a sending loop."""
         values = {
             "sockets": config.sockets,
             "socket_count": config.flow_count,
             "tag": config.tag,
             "epoch_ns": config.epoch_ns,
-            "quiet_ns": ECHO_QUIET_NS,
-            "longest_ns": ECHO_LONGEST_NS,
-            "ended": ended,
-            "control": config.control,
+            "sent": stats,
+            "ids": config.ids,
+            "id_at": config.id_at,
             "round_trip": self._memory.block(self._index, "round_trip"),
+            **more,
         }
-        listening = ffi.new("struct ub_echo_config *", values)
+        return ffi.new("struct ub_listen_config *", values)
+
+    def _run_with_listener(self, config: Any, stats: Any) -> int:
+        """Send while another thread listens for echoes; return 0 or a negative errno of either."""
+        ended = ffi.new("struct ub_control *")
+        limits = {"quiet_ns": ECHO_QUIET_NS, "longest_ns": ECHO_LONGEST_NS}
+        stops = {"control": config.control, "ended": ended}
+        listening = self._listening(config, stats, **limits, **stops)
         echoes = self._memory.block(self._index, "echo")
         listener = SideThread(lambda: run_loop("ub_echo_listen", listening, echoes), self._cpus)
         try:
@@ -197,19 +197,10 @@ class Sending:
     def _run_with_answers(self, answers: Answers, config: Any, stats: Any) -> int:
         """Send while another thread counts answers until stop; return 0 or a negative errno."""
         failed = ffi.new("struct ub_control *")
-        values = {
-            "sockets": config.sockets,
-            "socket_count": config.flow_count,
-            "sent": stats,
-            "quiet_ns": answers.timeout_ns,
-            "longest_ns": answers.timeout_ns + ANSWERS_LONGEST_NS,
-            "control": failed,
-            "ended": config.control,
-            "ids": config.ids,
-            "id_at": config.id_at,
-            "round_trip": self._memory.block(self._index, "round_trip"),
-        }
-        awaiting = ffi.new("struct ub_answers_config *", values)
+        longest_ns = answers.timeout_ns + ANSWERS_LONGEST_NS
+        limits = {"quiet_ns": answers.timeout_ns, "longest_ns": longest_ns}
+        stops = {"control": failed, "ended": config.control}
+        awaiting = self._listening(config, stats, **limits, **stops)
         counted = self._memory.block(self._index, "answers")
         listener = SideThread(lambda: run_loop("ub_answers_listen", awaiting, counted), self._cpus)
         result = -errno.EINVAL
@@ -242,6 +233,7 @@ class Receiving:
         self._sockets = ffi.new("int32_t[]", [own.fileno() for own in opened])
         self._spec = memory.specs[index]
         self._receive = cast("Receive", self._spec.receive)
+        self._datagrams, _ = datagrams(self._spec)
         log = self._receive.log
         self._log = LogRing(log) if log is not None else None
 
@@ -253,7 +245,8 @@ class Receiving:
             "call": RECEIVE_CALLS[receive.call],
             "batch": receive.messages,
             "room_bytes": room_bytes(spec.traffic, receive),
-            "size_bytes": spec.traffic.size_bytes,
+            "datagrams": self._datagrams,
+            "datagram_count": len(self._datagrams),
             "sockets": self._sockets,
             "socket_count": self._count,
             "xsk": self._xsk,
@@ -266,7 +259,6 @@ class Receiving:
             "wait": WAITS[wait],
             "read": READS[phase.read],
             "gro": receive.gro,
-            "tail_bytes": spec.send.tail_bytes or 0 if spec.send is not None else 0,
             "nap_ns": AUTO_NAP_NS if wait == "auto" else wait_ns if wait == "nap" else 0,
             **self._fault(phase),
             **self._notes(phase),
@@ -333,8 +325,22 @@ def run_loop(name: str, config: Any, stats: Any) -> int:
     if refused:
         field, _, allowed = ffi.string(refused).decode().partition(": ")
         allowed = re.sub(r"UB_\w+", lambda limit: str(getattr(lib, limit[0])), allowed)
-        raise ConfigRefused(f"{name}: {field}: {getattr(config, field)}; allowed: {allowed}")
+        value = getattr(config, field)
+        if field == "datagrams" and value:
+            sizes = [str(each.size_bytes) for each in value[0 : config.datagram_count]]
+            value = f"{', '.join(sizes)} bytes"
+        raise ConfigRefused(f"{name}: {field}: {value}; allowed: {allowed}")
     return result
+
+
+def datagrams(spec: WorkerSpec) -> tuple[Any, list[Any]]:
+    """Return the datagrams of a run as an array for C, and what must live as long."""
+    sent = spec.traffic.datagrams
+    tail_bytes = spec.send.tail_bytes if spec.send is not None else None
+    sizes = [*sent.sizes_bytes, *([tail_bytes] if tail_bytes is not None else [])]
+    texts = [ffi.from_buffer("uint8_t[]", bytes.fromhex(text)) for text in sent.contents]
+    entries = [[text, len(text)] for text in texts] or [[ffi.NULL, size] for size in sizes]
+    return ffi.new("struct ub_datagram[]", entries), texts
 
 
 def room_bytes(traffic: Traffic, receive: Receive) -> int:
@@ -347,7 +353,7 @@ def room_bytes(traffic: Traffic, receive: Receive) -> int:
         return receive.room
     if receive.gro or traffic.protocol == "tcp":
         return MESSAGE_BYTES
-    return max(traffic.size_bytes, ROOM_MIN_BYTES)
+    return max(traffic.datagrams.longest_bytes, ROOM_MIN_BYTES)
 
 
 class LogRing:

@@ -1,7 +1,6 @@
 """Memory shared by loops and agent: its layout, and how it is read.
 
-With ``loops`` and ``host/native`` the only importer of ``udpbench._native``. Both sides compute the
-same layout from the same specifications; reading is safe at any time.
+Both sides compute the same layout from the same specifications; reading is safe at any time.
 """
 
 from __future__ import annotations

@@ -13,12 +13,10 @@ enum { UB_ID_BYTES = 2 };
 /* The field of a config that is refused; NULL: none. */
 const char *ub_ids_check(const struct ub_send_config *config);
 
-/* How many of a flow's next datagrams can have an id now, of so many. */
-uint32_t ub_ids_free(const struct ub_send_config *config, uint32_t flow, uint32_t packets,
-                     uint64_t now_ns);
-
-/* Sleeps until the flow's next id is free, or the end, at most one slice; returns the time. */
-uint64_t ub_ids_wait(const struct ub_send_config *config, uint32_t flow, uint64_t now_ns);
+/* How many of a flow's next datagrams can have an id now, of so many; 0 after a sleep until the
+ * next id is free, or the end, at most one slice. */
+uint32_t ub_ids_ready(const struct ub_send_config *config, struct ub_send_stats *stats,
+                      uint32_t flow, uint32_t packets, uint64_t now_ns);
 
 /* Writes the id of a flow's next datagram but so many into it; it was due at a time. */
 void ub_ids_put(const struct ub_send_config *config, uint32_t flow, uint32_t number,

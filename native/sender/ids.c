@@ -23,25 +23,24 @@ static uint64_t free_ns(const struct ub_send_config *config, uint32_t flow, uint
 const char *ub_ids_check(const struct ub_send_config *config) {
     if (config->ids == NULL)
         return NULL;
-    if (config->payload_count == 0)
-        return "ids: NULL without payload_count";
-    for (uint32_t number = 0; number < config->payload_count; number++)
-        if (config->payloads[number].size_bytes < (uint64_t)config->id_at + UB_ID_BYTES)
-            return "id_at: with both bytes within each payload";
+    if (config->datagrams->bytes == NULL)
+        return "ids: NULL without datagrams of the user's";
+    for (uint32_t number = 0; number < config->datagram_count; number++)
+        if (config->datagrams[number].size_bytes < (uint64_t)config->id_at + UB_ID_BYTES)
+            return "id_at: with both bytes within each datagram";
     return NULL;
 }
 
-uint32_t ub_ids_free(const struct ub_send_config *config, uint32_t flow, uint32_t packets,
-                     uint64_t now_ns) {
+uint32_t ub_ids_ready(const struct ub_send_config *config, struct ub_send_stats *stats,
+                      uint32_t flow, uint32_t packets, uint64_t now_ns) {
     while (packets > 0 && free_ns(config, flow, packets - 1) > now_ns)
         packets--;
+    if (packets == 0) {
+        uint64_t until_ns = free_ns(config, flow, 0);
+        ub_add(&stats->id_waits, 1);
+        ub_sleep_slice(now_ns, until_ns < config->end_ns ? until_ns : config->end_ns);
+    }
     return packets;
-}
-
-uint64_t ub_ids_wait(const struct ub_send_config *config, uint32_t flow, uint64_t now_ns) {
-    uint64_t until_ns = free_ns(config, flow, 0);
-    ub_sleep_slice(now_ns, until_ns < config->end_ns ? until_ns : config->end_ns);
-    return ub_now_ns();
 }
 
 void ub_ids_put(const struct ub_send_config *config, uint32_t flow, uint32_t number,

@@ -6,8 +6,8 @@
  * fill as many buffers as a call returns messages, only while it is entered, and none after the
  * last call. What waits then, waits in the socket, whose overflow the kernel counts.
  */
+#include "receive.h"
 #include "uring.h"
-#include "uring_ways.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -124,8 +124,8 @@ static uint32_t collect(struct ub_inbox *inbox, uint32_t messages) {
 
 /* ---- the way of receiving -------------------------------------------------------------------- */
 
-int ub_uring_receive_prepare(struct ub_inbox *inbox, const struct ub_receive_config *config,
-                             uint32_t batch, uint32_t room_bytes) {
+static int prepare(struct ub_inbox *inbox, const struct ub_receive_config *config, uint32_t batch,
+                   uint32_t room_bytes) {
     uint32_t sockets = config->socket_count;
     uint32_t entries = sockets < ENTRIES_MAX ? sockets : ENTRIES_MAX;
     /* One without payload more of each socket. */
@@ -156,7 +156,7 @@ static int error_of(struct hearing *own) {
  * what the kernel put off: it takes 33 datagrams of a socket at once (io_uring/net.c,
  * MULTISHOT_MAX_RETRY). Without anything to submit or put off it enters the kernel only to block.
  */
-int ub_uring_receive(struct ub_inbox *inbox, int socket, int flags) {
+static int receive(struct ub_inbox *inbox, int socket, int flags) {
     (void)socket;
     struct hearing *own = inbox->own;
     struct ub_uring *ring = &own->ring;
@@ -198,7 +198,7 @@ static void end_requests(struct ub_inbox *inbox) {
     } while (own->asked_count != 0 && ub_now_ns() < deadline_ns);
 }
 
-void ub_uring_receive_release(struct ub_inbox *inbox) {
+static void release(struct ub_inbox *inbox) {
     struct hearing *own = inbox->own;
     if (own != NULL && own->buffers != NULL) {
         /* First, so that no request can take another datagram. */
@@ -215,3 +215,12 @@ void ub_uring_receive_release(struct ub_inbox *inbox) {
     free(own);
     ub_inbox_release(inbox);
 }
+
+/* It waits by itself; epoll would wait twice. */
+const struct ub_receive_way ub_uring_receive_way = {
+    .prepare = prepare,
+    .receive = receive,
+    .release = release,
+    .messages_max = UB_BATCH_MAX,
+    .waits = UB_WAITS_ALL & ~UB_WAIT_BIT(UB_WAIT_EPOLL),
+};

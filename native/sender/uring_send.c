@@ -5,15 +5,14 @@
  * behind it would overtake it, and a number would be missing. Must never send by a bundle
  * (IORING_RECVSEND_BUNDLE, Linux 6.10), which makes one datagram of all its buffers.
  */
+#include "send.h"
 #include "uring.h"
-#include "uring_ways.h"
 
 #include <poll.h>
 #include <stdlib.h>
 
-int ub_uring_send_prepare(struct ub_outbox *box, const struct ub_send_config *config,
-                          struct ub_send_stats *stats, uint32_t slots) {
-    int error = ub_outbox_prepare(box, config, stats, slots);
+static int prepare(struct ub_outbox *box, uint32_t batch) {
+    int error = ub_outbox_prepare(box, batch);
     if (error != 0)
         return error;
     struct ub_uring *ring = ub_allocate(sizeof *ring);
@@ -21,10 +20,10 @@ int ub_uring_send_prepare(struct ub_outbox *box, const struct ub_send_config *co
         return -ENOMEM;
     ring->descriptor = -1;
     box->own = ring;
-    return ub_uring_open(ring, slots, slots);
+    return ub_uring_open(ring, batch, batch);
 }
 
-void ub_uring_send_release(struct ub_outbox *box) {
+static void release(struct ub_outbox *box) {
     if (box->own != NULL)
         ub_uring_close(box->own);
     free(box->own);
@@ -92,12 +91,11 @@ static int has_room(int socket) {
 }
 
 /* Like sendmmsg(2): until all are taken, or one is refused. */
-int ub_uring_send_offer(struct ub_outbox *box, const struct ub_send_config *config,
-                        const struct ub_offer *offer, uint32_t messages) {
-    int socket = config->sockets[offer->flow], waited = 0;
+static int offer_messages(struct ub_outbox *box, const struct ub_offer *offer, uint32_t messages) {
+    int socket = box->config->sockets[offer->flow], waited = 0;
     uint32_t taken = 0;
     for (;;) {
-        const struct mmsghdr *next = box->messages + offer->first_slot + taken;
+        const struct mmsghdr *next = box->messages + box->first_slot + taken;
         int result = offer_chain(box->own, socket, next, messages - taken);
         if (result > 0) {
             taken += (uint32_t)result;
@@ -109,3 +107,11 @@ int ub_uring_send_offer(struct ub_outbox *box, const struct ub_send_config *conf
         waited = result < 0;
     }
 }
+
+const struct ub_send_way ub_uring_send_way = {.prepare = prepare,
+                                              .ready = ub_outbox_ready,
+                                              .fill = ub_outbox_fill,
+                                              .offer = offer_messages,
+                                              .offered = ub_outbox_offered,
+                                              .release = release,
+                                              .messages_max = UB_BATCH_MAX};
