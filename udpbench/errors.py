@@ -56,6 +56,12 @@ MESSAGE_CHARACTERS = 4096
 """Limit of a host's message; the longest of ours list what could not be restored."""
 
 
+def rest_of_message(limit: str, next_step: str) -> str:
+    """Return how a message ends: what would be right, and what to do; each may be empty."""
+    expected = f"expected: {limit}" if limit else ""
+    return "".join(f"; {part}" for part in (expected, next_step) if part)
+
+
 @dataclass(frozen=True)
 class Problem:
     """One problem in the input, with everything needed to fix it."""
@@ -69,8 +75,7 @@ class Problem:
     def __str__(self) -> str:
         head = f"{self.where}: " if self.where else ""
         value = f"{self.value}: " if self.value not in (None, "") else ""
-        tail = "; ".join(part for part in (self.what, self.limit, self.next_step) if part)
-        return f"{head}{value}{tail}"
+        return f"{head}{value}{self.what}{rest_of_message(self.limit, self.next_step)}"
 
 
 class UdpbenchError(Exception):

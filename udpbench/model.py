@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, Any, Literal, Optional, Union
 
+from udpbench.errors import rest_of_message
 from udpbench.host_settings import Settings
 from udpbench.metrics import METRICS, unit_of
 from udpbench.units import Bytes, Count, Named, Nanoseconds, Rate, show_percent, show_range
@@ -1398,7 +1399,7 @@ class Finding:
         return f"{head}{self.what}{value}"
 
     def __str__(self) -> str:
-        return self.brief + "".join(f"; {part}" for part in (self.limit, self.next_step) if part)
+        return self.brief + rest_of_message(self.limit, self.next_step)
 
 
 @dataclass(frozen=True)

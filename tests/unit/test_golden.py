@@ -27,16 +27,17 @@ def test_names(golden, name):
 def test_silent():
     pass
 """
-MESSAGES = f"""{fixture.HEAD}test_it.py::test_names[a]
+MESSAGES = f"""{fixture.HEAD}test_names[a]
   - a
-test_it.py::test_names[b]
+test_names[b]
   - b
-test_it.py::test_speaks
+test_speaks
   - TMP/x: port PORT of pid PID is taken
 
     next step
   - bye
 """
+FILE = "messages/test_it.txt"
 BARE = [f"-pno:{name}" for name in ("udpbench", "hypothesispytest")]
 """Plugins that this needs no time for."""
 
@@ -57,7 +58,7 @@ def folder(pytester: pytest.Pytester) -> Path:
 
 def test_messages_are_written_and_compared(pytester: pytest.Pytester, folder: Path) -> None:
     """Without what changes from run to run."""
-    assert MESSAGES == (folder / "messages.txt").read_text()
+    assert MESSAGES == (folder / FILE).read_text()
     run(pytester).assert_outcomes(passed=4)
 
 
@@ -72,35 +73,38 @@ def test_messages_are_written_and_compared(pytester: pytest.Pytester, folder: Pa
 )
 def test_another_message_fails(pytester: pytest.Pytester, folder: Path, old: str, new: str) -> None:
     """And so do one that is missing and one too many; a rewrite puts them right."""
-    (folder / "messages.txt").write_text(MESSAGES.replace(old, new))
+    (folder / FILE).write_text(MESSAGES.replace(old, new))
     ran = run(pytester)
     ran.assert_outcomes(passed=3, failed=1)
     ran.stdout.fnmatch_lines(["*python3 noxfile.py messages*"])
     run(pytester, fixture.REWRITE)
-    assert MESSAGES == (folder / "messages.txt").read_text()
+    assert MESSAGES == (folder / FILE).read_text()
 
 
 def test_another_kind_fails_and_is_not_written(pytester: pytest.Pytester, folder: Path) -> None:
     """A sentence is only rewritten if the rest of its test holds."""
     pytester.makepyfile(test_it=SPEAKING.replace("raise ValueError", "raise KeyError"))
     run(pytester, fixture.REWRITE).assert_outcomes(passed=2, failed=1, deselected=1)
-    assert MESSAGES == (folder / "messages.txt").read_text()
+    assert MESSAGES == (folder / FILE).read_text()
 
 
 def test_a_rewrite_removes_what_is_gone(pytester: pytest.Pytester, folder: Path) -> None:
     """A test file, a test, its parameters; what did not run keeps its messages."""
-    (folder / "messages.txt").write_text(MESSAGES + "test_gone.py::test_x\n  - x\n")
+    gone = folder / "messages/test_gone.txt"
+    gone.write_text(fixture.HEAD + "test_x\n  - x\n")
     run(pytester, fixture.REWRITE, "test_it.py::test_silent")
-    assert "test_gone.py" in (folder / "messages.txt").read_text()
+    assert gone.exists()
     pytester.makepyfile(
         test_it=SPEAKING.replace("test_speaks", "test_talks").replace('"a", ', ""),
         test_other="def test_mute(): pass",
     )
     run(pytester, fixture.REWRITE, "test_other.py")
-    assert MESSAGES == (folder / "messages.txt").read_text()
+    assert (MESSAGES, False) == ((folder / FILE).read_text(), gone.exists())
     run(pytester, fixture.REWRITE)
-    kept = ["test_it.py::test_names[b]", "test_it.py::test_talks"]
-    assert kept == list(fixture.read(folder / "messages.txt"))
+    assert ["test_names[b]", "test_talks"] == list(fixture.read(folder / FILE))
+    pytester.makepyfile(test_it="def test_mute(): pass")
+    run(pytester, fixture.REWRITE)
+    assert not (folder / FILE).exists()
 
 
 def test_a_rewrite_runs_in_one_process(pytester: pytest.Pytester, folder: Path) -> None:
@@ -123,10 +127,9 @@ def speaking(file: Path) -> set[str]:
 def test_no_message_is_left_over() -> None:
     """Each is of a test that is still there and asks for it."""
     stale = []
-    for messages in TESTS.rglob("messages.txt"):
-        for test in fixture.read(messages):
-            file, _, name = test.partition("::")
-            there = (messages.parent / file).exists()
-            if not there or name.split("[")[0] not in speaking(messages.parent / file):
-                stale.append(f"{messages.parent.name}/{test}")
+    for messages in TESTS.rglob("messages/test_*.txt"):
+        file = messages.parents[1] / f"{messages.stem}.py"
+        known = speaking(file) if file.exists() else set()
+        names = {test.split("[")[0].split("::")[-1] for test in fixture.read(messages)}
+        stale += [f"{messages.parent}: {name}" for name in sorted(names - known)]
     assert [] == stale, "python3 noxfile.py messages removes them"

@@ -473,8 +473,13 @@ def _had_by_others(
         what += f" ({user})" if user else ""
         yield _bottleneck(case, "others_cpu", sure, what, remedy="busy", numbers=cpu.shares)
     if cpu.steal >= TAKEN:
+<<<<<<< HEAD
         what = f"the hypervisor took {show_percent(cpu.steal)} of {cpu.name}"
         sure = certainty if cpu.steal >= MUCH else LIKELY
+=======
+        what = f"the hypervisor took {_percent(cpu.steal)} of {cpu.name}"
+        sure = certainty if cpu.steal >= MUCH and cpu.others < LITTLE else LIKELY
+>>>>>>> 3226c85 (Say what is expected by that word in every message; let messages stand beside their tests)
         yield _bottleneck(case, "steal", sure, what, numbers=cpu.shares)
 
 
@@ -533,6 +538,8 @@ def late_reader(case: Evidence) -> Iterator[Bottleneck]:
         if reader is None or share < LITTLE:
             continue
         known = case.knows_readers or not case.lasts
+        # Of a short load it is not known whether others had the CPU just when it came.
+        known = known and (case.lasts or cause != "robbed")
         sure = CERTAIN if share > 1 - LITTLE and known else LIKELY
         packets = round(share * case.packets)
         for number, bottleneck in enumerate(LATE[cause](case, reader, sure)):

@@ -256,7 +256,7 @@ def refusals(
     mine, others = map(_by_question, (base.header.experiments, experiments))
     shared = [question for question in mine if question in others]
     if not shared:
-        what, limit = "another question", f"{base.folder} asks {'; '.join(mine)}"
+        what, limit = "another question", f"that of {base.folder}: {'; '.join(mine)}"
         yield Problem(what, "", "; ".join(others), limit)
     if None not in (built_in, _built_in(base)) and built_in != _built_in(base):
         what = "one run is of the built-in lab, the other of hardware"

@@ -367,7 +367,7 @@ def _none_up(host: HostSurvey) -> str:
 def _unknown(side: str, host: HostSurvey, name: str | None) -> list[Problem]:
     if name is None or name in [interface.name for interface in host.interfaces]:
         return []
-    limit = f"{host.name} has {names_of(host.interfaces)}"
+    limit = f"an interface of {host.name}: {names_of(host.interfaces)}"
     return [Problem("no such interface", f"--{side}-interface", name, limit)]
 
 
@@ -404,7 +404,7 @@ def _missing_interface(side: str, host: HostSurvey, probed: bool) -> Problem:
         step = f"to accept that, use {option} {shlex.quote(name)}"
         what = f"missing: {host.name} has no other interface; {shared_means(name)}"
         return Problem(what, option, None, "", step)
-    limit = f"{host.name} has {names_of(usable)}"
+    limit = f"an interface of {host.name}: {names_of(usable)}"
     return Problem(
         "missing", option, None, limit, "name one" if probed else "name one, or try --probe"
     )

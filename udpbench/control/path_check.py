@@ -161,7 +161,7 @@ def queues_moved(before: Facts, now: Facts) -> list[Finding]:
             f"placement lost: other CPUs now serve RX queue {queue} of {now.interface}",
             now.host,
             f"CPU {_listed(cpus)} → {_listed(now.queue_cpus.get(queue, ()))}",
-            "none changes during a trial",
+            "the same CPUs throughout a trial",
             "pin them (settings.receiver.irq pauses irqbalance), or stop what moves them",
         )
         for queue, cpus in before.queue_cpus.items()

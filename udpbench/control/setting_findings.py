@@ -52,9 +52,9 @@ def refused(host: str, changes: tuple[Change, ...]) -> list[Finding]:
             f"optional setting {change.setting.path or change.setting.kind} was refused",
             host,
             change.setting.target
-            + (f" stays {_got(change, change.after)}" if change.after is not None else ""),
-            change.refusal,
-            "compare only with trials that also ran without it",
+            + (f" stays {_got(change, change.after)}" if change.after is not None else "")
+            + f"; {change.refusal}",
+            next_step="compare only with trials that also ran without it",
         )
         for change in changes
         if change.refusal is not None
@@ -99,7 +99,7 @@ def altered(host: str, changes: tuple[Change, ...]) -> list[Finding]:
                     ),
                 )
             ),
-            "settings stay as udpbench set them",
+            "as udpbench set it",
             "find out which service or administrator configures that host",
         )
         for change in changes
@@ -117,8 +117,9 @@ def rules_changed(before: Facts, now: Facts) -> list[Finding]:
             "the firewall was changed during the trial",
             now.host,
             "{} → {} rules".format(*rules),
-            "rates are those of neither state; what was lost, and where, is counted",
-            "find out who changes that host, then repeat",
+            "unchanged",
+            "rates are those of neither state; what was lost, and where, is counted: find out who "
+            "changes that host, then repeat",
         )
     ]
 

@@ -247,10 +247,9 @@ def absences(agents: Agents) -> Iterator[Finding]:
         while client.channel.absences_ns:
             yield Finding(
                 "note",
-                "the connection was lost and restored",
+                "the connection was lost and restored; workers continued, and no sample is missing",
                 client.name,
                 shown(client.channel.absences_ns.pop(0)),
-                "its workers continued, and no sample is missing",
             )
 
 
@@ -266,8 +265,9 @@ def others(agents: Agents) -> Iterator[Finding]:
                 "another run used this machine",
                 client.name,
                 other,
-                "the results include the load of both runs",
-                "run one after the other: a run waits for others that were started without --share",
+                "no other run",
+                "the results include the load of both; run one after the other: a run "
+                "waits for others that were started without --share",
             )
 
 

@@ -203,7 +203,7 @@ def _problem(tree: Tree, cls: type, error: dict[str, Any]) -> Problem:
         step = context["next_step"] or _instead(cls, path, tree.value(path))
         return tree.problem(path, context["what"], context["limit"], step)
     if kind == "missing":
-        limit = "" if len(path) > 1 else "every such file has one"
+        limit = "" if len(path) > 1 else "in every such file"
         return tree.problem(path, "the key is missing", limit, f"add {path[-1]}: …")
     if kind == "extra_forbidden":
         key, known = str(path[-1]), keys_at(cls, path[:-1])

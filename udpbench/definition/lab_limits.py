@@ -57,7 +57,7 @@ def _needs_more_cpus(trial: Trial, lab: Lab) -> bool:
 def _attached(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
     if trial.receive.attach is not None and lab.built_in:
         what = f"lab {lab.name} is created for the run: no process runs in it before"
-        limit = "on one machine a running process can be watched, not loaded"
+        limit = "a process of another machine"
         step = (
             "watch it with udpbench watch; to load it from another machine, name a lab with --lab"
         )
@@ -72,7 +72,7 @@ def _addresses(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
         if 0 < len(own) < last:
             what = f"{host.name} of lab {lab.name} has no IPv{family} address {last}"
             step = "use fewer, or add addresses to the lab"
-            yield tree.problem(("traffic", "flows", "to"), what, f"it has {len(own)}", step)
+            yield tree.problem(("traffic", "flows", "to"), what, f"1 to {len(own)}", step)
 
 
 def _cpus(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
@@ -83,7 +83,7 @@ def _cpus(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
         lacking = [str(cpu) for cpu in parse_cpus(block.cpus) if cpu not in host.cpus]
         if lacking:
             what = f"{host.name} of lab {lab.name} has no CPU {', '.join(lacking)}"
-            limit = f"it has {format_cpu_list(host.cpus)}"
+            limit = f"CPU {format_cpu_list(host.cpus)}"
             yield tree.problem((key, "cpus"), what, limit, "name those, or lab")
 
 
@@ -97,7 +97,12 @@ def _size(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
         if mtu is None and lab.built_in:
             mtu = DEFAULT_MTU_BYTES
         if mtu is not None and needed > mtu:
+<<<<<<< HEAD
             what = f"a datagram of {longest}B needs an MTU of {needed}"
             limit = f"{host.interface} of {host.name} has {mtu} in lab {lab.name}"
+=======
+            what = f"a datagram of {trial.traffic.size_bytes}B needs an MTU of {needed}"
+            limit = f"at most {mtu}, the MTU of {host.interface} of {host.name} in lab {lab.name}"
+>>>>>>> 3226c85 (Say what is expected by that word in every message; let messages stand beside their tests)
             step = f"raise settings.{host.part}.mtu, or set fragment"
             yield tree.problem(("traffic", "size"), what, limit, step)

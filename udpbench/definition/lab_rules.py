@@ -84,7 +84,7 @@ def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if trial.traffic.protocol == "tcp" and depends_on_queues(trial):
         step = "take any queue, and cpus of the lab"
         what = "TCP streams cannot be moved to other workers"
-        yield tree.problem((*where, "queues"), what, "queues and relations are for udp", step)
+        yield tree.problem((*where, "queues"), what, "protocol: udp", step)
     numbered = flows * workers if trial.traffic.flows.spread == "each" else flows
     if numbered > MAX_FLOWS:
         step = "narrow from or to"
@@ -117,7 +117,7 @@ def _load(tree: Tree, trial: Trial) -> Iterator[Problem]:
     elif count is not None and count * SECOND_NS > pps * trial.duration_ns:
         seconds = -(-count // pps)
         what = f"takes {seconds}s at {pps} packets per second"
-        limit = f"the deadline is duration: {units.format_duration(trial.duration_ns)}"
+        limit = f"before the deadline, duration: {units.format_duration(trial.duration_ns)}"
         yield tree.problem(("traffic", "count"), what, limit, "raise duration, or lower count")
 
 
@@ -144,7 +144,7 @@ def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
     """Yield options that need the datagram's header or a copy, without having it."""
     receive, traffic = trial.receive, trial.traffic
     blind = receive.read in ("none", "copy") or traffic.protocol == "tcp"
-    limit = "the header must be read: read: header or verify, protocol: udp"
+    limit = "a header that is read: read: header or verify, protocol: udp"
     if traffic.echo is not None and blind:
         step = "change receive.read, or omit echo"
         yield tree.problem(("traffic", "echo"), "an echo needs the header to be read", limit, step)
@@ -160,7 +160,7 @@ def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
         where = ("receive", "timestamps")
         yield tree.problem(where, "delays need the header to be read", limit, step)
     if receive.log is not None and (receive.read == "none" or traffic.protocol == "tcp"):
-        limit = "datagrams must be copied: read: header, verify or copy, protocol: udp"
+        limit = "copied datagrams: read: header, verify or copy, protocol: udp"
         step = "change receive.read, or omit log"
         yield tree.problem(("receive", "log"), "nothing to log", limit, step)
 

@@ -73,7 +73,7 @@ class ReadScope:
             return
         if os.geteuid() == 0 and state.st_uid not in trusted_owners():
             what = f"belongs to user {state.st_uid}"
-            limit = "root reads only files of root or of the calling user"
+            limit = "a file of root or of the calling user, if root reads it"
             step = "change its owner, or open its folder with --allow-read"
             raise refusal(what, limit, step)
 

@@ -58,7 +58,7 @@ def _wrong(
         step = "name another point; udpbench run --same measures a point against itself"
         yield tree.problem((*where, "b"), "compares a point with itself", "", step)
     elif a and b and a.keys() != b.keys():
-        limit = f"{spec.a} has {_listed(a)}; {spec.b} has {_listed(b)}"
+        limit = f"the same; {spec.a} has {_listed(a)}, {spec.b} has {_listed(b)}"
         step = "name the same keys in both"
         yield tree.problem((*where, "b"), "a and b leave different keys open", limit, step)
 

@@ -28,13 +28,13 @@ def in_search(tree: Tree, trial: Trial) -> Iterator[Problem]:
     highest = search.goals[-1]
     if highest > search.precision:
         what = f"a goal of {show_share(highest)} is above the precision"
-        limit = f"search.precision is {show_share(search.precision)}"
+        limit = f"at most search.precision, {show_share(search.precision)}"
         yield tree.problem(GOALS, what, limit, "lower it, or raise search.precision")
     if search.time_ns < search.trial_ns:
-        limit = f"search.trial is {format_duration(search.trial_ns)}"
+        limit = f"at least search.trial, {format_duration(search.trial_ns)}"
         yield tree.problem(("search", "time"), "shorter than one trial", limit, "raise it")
     if search.within_ns < search.time_ns:
-        limit = f"search.time is {format_duration(search.time_ns)}"
+        limit = f"at least search.time, {format_duration(search.time_ns)}"
         yield tree.problem(("search", "within"), "too short for one load", limit, "raise it")
 
 
@@ -84,7 +84,7 @@ def in_whole(tree: Tree, trials: Sequence[Trial]) -> Iterator[Problem]:
     if len(unlike) > 1:
         what = "the points have different goals, or some have no search"
         step = "name every goal at once, search: {loss: [0, 0.1%]}: one search finds them all"
-        yield tree.problem(_differing(tree), what, "loss= names a goal, not a point", step)
+        yield tree.problem(_differing(tree), what, "loss= with a goal, which is no point", step)
 
 
 def _differing(tree: Tree) -> KeyPath:

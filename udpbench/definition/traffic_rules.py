@@ -159,7 +159,7 @@ def _segments(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if size == 0:
         yield tree.problem(where, "a message of empty datagrams has no segments", "", "set size")
     if isinstance(gso, int) and gso * size > MAX_PAYLOAD_BYTES:
-        limit = f"size times gso at most {MAX_PAYLOAD_BYTES}B"
+        limit = f"at most {MAX_PAYLOAD_BYTES}B"
         yield tree.problem(where, "the message is too long", limit, "lower one of them")
     if trial.traffic.fragment:
         step = "set only one of them"
@@ -282,10 +282,10 @@ def _fault(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if fault is None:
         return
     if fault.worker > receive.workers:
-        limit = f"receive.workers is {receive.workers}"
+        limit = f"at most receive.workers, {receive.workers}"
         yield tree.problem(("receive", "fault", "worker"), "no such worker", limit, "lower it")
     if fault.after_ns >= trial.duration_ns:
-        limit = f"duration is {units.format_duration(trial.duration_ns)}"
+        limit = f"before duration, {units.format_duration(trial.duration_ns)}"
         yield tree.problem(
             ("receive", "fault", "after"), "the trial ends before the fault", limit, "lower it"
         )
@@ -334,7 +334,7 @@ def _attached(tree: Tree, attach: Attach, trial: Trial) -> Iterator[Problem]:
         yield tree.problem(where, what, "one of port, pid and unit", "write for example {port: 53}")
     ports = parse_to(trial.traffic.flows.to).ports
     if attach.port is not None and attach.port not in ports:
-        what, limit = "no packet is sent there", f"traffic.flows.to is {trial.traffic.flows.to}"
+        what, limit = "no packet is sent there", f"traffic.flows.to, {trial.traffic.flows.to}"
         step = f"write traffic.flows.to: receiver.addresses[1]:{attach.port}"
         yield tree.problem((*where, "port"), what, limit, step)
 

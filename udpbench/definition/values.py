@@ -91,8 +91,8 @@ class Leaf:
             if not self.words:
                 raise
             context = dict(error.context or {})
-            words = "or " + ", ".join(str(word) for word in self.words)
-            limit = f"{context['limit']}, {words}" if context["limit"] else words
+            words = ", ".join(str(word) for word in self.words)
+            limit = f"{context['limit']}, or {words}" if context["limit"] else words
             raise refusal(context["what"], limit, context["next_step"]) from error
 
     def written(self, value: Any) -> Any:
@@ -368,7 +368,7 @@ def _command(value: Any) -> tuple[str, ...]:
         raise refusal("not a command", "", 'write for example [./server, --port, "4321"]')
     words = tuple(_text(word) for word in value)
     if not words[0].strip() or any("\0" in word for word in words):
-        limit = "no word may contain NUL, and the first must not be empty"
+        limit = "words without NUL, the first not empty"
         raise refusal("not a command", limit, "name the program first")
     return words
 

@@ -117,7 +117,7 @@ def _write(runs: Sequence[Run], folder: Folder, formats: Sequence[str]) -> list[
 
 def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
     """Raise InputError with every reason against a document."""
-    limit = f"known: {', '.join(FORMATS)}"
+    limit = f"one of {', '.join(FORMATS)}"
     problems = [
         Problem("unknown format", "--format", name, limit)
         for name in formats

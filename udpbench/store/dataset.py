@@ -331,7 +331,7 @@ def _pyarrow() -> Any:
 
 def _refuse_empty(names: Mapping[str, str]) -> None:
     problems = [
-        Problem("an empty name", name, repr(value), "a partition of the store has one")
+        Problem("an empty name", name, repr(value), "a name for a partition of the store")
         for name, value in names.items()
         if not value
     ]

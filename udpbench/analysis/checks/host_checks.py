@@ -39,7 +39,7 @@ def buffer_capped(readings: Readings) -> Iterator[Finding]:
             "the socket buffer is smaller than requested",
             stats.worker,
             f"{granted_bytes // 2} bytes",
-            f"requested: {size_bytes} bytes",
+            f"{size_bytes} bytes, as requested",
             f"raise {limit}, or set force_buffer and run with CAP_NET_ADMIN",
         )
 
@@ -94,8 +94,9 @@ def changed_meanwhile(readings: Readings) -> Iterator[Finding]:
                     "struck",
                     f"{what} during the measured phase",
                     host,
-                    limit="rates are those of neither state; what was lost, and where, is counted",
-                    next_step="find out who changes that host, then repeat",
+                    limit="unchanged",
+                    next_step="rates are those of neither state; what was lost, and where, is "
+                    "counted: find out who changes that host, then repeat",
                 )
 
 
@@ -111,8 +112,9 @@ def allowance_exceeded(readings: Readings) -> Iterator[Finding]:
                     "the hypervisor queued or dropped packets beyond the instance's allowance",
                     host,
                     ", ".join(over),
-                    "0; what it dropped is in the ledger's link",
-                    "lower the rate, or use a larger instance",
+                    "0",
+                    "what it dropped is in the ledger's link: lower the rate, or use a larger "
+                    "instance",
                 )
 
 

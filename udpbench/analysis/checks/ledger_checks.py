@@ -65,7 +65,7 @@ def counter_backwards(readings: Readings) -> Iterator[Finding]:
                         f"a counter of stage {stage.name} went backwards",
                         host,
                         text,
-                        "counters never decrease",
+                        "counters that never decrease",
                         "check whether the host rebooted or its driver was reset",
                     )
 
@@ -328,7 +328,7 @@ def path_check_losses(readings: Readings) -> Iterator[Finding]:
         return
     yield replace(
         path_losses("warning", received, sent, make_ledger(path)),
-        limit="all are expected to arrive, because they are few and nothing else is sent",
+        limit="all, because they are few and nothing else is sent",
     )
 
 

@@ -120,6 +120,6 @@ def unsegmented_messages(readings: Readings) -> Iterator[Finding]:
         "skbs, not packets: GSO messages crossed the link unsegmented",
         "sender",
         f"{each.most} packets per skb",
-        "a NIC sends and receives single packets",
+        "single packets, as a NIC sends and receives",
         "set ethtool.features: {tx-udp-segmentation: false} on the sender to send packets",
     )

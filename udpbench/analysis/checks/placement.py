@@ -218,7 +218,7 @@ def idle_queues(readings: Readings) -> Iterator[Finding]:
             "idle RX queues: no flow was hashed to them",
             host,
             f"queue {', '.join(map(str, idle))} of {readings.record.facts[host].interface}",
-            f"{len(flows)} flows for {len(meant)} queues",
+            f"each of {len(meant)} queues has some of the {len(flows)} flows",
             "set traffic.flows.queues, which finds flows for every queue; rx-flow-hash may ignore "
             "ports",
         )

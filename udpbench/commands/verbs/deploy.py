@@ -30,7 +30,7 @@ def deploy(
     chosen_lab = load_lab(lab)
     hosts = ", ".join(host.name for host in deployment.deployed_hosts(chosen_lab))
     if not hosts:
-        limit = "hosts with connect: {ssh: …} and without python need one"
+        limit = "a lab with a host reached by SSH, without a Python named"
         raise InputError([Problem("no host of this lab needs an agent", "--lab", lab, limit)])
     deployer = Deployer(say_of_host, wheels)
     if not remove:

@@ -95,7 +95,7 @@ def _extension(target: Target) -> bytes:
             if _loads(needs[-1], target):
                 return content
     what = "this controller has no build of the C extension for it"
-    limit = f"it has {', '.join(map(str, needs)) or 'none'}"
+    limit = ", ".join(map(str, needs)) or "one for it"
     step = (
         "build more here, in a checkout (python3 noxfile.py portable), or install udpbench there "
     )
