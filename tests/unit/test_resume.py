@@ -283,11 +283,11 @@ def test_a_complete_run_is_shown_and_not_touched(
     [
         (
             ["run"],
-            "X...: missing; at least one; name an experiment, or resume a run with --resume",
+            "X...: missing; expected: at least one; name an experiment, or resume a run with --resume",
         ),
         (
             ["run", "--resume", "run", "--out", "else"],
-            "--out: else: a run is resumed in its own folder; run; omit --out",
+            "--out: else: a run is resumed in its own folder; expected: run; omit --out",
         ),
         (
             ["run", "--resume", "nowhere"],

@@ -141,5 +141,5 @@ def _number(number: str, unit: str, metric: str) -> float:
         if isinstance(error, PydanticCustomError):
             raise
         what, _, step = str(error).partition("; ")
-        raise refusal(what, f"of {metric}", step) from error
+        raise refusal(f"{what} for {metric}", "", step) from error
     raise refusal(f"{metric} takes no unit {unit}", "", "write a bare number")

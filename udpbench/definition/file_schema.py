@@ -212,11 +212,11 @@ def _problem(tree: Tree, cls: type, error: dict[str, Any]) -> Problem:
             return tree.problem(path, what, "", f"rename it to {RENAMED[key]}")
         return tree.problem(path, "unknown key", "", did_you_mean(key, known))
     expected = {
-        "dict_type": "a map of keys is expected",
-        "model_type": "a map of keys is expected",
-        "model_attributes_type": "a map of keys is expected",
-        "list_type": "a list is expected",
-        "string_type": "text is expected",
+        "dict_type": "not a map of keys",
+        "model_type": "not a map of keys",
+        "model_attributes_type": "not a map of keys",
+        "list_type": "not a list",
+        "string_type": "not text",
     }
     value = tree.value(path)
     is_single = kind == "list_type" and not isinstance(value, dict)

@@ -293,9 +293,11 @@ def _extended(tree: Tree, path: Path, chain: tuple[Path, ...], scope: ReadScope)
         raise InputError([tree.problem(("extends",), what, "", step)])
     if base.resolve() in chain:
         names = " → ".join(file.name for file in (*chain, base.resolve()))
-        raise_all([tree.problem(("extends",), "extends itself", names, "break the cycle")])
+        raise_all([tree.problem(("extends",), f"extends itself: {names}", "", "break the cycle")])
     if len(chain) >= MAX_EXTENDS:
-        raise_all([tree.problem(("extends",), "extends too deeply", f"{MAX_EXTENDS} files")])
+        raise_all(
+            [tree.problem(("extends",), "extends too deeply", f"at most {MAX_EXTENDS} files")]
+        )
     below, scope = _base(tree, base, scope)
     below = _with_payloads(below, scope)
     return override.merge(_extended(below, base, (*chain, base.resolve()), scope), tree)

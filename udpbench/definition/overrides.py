@@ -183,9 +183,8 @@ def conflicts(tree: Tree, sets: Iterable[Override]) -> Iterator[Problem]:
         for path, where in [*swept, *varied]:
             if _overlap(override.path, path):
                 by = dotted(where[: len(where) - 1])
-                what = f"{by} sets {path}, so this value has no effect"
-                place = Place("--set")
-                yield at(place, override.path, what, str(tree.place(where)), "edit the file")
+                what = f"{by} sets {path} ({tree.place(where)}), so this value has no effect"
+                yield at(Place("--set"), override.path, what, "", "edit the file")
 
 
 def _map(tree: Tree, key: str) -> dict[str, Any]:

@@ -114,13 +114,13 @@ def _refuse_several(value: Any, limit: str = "") -> None:
     """Refuse a list or a map; ``file_schema`` adds what to write instead."""
     if isinstance(value, (list, dict)):
         kind = "list" if isinstance(value, list) else "map"
-        raise refusal(f"a {kind}, where a single value is expected", limit)
+        raise refusal(f"a {kind} instead of a single value", limit)
 
 
 def _text(value: Any, limit: str = "") -> str:
     _refuse_several(value, limit)
     if isinstance(value, bool):
-        raise refusal("true or false, where another value is expected", limit)
+        raise refusal("true or false instead of another value", limit)
     return str(value)
 
 
@@ -145,7 +145,7 @@ def quantity(marker: Bytes | Nanoseconds | Count) -> Leaf:
         except ValueError as error:
             what, _, step = str(error).partition("; ")
             if isinstance(marker, Count) and _RANGE.match(text):
-                what = "a range, where a single value is expected"
+                what = "a range instead of a single value"
                 step = f"to try each, write {listed(text)} in a sweep"
             raise refusal(what, limit, step) from error
         if number < marker.low:
@@ -207,7 +207,7 @@ def _cpus(value: Any) -> str:
     if isinstance(value, list) and value and all(type(cpu) is int for cpu in value):
         row = value == list(range(value[0], value[-1] + 1))
         text = f"{value[0]}-{value[-1]}" if row else ",".join(map(str, value))
-        raise refusal("a list, where a single value is expected", "", f"write {text}")
+        raise refusal("a list instead of a single value", "", f"write {text}")
     text = _text(value).replace(" ", "")
     _parse(parse_cpus, text)
     return text
@@ -290,7 +290,7 @@ def _connect(value: Any) -> Connect:
     """Return how a host is reached from ``{ssh: bench@left, become: sudo, python: /opt/…}``."""
     known = ("ssh", "become", "python")
     if not isinstance(value, dict):
-        raise refusal("unknown value", "namespace, local or {ssh: …}")
+        raise refusal("unknown value", "{ssh: …}")
     for key, text in value.items():
         if key not in known:
             raise refusal(f"unknown key {key}", "", did_you_mean(str(key), known))
@@ -363,7 +363,7 @@ def _command(value: Any) -> tuple[str, ...]:
     """Return a program and its arguments; text is refused, because no shell would read it."""
     if isinstance(value, str):
         step = f"write [{', '.join(value.split())}]; for a shell [sh, -c, …]"
-        raise refusal("text, where a list is expected", "", step)
+        raise refusal("text instead of a list", "", step)
     if not isinstance(value, list) or not value:
         raise refusal("not a command", "", 'write for example [./server, --port, "4321"]')
     words = tuple(_text(word) for word in value)

@@ -117,7 +117,7 @@ def parse_value(text: str, place: Place, key: str) -> Any:
     """Return the plain value of a piece of YAML from the command line."""
     tree = parse(f"value: {text}", str(place))
     if set(tree.data) != {"value"}:
-        raise_all([at(place, key, "one value is expected", value=as_yaml(text))])
+        raise_all([at(place, key, "more than one value", value=as_yaml(text))])
     return tree.data["value"]
 
 
@@ -194,9 +194,8 @@ class _Builder:
             if self._is_long(key, path, place, MAX_SCALAR_CHARACTERS):
                 continue
             if key in result:
-                first = f"first on line {self.places[(*path, key)].line}"
-                what = "duplicate key"
-                self.problems.append(at(place, dotted((*path, key)), what, first, "remove one"))
+                what = f"duplicate key, first on line {self.places[(*path, key)].line}"
+                self.problems.append(at(place, dotted((*path, key)), what, "", "remove one"))
                 continue
             self.places[(*path, key)] = place
             if printable(key, keep="") != key:

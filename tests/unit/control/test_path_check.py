@@ -239,9 +239,9 @@ def test_a_queue_that_other_cpus_serve_after_the_trial_makes_it_invalid(tmp_path
     world.hooks["verify receiver"] = lambda: setattr(world, "queue_cpus", {"0": (3,), "1": (1,)})
     record = only(tmp_path, world, receive={"cpus": "same-cpu"})
     assert (
-        "receiver: placement lost: other CPUs now serve RX queue 0 of receive0 (CPU 0 → 3); none "
-        "changes during a trial; pin them (settings.receiver.irq pauses irqbalance), or stop what moves "
-        "them"
+        "receiver: placement lost: other CPUs now serve RX queue 0 of receive0 (CPU 0 → 3); "
+        "expected: the same CPUs throughout a trial; pin them (settings.receiver.irq pauses "
+        "irqbalance), or stop what moves them"
     ) == str(record.findings[-1])
     assert not judge(record).valid
 

@@ -46,44 +46,44 @@ def test_a_lab_has_hosts_by_role() -> None:
         (
             "connect: namespace, interface: s0",
             "connect: {shh: x}, interface: s0",
-            "lab.yaml:3: sender[1].connect: unknown key shh; or namespace, local; did you mean",
+            "lab.yaml:3: sender[1].connect: unknown key shh; expected: namespace, local; did you mean",
         ),
         (
             "connect: namespace, interface: s0",
             "connect: {ssh: -oProxyCommand=x}, interface: s0",
-            "lab.yaml:3: sender[1].connect: ssh is not a single word; or namespace, local; write ssh",
+            "lab.yaml:3: sender[1].connect: ssh is not a single word; expected: namespace, local; write ssh",
         ),
         (
             "connect: namespace, interface: s0",
             "connect: {ssh: x$(touch)}, interface: s0",
-            "lab.yaml:3: sender[1].connect: ssh is not [user@]host[:port]; letters, digits and . _ -",
+            "lab.yaml:3: sender[1].connect: ssh is not [user@]host[:port]; expected: letters, digits and . _ -",
         ),
         (
             "connect: namespace, interface: s0",
             "connect: {become: sudo}, interface: s0",
-            "lab.yaml:3: sender[1].connect: ssh is missing; or namespace, local; add ssh: use",
+            "lab.yaml:3: sender[1].connect: ssh is missing; expected: namespace, local; add ssh: use",
         ),
         (
             "connect: namespace, interface: s0",
             "connect: {ssh: x, become: su}, interface: s0",
-            "lab.yaml:3: sender[1].connect: become must be sudo; sudo, or namespace, local; or omit",
+            "lab.yaml:3: sender[1].connect: become must be sudo; expected: sudo, or namespace, local; or omit",
         ),
         (
             "connect: namespace, interface: s0",
             "connect: docker, interface: s0",
-            "lab.yaml:3: sender[1].connect: docker: unknown value; namespace, local or {ssh: …}",
+            "lab.yaml:3: sender[1].connect: docker: unknown value; expected: {ssh: …}, or namespace, local",
         ),
         (
             "interface: s0",
             "interface: a/b",
-            "lab.yaml:3: sender[1].interface: a/b: not the name of an interface; letters, digits, . _ -",
+            "lab.yaml:3: sender[1].interface: a/b: not the name of an interface; expected: letters, digits, . _ -",
         ),
         (
             "interface: s0",
             "interface: abcdefghijklmnopqrstuv",
             (
                 "lab.yaml:3: sender[1].interface: abcdefghijklmnopqrstuv: 22 characters are too many "
-                "for an interface; letters, digits, . _ - and at most 15 characters, the first a "
+                "for an interface; expected: letters, digits, . _ - and at most 15 characters, the first a "
                 "letter or a digit; see its name in `ip link` there"
             ),
         ),
@@ -103,7 +103,7 @@ def test_a_lab_has_hosts_by_role() -> None:
             "10.0.1.9/24",
             (
                 "lab.yaml:5: receiver[1].addresses: 10.0.0.1 and 1 more are outside the sender's "
-                "network; 10.0.1.0/24; use addresses of one network, or add theirs to "
+                "network; expected: 10.0.1.0/24; use addresses of one network, or add theirs to "
                 "settings.sender.routes"
             ),
         ),
@@ -236,7 +236,7 @@ def test_only_one_host_can_be_this_one() -> None:
         load.load_lab("lab.yaml")
     expected = (
         "lab.yaml:4: receiver[1].connect: local: sender is this host, too, and packets between them "
-        "would pass through lo; one host; reach one of them by ssh"
+        "would pass through lo; expected: one host; reach one of them by ssh"
     )
     assert expected == str(caught.value)
 

@@ -277,9 +277,9 @@ def test_a_shipped_experiment_can_be_extended_from_anywhere(tmp_path: Path) -> N
     ("base", "message"),
     [
         ("nowhere.yaml", "x.yaml:2: extends: nowhere.yaml: neither a file in this folder nor a"),
-        ("x.yaml", "x.yaml:2: extends: x.yaml: extends itself; x.yaml → x.yaml; break the cycle"),
-        ("y.yaml", "y.yaml:1: extends: x.yaml: extends itself; x.yaml → y.yaml → x.yaml; break"),
-        ("0.yaml", "6.yaml:1: extends: 7.yaml: extends too deeply; 8 files"),
+        ("x.yaml", "x.yaml:2: extends: x.yaml: extends itself: x.yaml → x.yaml; break the cycle"),
+        ("y.yaml", "y.yaml:1: extends: x.yaml: extends itself: x.yaml → y.yaml → x.yaml; break"),
+        ("0.yaml", "6.yaml:1: extends: 7.yaml: extends too deeply; expected: at most 8 files"),
     ],
 )
 def test_extends_needs_a_file_and_no_circle(base: str, message: str) -> None:

@@ -78,7 +78,7 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
     [
         (
             "sweep:\n  send.batch: [1,\n    4096]",
-            "x.yaml:4: send.batch: 4096: above the range; 1 to 1024, or auto",
+            "x.yaml:4: send.batch: 4096: above the range; expected: 1 to 1024, or auto",
         ),
         (
             "variants:\n  a: {send.bach: 1}",
@@ -86,13 +86,13 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
         ),
         (
             "variants:\n  a:\n    settings.sender:\n      mtu: 1",
-            "x.yaml:5: settings.sender.mtu: 1: below the range; 68 to 65535",
+            "x.yaml:5: settings.sender.mtu: 1: below the range; expected: 68 to 65535",
         ),
         (
             "variants:\n  a: {send.batch.x: 1}",
-            "x.yaml:3: send.batch: a map, where a single value is expected; 1 to 1024, or auto; write batch: 1",
+            "x.yaml:3: send.batch: a map instead of a single value; expected: 1 to 1024, or auto; write batch: 1",
         ),
-        ("sweep: {send.batch: 1}", "x.yaml:2: sweep.send.batch: 1: a list is expected"),
+        ("sweep: {send.batch: 1}", "x.yaml:2: sweep.send.batch: 1: not a list"),
         ("sweep: {send.batch: []}", "x.yaml:2: sweep.send.batch: the list is empty; name at least"),
         ("sweep: {}", "x.yaml:2: sweep: the map is empty; name at least one, or remove it"),
         ("variants: {}", "x.yaml:2: variants: the map is empty; name at least one, or remove it"),
@@ -150,29 +150,29 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
         (
             "sweep: {traffic.ttl: [" + ", ".join(str(i) for i in range(1, 101)) + "],\n"
             "  send.batch: [" + ", ".join(str(i) for i in range(1, 101)) + "]}",
-            "x.yaml:2: sweep: 10000 points are too many; at most 4096; sweep less",
+            "x.yaml:2: sweep: 10000 points are too many; expected: at most 4096; sweep less",
         ),
         (
             "sweep: {"
             + ", ".join(f"settings.sender.sysctl.net.a.b{i}: [1]" for i in range(65))
             + "}",
-            "x.yaml:2: sweep: 65 keys are too many; at most 64; set the others for every point",
+            "x.yaml:2: sweep: 65 keys are too many; expected: at most 64; set the others for every point",
         ),
         (
             "variants: {v: {" + ", ".join(f"a.b{i}: 1" for i in range(65)) + "}}",
-            "x.yaml:2: variants.v: 65 keys are too many; at most 64; set the others for every point",
+            "x.yaml:2: variants.v: 65 keys are too many; expected: at most 64; set the others for every point",
         ),
         (
             "settings: {sender: {sysctl: {"
             + ", ".join(f"net.a.b{i}: 1" for i in range(1100))
             + "}}}\n"
             "sweep: {send.batch: [" + ", ".join(str(i) for i in range(1, 1001)) + "]}",
-            "x.yaml:3: sweep: 1000 points with 1104 keys each are too many; at most 524288 keys; sweep less",
+            "x.yaml:3: sweep: 1000 points with 1104 keys each are too many; expected: at most 524288 keys; sweep less",
         ),
         (
             "variants:\n  ? " + "v" * 4096 + "\n  : {send.workers: 1}\n"
             "sweep: {send.batch: [" + ", ".join(str(i) for i in range(1, 1025)) + "]}",
-            "x.yaml:5: sweep: 1024 points with names of 4107 characters are too many; at most 4194304",
+            "x.yaml:5: sweep: 1024 points with names of 4107 characters are too many; expected: at most 4194304",
         ),
     ],
 )
@@ -198,26 +198,29 @@ def test_set_changes_the_base() -> None:
         ("a..b=3", "--set: a..b: not a dotted path; write for example send.batch=64"),
         ("expect=[]", "--set: expect: --set changes single values only; edit the file instead"),
         ("extends=x", "--set: extends: --set changes single values only; edit the file instead"),
-        ("send.batch=9999", "--set: send.batch: 9999: above the range; 1 to 1024, or auto"),
+        (
+            "send.batch=9999",
+            "--set: send.batch: 9999: above the range; expected: 1 to 1024, or auto",
+        ),
         ("send.bach=9", "--set: send.bach: 9: unknown key; did you mean batch?"),
         ("send.batch=[", "--set:1: invalid YAML: while parsing"),
         (
             "traffic.size=64B",
             (
-                "--set: traffic.size: sweep sets traffic.size, so this value has no effect; "
-                "x.yaml:2; edit the file"
+                "--set: traffic.size: sweep sets traffic.size (x.yaml:2), so this value has no "
+                "effect; edit the file"
             ),
         ),
         (
             "receive.work=1us",
             (
-                "--set: receive.work: variants.a sets receive.work, so this value has no effect; "
-                "x.yaml:3; edit the file"
+                "--set: receive.work: variants.a sets receive.work (x.yaml:3), so this value "
+                "has no effect; edit the file"
             ),
         ),
         (
             "receive={}",
-            "--set: receive: variants.a sets receive.work, so this value has no effect; x.yaml:3",
+            "--set: receive: variants.a sets receive.work (x.yaml:3), so this value has no effect",
         ),
     ],
 )
@@ -260,31 +263,34 @@ def test_expectations_are_read(text: str, left: Side | None, op: str, right: Sid
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("unaccounted", "not an expectation; side op side, op one of < <= == != >= >; write one"),
-        ("1 < unaccounted < 3", "more than one comparison; side op side"),
-        ("unaccounted = 0", "not an expectation; side op side"),
+        (
+            "unaccounted",
+            "not an expectation; expected: side op side, op one of < <= == != >= >; write one",
+        ),
+        ("1 < unaccounted < 3", "more than one comparison; expected: side op side"),
+        ("unaccounted = 0", "not an expectation; expected: side op side"),
         ("3 > 2", "compares two numbers; name a metric, for example delivered_pps"),
         ("delivered_ps > 2", "unknown metric delivered_ps; did you mean delivered_pps?"),
         ("loss < 1%", "unknown metric loss; did you mean loss_ratio?"),
         (
             "delivered_pps_spread < 3k",
-            "unit 'k' is unknown; of delivered_pps_spread; known: none or %",
+            "unit 'k' is unknown for delivered_pps_spread; known: none or %",
         ),
-        ("delivered_pps < 3%", "unit '%' is unknown; of delivered_pps; known: pps"),
+        ("delivered_pps < 3%", "unit '%' is unknown for delivered_pps; known: pps"),
         ("name == 2", "unknown metric name; "),
         ("delivered_pps[too] > 2", "no point is called too; did you mean two?"),
         ("delivered_pps[two] > 1.2.3 * delivered_pps[two]", "1.2.3 is not a number; write for"),
-        ("delivered_pps > 3ms", "unit 'ms' is unknown; of delivered_pps; known: pps"),
+        ("delivered_pps > 3ms", "unit 'ms' is unknown for delivered_pps; known: pps"),
         ("delivered_pps > 3Mbps", "delivered_pps is in packets; write for example 300kpps"),
         ("delivered_mib_s > 3MiB", "delivered_mib_s takes no unit MiB; write a bare number"),
         ("send_cpu_load < 50%", "send_cpu_load takes no unit %; write a bare number"),
-        ("log_bytes > 3ms", "unit 'ms' is unknown; of log_bytes; known: B"),
-        ("unaccounted == 3pps", "unit 'pps' is unknown; of unaccounted"),
+        ("log_bytes > 3ms", "unit 'ms' is unknown for log_bytes; known: B"),
+        ("unaccounted == 3pps", "unit 'pps' is unknown for unaccounted"),
         (
             "unaccounted == __import__('os')",
-            "__import__('os') is not a side of an expectation; number",
+            "__import__('os') is not a side of an expectation; expected: number",
         ),
-        ("unaccounted ==", "nothing is not a side of an expectation; number[unit]"),
+        ("unaccounted ==", "nothing is not a side of an expectation; expected: number[unit]"),
     ],
 )
 def test_an_expectation_that_cannot_be_judged_is_refused(text: str, message: str) -> None:

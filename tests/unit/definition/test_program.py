@@ -254,7 +254,7 @@ def test_a_payload_that_is_too_long_is_not_shown() -> None:
     """It may be of a file."""
     hexadecimal = "ab" * 65_508
     text = "\n".join(refused(f"traffic: {{payload: {{hex: {hexadecimal}}}}}", PROGRAM))
-    assert "x.yaml:2: traffic.payload.hex: too long; at most 131014 characters" in text
+    assert "x.yaml:2: traffic.payload.hex: too long; expected: at most 131014 characters" in text
     assert "abab" not in text
 
 

@@ -72,7 +72,7 @@ def test_who_names_any_address_is_not_routed_to(far: Lab, settled: Lab) -> None:
         refuse_together([hops], settled)
     expected = (
         "hops: traffic.ttl: 2: right could report any address, and packets would be routed there; "
-        "1 with addresses: existing; write the addresses in lab two-hosts instead of existing"
+        "expected: 1 with addresses: existing; write the addresses in lab two-hosts instead of existing"
     )
     assert expected == str(caught.value)
     refuse_together([hops], far)

@@ -20,132 +20,138 @@ from udpbench.errors import InputError
             "receve: {}",
             "x.yaml:2: receve: unknown key; did you mean receive?",
         ),
-        ("send: 3", "x.yaml:2: send: 3: a map of keys is expected"),
-        ("expect: x > 3", "x.yaml:2: expect: x > 3: a list is expected; write [x > 3]"),
-        ("expect: {a: b}", "x.yaml:2: expect: a list is expected"),
+        ("send: 3", "x.yaml:2: send: 3: not a map of keys"),
+        ("expect: x > 3", "x.yaml:2: expect: x > 3: not a list; write [x > 3]"),
+        ("expect: {a: b}", "x.yaml:2: expect: not a list"),
         (
             "sweep: {send.batch: 1-4}",
-            "x.yaml:2: sweep.send.batch: 1-4: a list is expected; write [1, 2, 3, 4]",
+            "x.yaml:2: sweep.send.batch: 1-4: not a list; write [1, 2, 3, 4]",
         ),
-        ("send: {batch: 4096}", "x.yaml:2: send.batch: 4096: above the range; 1 to 1024, or auto"),
-        ("send: {batch: 0}", "x.yaml:2: send.batch: 0: below the range; 1 to 1024, or auto"),
+        (
+            "send: {batch: 4096}",
+            "x.yaml:2: send.batch: 4096: above the range; expected: 1 to 1024, or auto",
+        ),
+        (
+            "send: {batch: 0}",
+            "x.yaml:2: send.batch: 0: below the range; expected: 1 to 1024, or auto",
+        ),
         (
             "send: {batch: [1]}",
-            "x.yaml:2: send.batch: a list, where a single value is expected; 1 to 1024, or auto; write batch: 1",
+            "x.yaml:2: send.batch: a list instead of a single value; expected: 1 to 1024, or auto; write batch: 1",
         ),
         (
             "traffic: {size: [64B, 128B]}",
             (
-                "x.yaml:2: traffic.size: a list, where a single value is expected; 0B to 65507B; "
+                "x.yaml:2: traffic.size: a list instead of a single value; expected: 0B to 65507B; "
                 "to try each, write sweep: {traffic.size: [64B, 128B]}"
             ),
         ),
         (
             "receive: {gro: [true, false]}",
             (
-                "x.yaml:2: receive.gro: a list, where a single value is expected; "
+                "x.yaml:2: receive.gro: a list instead of a single value; "
                 "to try each, write sweep: {receive.gro: [true, false]}"
             ),
         ),
         (
             "send: {call: [send, sendmmsg]}",
             (
-                "x.yaml:2: send.call: a list, where a single value is expected; one of send, sendmmsg, "
+                "x.yaml:2: send.call: a list instead of a single value; expected: one of send, sendmmsg, "
                 "af_xdp, io_uring; to try each, write sweep: {send.call: [send, sendmmsg]}"
             ),
         ),
         (
             "repetitions: 10000\nsweep: {send.batch: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]}",
             (
-                "x.yaml:2: repetitions: 110000 trials are too many; at most 100000; "
+                "x.yaml:2: repetitions: 110000 trials are too many; expected: at most 100000; "
                 "repeat or sweep less, or run them in parts"
             ),
         ),
         (
             "repetitions: [3, 5]",
-            "x.yaml:2: repetitions: a list, where a single value is expected; 1 to 10k; write a single value",
+            "x.yaml:2: repetitions: a list instead of a single value; expected: 1 to 10k; write a single value",
         ),
         (
             "send: {batch: [[1], [2]]}",
             (
-                "x.yaml:2: send.batch: a list, where a single value is expected; 1 to 1024, or auto; "
+                "x.yaml:2: send.batch: a list instead of a single value; expected: 1 to 1024, or auto; "
                 "write a single value"
             ),
         ),
         (
             "send: {batch: true}",
-            "x.yaml:2: send.batch: true: true or false, where another value is expected; 1 to 1024, or auto",
+            "x.yaml:2: send.batch: true: true or false instead of another value; expected: 1 to 1024, or auto",
         ),
         (
             "settings: {receiver: {ethtool: {channels: {combined: 2}}}}",
             (
-                "x.yaml:2: settings.receiver.ethtool.channels: a map, where a single value is expected; "
-                "1 to 4096; write channels: 2"
+                "x.yaml:2: settings.receiver.ethtool.channels: a map instead of a single value; "
+                "expected: 1 to 4096; write channels: 2"
             ),
         ),
         (
             "send: {cpus: [0, 1]}",
             (
-                "x.yaml:2: send.cpus: a list, where a single value is expected; or lab, any, same-cpu, "
+                "x.yaml:2: send.cpus: a list instead of a single value; expected: lab, any, same-cpu, "
                 "smt-sibling, same-node, other-node; write 0-1"
             ),
         ),
         (
             "send: {cpus: [0, 8]}",
             (
-                "x.yaml:2: send.cpus: a list, where a single value is expected; or lab, any, same-cpu, "
+                "x.yaml:2: send.cpus: a list instead of a single value; expected: lab, any, same-cpu, "
                 "smt-sibling, same-node, other-node; write 0,8"
             ),
         ),
         (
             "sweep: {send.batch: [1-4]}",
             (
-                "x.yaml:2: send.batch: 1-4: a range, where a single value is expected; 1 to 1024, or auto; "
+                "x.yaml:2: send.batch: 1-4: a range instead of a single value; expected: 1 to 1024, or auto; "
                 "to try each, write [1, 2, 3, 4] in a sweep"
             ),
         ),
         (
             "sweep: {send.batch: [1-100]}",
             (
-                "x.yaml:2: send.batch: 1-100: a range, where a single value is expected; 1 to 1024, or auto; "
+                "x.yaml:2: send.batch: 1-100: a range instead of a single value; expected: 1 to 1024, or auto; "
                 "to try each, write [1, 2, 3, 4, 5, 6, 7, 8, …, 100] in a sweep"
             ),
         ),
         (
             "send: {batch: 1.5}",
-            "x.yaml:2: send.batch: 1.5: 1.5 is not a whole number of packets; 1 to 1024, or auto",
+            "x.yaml:2: send.batch: 1.5: 1.5 is not a whole number of packets; expected: 1 to 1024, or auto",
         ),
         (
             "traffic: {size: 64}",
             (
-                "x.yaml:2: traffic.size: 64: the unit is missing; 0B to 65507B; known: "
+                "x.yaml:2: traffic.size: 64: the unit is missing; expected: 0B to 65507B; known: "
                 "B, kB, KiB, MB, MiB, GB or GiB; write for example 32B or 4MiB"
             ),
         ),
         (
             "duration: 5 parsecs",
             (
-                "x.yaml:2: duration: 5 parsecs: unit 'parsecs' is unknown; 100ms to 24h; "
+                "x.yaml:2: duration: 5 parsecs: unit 'parsecs' is unknown; expected: 100ms to 24h; "
                 "known: ns, us, ms, s, min or h; write for example 10s or 200us"
             ),
         ),
         (
             "traffic: {rate: 3}",
             (
-                "x.yaml:2: traffic.rate: 3: the unit is missing; above 0, to 1Tpps or 1Tbps, or "
+                "x.yaml:2: traffic.rate: 3: the unit is missing; expected: above 0, to 1Tpps or 1Tbps, or "
                 "unlimited; known: pps, kpps, Mpps, kbps, Mbps or Gbps; "
                 "write for example 40kpps or 100Mbps"
             ),
         ),
         (
             "traffic: {rate: 0pps}",
-            "x.yaml:2: traffic.rate: 0pps: out of range; above 0, to 1Tpps or 1Tbps, or unlimited",
+            "x.yaml:2: traffic.rate: 0pps: out of range; expected: above 0, to 1Tpps or 1Tbps, or unlimited",
         ),
         (
             "send: {call: sendmsg}",
             (
                 "x.yaml:2: send.call: sendmsg: unknown value; "
-                "one of send, sendmmsg, af_xdp, io_uring; "
+                "expected: one of send, sendmmsg, af_xdp, io_uring; "
                 "did you mean sendmmsg?"
             ),
         ),
@@ -156,21 +162,21 @@ from udpbench.errors import InputError
         (
             "send: {cpus: 3-1}",
             (
-                "x.yaml:2: send.cpus: 3-1: not a range of CPUs; or lab, any, same-cpu, smt-sibling, "
+                "x.yaml:2: send.cpus: 3-1: not a range of CPUs; expected: lab, any, same-cpu, smt-sibling, "
                 "same-node, other-node; lower number first, at most 4095"
             ),
         ),
         (
             "send: {cpus: '1,1'}",
             (
-                "x.yaml:2: send.cpus: 1,1: CPU listed twice; or lab, any, same-cpu, smt-sibling, "
+                "x.yaml:2: send.cpus: 1,1: CPU listed twice; expected: lab, any, same-cpu, smt-sibling, "
                 "same-node, other-node; name each once"
             ),
         ),
         (
             "send: {cpus: first}",
             (
-                "x.yaml:2: send.cpus: first: not a list of CPUs; or lab, any, same-cpu, smt-sibling, "
+                "x.yaml:2: send.cpus: first: not a list of CPUs; expected: lab, any, same-cpu, smt-sibling, "
                 "same-node, other-node; write for example 2 or 0-3,8"
             ),
         ),
@@ -202,22 +208,22 @@ from udpbench.errors import InputError
         (
             "receive: {wait: nap}",
             (
-                "x.yaml:2: receive.wait: nap: unknown value; or block, epoll, spin, auto; "
+                "x.yaml:2: receive.wait: nap: unknown value; expected: block, epoll, spin, auto; "
                 "write block, epoll, spin, auto, nap 100us or busy-poll 50us"
             ),
         ),
         (
             "receive: {wait: nap 2s}",
-            "x.yaml:2: receive.wait: nap 2s: out of range; or block, epoll, spin, auto; above 0s, to 1s",
+            "x.yaml:2: receive.wait: nap 2s: out of range; expected: block, epoll, spin, auto; above 0s, to 1s",
         ),
         (
             "send: {priority: nice 20}",
-            "x.yaml:2: send.priority: nice 20: out of range; or normal; nice takes -20 to 19",
+            "x.yaml:2: send.priority: nice 20: out of range; expected: normal; nice takes -20 to 19",
         ),
         (
             "send: {priority: high}",
             (
-                "x.yaml:2: send.priority: high: unknown value; or normal; "
+                "x.yaml:2: send.priority: high: unknown value; expected: normal; "
                 "write normal, nice -20 to 19, fifo 1 to 99"
             ),
         ),
@@ -236,7 +242,7 @@ from udpbench.errors import InputError
         (
             "losses: {rx_xpd: 3}",
             (
-                "x.yaml:2: losses.rx_xpd: 3: unknown value; one of unsent, tx_policy, tx_netfilter, "
+                "x.yaml:2: losses.rx_xpd: 3: unknown value; expected: one of unsent, tx_policy, tx_netfilter, "
                 "tx_ipsec, tx_qdisc, tx_device, link, rx_ring, rx_xdp, xsk_ring, xsk_fill, rx_backlog, rx_tc, rx_ip, "
                 "rx_netfilter, udp_checksum, udp_no_port, rx_policy, udp_filter, udp_rcvbuf, udp_memory, "
                 "udp_purged, app_truncated, app_log, app_unanswered, answer_lost; did you mean rx_xdp?"

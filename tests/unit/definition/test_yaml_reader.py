@@ -29,7 +29,10 @@ def refusal(text: str) -> str:
         ("", "x.yaml: the file is empty; see docs/experiments.md"),
         ("# only this\n", "x.yaml: the file is empty; see docs/experiments.md"),
         ("- 1\n", "x.yaml:1: not a map of keys; write question: … for example"),
-        ("a: 1\n---\nb: 2\n", "x.yaml:2: a second document begins; one per file; split it"),
+        (
+            "a: 1\n---\nb: 2\n",
+            "x.yaml:2: a second document begins; expected: one per file; split it",
+        ),
         (
             "a: &x 1\nb: *x\n",
             (
@@ -46,7 +49,7 @@ def refusal(text: str) -> str:
                 "write plain YAML"
             ),
         ),
-        ("a: 1\nb: 2\na: 3\n", "x.yaml:3: a: duplicate key; first on line 1; remove one"),
+        ("a: 1\nb: 2\na: 3\n", "x.yaml:3: a: duplicate key, first on line 1; remove one"),
         ("a:\n  b:\n", "x.yaml:2: a.b: the key has no value; give one, or remove the key"),
         ("a: ~\n", "x.yaml:1: a: the key has no value; give one, or remove the key"),
         ("a: [1,\n  null]\n", "x.yaml:2: a[2]: no value; give one, or remove the key"),
@@ -60,8 +63,8 @@ def refusal(text: str) -> str:
         ),
         ("a: [1\n", "x.yaml:2: invalid YAML: expected ',' or ']', but got '<stream end>'"),
         ("a: \x07\n", "x.yaml: invalid YAML: unacceptable character #x0007: special characters"),
-        ("a: " + "[" * 30 + "]" * 30, "x.yaml:1: nested too deeply; at most 24 levels"),
-        ("<<: {a: 1}\n<<: {a: 2}\n", "x.yaml:2: <<: duplicate key; first on line 1; remove"),
+        ("a: " + "[" * 30 + "]" * 30, "x.yaml:1: nested too deeply; expected: at most 24 levels"),
+        ("<<: {a: 1}\n<<: {a: 2}\n", "x.yaml:2: <<: duplicate key, first on line 1; remove"),
     ],
 )
 def test_what_is_no_plain_document_is_refused_with_its_line(text: str, message: str) -> None:
@@ -73,7 +76,7 @@ def test_a_value_beyond_the_limit_is_refused() -> None:
     """A scalar of more than 4096 characters is refused and shown shortened, a key, too."""
     message = refusal("a: " + "9" * 5000)
     assert message.startswith("x.yaml:1: a: 999")
-    assert message.endswith("…: too long; at most 4096 characters")
+    assert message.endswith("…: too long; expected: at most 4096 characters")
     assert refusal("? " + "k" * 5000 + "\n: 1").startswith("x.yaml:1: kkk")
 
 
