@@ -50,7 +50,7 @@ def write_lab(text: str) -> str:
             [
                 (
                     "x.yaml:3: traffic.flows.to: receiver.addresses[1-40]:9: receiver of lab local has "
-                    "no IPv4 address 40; it has 20; use fewer, or add addresses to the lab"
+                    "no IPv4 address 40; expected: 1 to 20; use fewer, or add addresses to the lab"
                 )
             ],
         ),
@@ -60,7 +60,7 @@ def write_lab(text: str) -> str:
             ["variants:", "  all: {}", "  large: {traffic.size: 4000B}"],
             [
                 f"x.yaml:4: traffic.size: 4000B: a datagram of 4000B needs an MTU of 4028; "
-                f"{interface} of {host} has 1500 in lab local; raise settings.{host}.mtu, or set "
+                f"expected: at most 1500, the MTU of {interface} of {host} in lab local; raise settings.{host}.mtu, or set "
                 "fragment"
                 for host, interface in (("sender", "send0"), ("receiver", "receive0"))
             ],
@@ -79,12 +79,12 @@ def write_lab(text: str) -> str:
             ["send: {cpus: 4}", "receive: {cpus: 0-3}"],
             [
                 (
-                    "x.yaml:2: send.cpus: 4: left of lab far has no CPU 4; it has 0-3; name those, "
-                    "or lab"
+                    "x.yaml:2: send.cpus: 4: left of lab far has no CPU 4; expected: CPU 0-3; name "
+                    "those, or lab"
                 ),
                 (
-                    "x.yaml:3: receive.cpus: 0-3: right of lab far has no CPU 1, 3; it has 0,2; name "
-                    "those, or lab"
+                    "x.yaml:3: receive.cpus: 0-3: right of lab far has no CPU 1, 3; expected: CPU 0,2; "
+                    "name those, or lab"
                 ),
             ],
         ),
@@ -97,8 +97,8 @@ def write_lab(text: str) -> str:
             ["traffic: {size: 1400B}"],
             [
                 (
-                    "x.yaml:2: traffic.size: 1400B: a datagram of 1400B needs an MTU of 1428; eth2 of "
-                    "right has 1400 in lab far; raise settings.receiver.mtu, or set fragment"
+                    "x.yaml:2: traffic.size: 1400B: a datagram of 1400B needs an MTU of 1428; expected: at "
+                    "most 1400, the MTU of eth2 of right in lab far; raise settings.receiver.mtu, or set fragment"
                 )
             ],
         ),
