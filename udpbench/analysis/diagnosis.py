@@ -473,13 +473,8 @@ def _had_by_others(
         what += f" ({user})" if user else ""
         yield _bottleneck(case, "others_cpu", sure, what, remedy="busy", numbers=cpu.shares)
     if cpu.steal >= TAKEN:
-<<<<<<< HEAD
         what = f"the hypervisor took {show_percent(cpu.steal)} of {cpu.name}"
-        sure = certainty if cpu.steal >= MUCH else LIKELY
-=======
-        what = f"the hypervisor took {_percent(cpu.steal)} of {cpu.name}"
         sure = certainty if cpu.steal >= MUCH and cpu.others < LITTLE else LIKELY
->>>>>>> 3226c85 (Say what is expected by that word in every message; let messages stand beside their tests)
         yield _bottleneck(case, "steal", sure, what, numbers=cpu.shares)
 
 

@@ -464,13 +464,8 @@ def _ending(whole: PointSearch) -> list[Finding]:
         step = "see the findings of its trials; a busy machine cannot be searched"
         return [Finding("invalid", what, where, known_bounds(headline), next_step=step)]
     if state.ended == "sender":
-<<<<<<< HEAD
         least = show_pps(whole.least_pps)
-        value, limit = show_pps(state.most_pps), f"search.rate.from is {least}"
-=======
-        least = show_pps(float(whole.search.rate.least_pps(whole.point.traffic.size_bytes)))
         value, limit = show_pps(state.most_pps), f"at least search.rate.from, {least}"
->>>>>>> 3226c85 (Say what is expected by that word in every message; let messages stand beside their tests)
         what = "the sender offers less than the lowest rate of the search"
         step = f"lower search.rate.from, or {FASTER_SENDER}"
         return [Finding("invalid", what, where, value, limit, step)]

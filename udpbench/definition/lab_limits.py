@@ -97,12 +97,7 @@ def _size(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
         if mtu is None and lab.built_in:
             mtu = DEFAULT_MTU_BYTES
         if mtu is not None and needed > mtu:
-<<<<<<< HEAD
             what = f"a datagram of {longest}B needs an MTU of {needed}"
-            limit = f"{host.interface} of {host.name} has {mtu} in lab {lab.name}"
-=======
-            what = f"a datagram of {trial.traffic.size_bytes}B needs an MTU of {needed}"
             limit = f"at most {mtu}, the MTU of {host.interface} of {host.name} in lab {lab.name}"
->>>>>>> 3226c85 (Say what is expected by that word in every message; let messages stand beside their tests)
             step = f"raise settings.{host.part}.mtu, or set fragment"
             yield tree.problem(("traffic", "size"), what, limit, step)
