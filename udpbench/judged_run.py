@@ -51,6 +51,11 @@ class Chapter:
         return tuple(result for point in self.points for result in point.results)
 
     @property
+    def every_trial(self) -> tuple[Result, ...]:
+        """Return the results of trials, points in order; of searches as they were made."""
+        return self.trials if self.searches else self.results
+
+    @property
     def built_in_lab(self) -> bool:
         """Return whether any trial ran in the built-in lab, which is then labelled."""
         return any(record.built_in_lab for record in self.records)

@@ -29,7 +29,7 @@ from udpbench.definition.published import Bar as PublishedBar
 from udpbench.definition.published import published
 from udpbench.judged_run import Chapter
 from udpbench.model import SECOND_NS, Estimate, Part, Result, TrialRecord
-from udpbench.report.summary import name_of, representative, timed
+from udpbench.report.summary import name_of, represented, timed
 
 BIN_NS = 100 * 10**6
 """Width of a rate's bin over time: the interval at which workers are sampled."""
@@ -134,9 +134,8 @@ def dots(chapter: Chapter) -> tuple[Dots, ...]:
 def ways(chapter: Chapter) -> tuple[PacketPath, ...]:
     """Return the way of the packets of each point's representative trial."""
     rows = []
-    for point in chapter.points:
-        result = representative(point)
-        if result is None or result.ledger is None or not result.sent_packets:
+    for point, result in represented(chapter):
+        if result.ledger is None or not result.sent_packets:
             continue
         sent = int(result.sent_packets)
         counts = [(RECEIVED, result.ledger.received_packets)]
@@ -321,8 +320,7 @@ def _busy(end: End, cpus: frozenset[Cpu] | None) -> float | None:
 def heats(chapter: Chapter) -> tuple[Heat, ...]:
     """Return how packets spread over receiving workers and RX queues, where there are several."""
     records = {record.trial.name: record for record in chapter.records}
-    shown = [(point, representative(point)) for point in chapter.points]
-    known = [(point, result) for point, result in shown if result is not None]
+    known = represented(chapter)
     names = tuple(name_of(point) for point, _ in known)
     workers = [_workers(result) for _, result in known]
     queues = [_queues(records[result.trial.name]) for _, result in known]

@@ -57,15 +57,10 @@ def as_json(run: Run) -> dict[str, Any]:
         "trials": [
             trial_json(result, records[result.trial.experiment, result.trial.name])
             for chapter in chapters
-            for result in _trials(chapter)
+            for result in chapter.every_trial
         ],
         "searches": [search_json(search) for chapter in chapters for search in chapter.searches],
     }
-
-
-def _trials(chapter: Chapter) -> Sequence[Result]:
-    """Return every trial, points in order; of searches in the order in which they were made."""
-    return chapter.trials if chapter.searches else chapter.results
 
 
 def search_json(search: PointSearch) -> dict[str, Any]:
@@ -73,9 +68,7 @@ def search_json(search: PointSearch) -> dict[str, Any]:
     breaking = search.breaking
     confirmed = search.confirmed
     return {
-        "experiment": search.point.experiment,
-        "point": search.point.point,
-        "repetition": search.point.repetition,
+        **{name: getattr(search.point, name) for name in ("experiment", "point", "repetition")},
         "ended": search.state.ended,
         "throughput_pps": search.headline.throughput_pps,
         "goals": [asdict(goal) for goal in search.state.goals],
@@ -151,10 +144,7 @@ def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
     """Return one trial as JSON data, keys in the documented order."""
     trial, ledger = result.trial, result.ledger
     return {
-        "experiment": trial.experiment,
-        "name": trial.name,
-        "point": trial.point,
-        "variant": trial.variant,
+        **{name: getattr(trial, name) for name in ("experiment", "name", "point", "variant")},
         "values": {key: str(value) for key, value in trial.values.items()},
         "repetition": trial.repetition,
         "search_trial": trial.search_trial or None,

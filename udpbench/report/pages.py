@@ -201,12 +201,8 @@ def trials_data(chapter: Chapter) -> list[dict[str, Any]]:
             ],
             **_findings_of_trial(result, numbers),
         }
-        for result in _trials_of(chapter)
+        for result in chapter.every_trial
     ]
-
-
-def _trials_of(chapter: Chapter) -> Sequence[Result]:
-    return chapter.trials if chapter.searches else chapter.results
 
 
 def _shared_findings(chapter: Chapter) -> dict[Finding, int]:
@@ -216,7 +212,7 @@ def _shared_findings(chapter: Chapter) -> dict[Finding, int]:
         listed.setdefault(replace(finding, value=None), number)
     times = Counter(
         replace(finding, value=None)
-        for result in _trials_of(chapter)
+        for result in chapter.every_trial
         for finding in result.findings
     )
     return {finding: number for finding, number in listed.items() if times[finding] > 1}

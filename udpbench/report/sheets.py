@@ -21,7 +21,7 @@ from udpbench.report.summary import (
     compared_name,
     n_of,
     name_of,
-    representative,
+    represented,
     show_estimate,
     show_number,
     word_of,
@@ -51,13 +51,12 @@ class Sheet:
 def result_sheets(chapter: Chapter) -> list[Sheet]:
     """Return the tables that have rows, of each point's representative trial."""
     sheets: dict[str, Sheet] = {}
-    for point in chapter.points:
-        result = representative(point)
-        for table in map(whole, result.tables if result is not None else ()):
+    for point, result in represented(chapter):
+        for table in map(whole, result.tables):
             titles = [_in_words(column) for column in table.columns]
             numbers = (n for n, c in enumerate(table.columns, start=1) if c.kind != "text")
             plain = Sheet(table.caption, ("point", *titles), tuple(numbers))
-            head = trial_name(point, result) if result is not None else ""
+            head = trial_name(point, result)
             for row in table.rows():
                 cells = [show_cell(cell, c) for cell, c in zip(row, table.columns, strict=True)]
                 sheets.setdefault(table.name, plain).rows.append([head, *cells])

@@ -101,14 +101,15 @@ def timed(point: Point) -> Result | None:
     return representative(replace(point, results=tuple(r for r in point.results if not r.struck)))
 
 
+def represented(chapter: Chapter) -> list[tuple[Point, Result]]:
+    """Return the points that have a representative trial, each with it."""
+    shown = ((point, representative(point)) for point in chapter.points)
+    return [(point, result) for point, result in shown if result is not None]
+
+
 def accounted(chapter: Chapter) -> list[tuple[Point, Result]]:
-    """Return the points that have a ledger to show, each with its representative trial."""
-    shown = [(point, representative(point)) for point in chapter.points]
-    return [
-        (point, result)
-        for point, result in shown
-        if result is not None and result.ledger is not None
-    ]
+    """Return those that have a ledger to show."""
+    return [each for each in represented(chapter) if each[1].ledger is not None]
 
 
 T = TypeVar("T")
