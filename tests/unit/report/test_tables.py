@@ -201,7 +201,10 @@ def test_findings_of_several_cpus_are_joined() -> None:
     busy = Finding("struck", "shared", "left: CPU 0", "4.00 %, most by hog (pid 7)", "5 %", "stop")
     other = replace(busy, where="left: CPU 2", value="9.00 %, most by pig (pid 8)")
     (both,) = merged([(busy, ("a#1",)), (other, ("a#1",))])
-    assert "left: CPUs 0, 2: shared (4.00 – 9.00 %, most by pig (pid 8)); expected: 5 %; stop" == str(both[0])
+    assert (
+        "left: CPUs 0, 2: shared (4.00 – 9.00 %, most by pig (pid 8)); expected: 5 %; stop"
+        == str(both[0])
+    )
     apart = [
         (busy, ("a#1",)),
         (other, ("a#2",)),
