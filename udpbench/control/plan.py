@@ -40,35 +40,36 @@ def rehearse(
     does not answer.
     """
     lab_rules.refuse_together(experiments, lab)
-    tried: list[tuple[dict[str, tuple[Setting, ...]], Rehearsed]] = []
+    tried: dict[str, tuple[Rehearsed, list[Trial]]] = {}
     untried: dict[str, str] = {}
     around, terms = Surroundings(reach or real()), Terms("none")
     with take_lab([lab], run_name(), RunOptions.lease_ns, around, terms) as (_, agents):
+        facts = {client.name: client.facts() for client in agents.hosts}
         for trial in (point for experiment in experiments for point in experiment.points):
-            facts = {client.name: client.facts() for client in agents.hosts}
             try:
                 require_offers(trial, lab, facts, agents.capabilities)
                 by_host = desired(trial, lab, agents, facts)
             except Unavailable as why:
                 untried[_name(trial)] = str(why)
                 continue
-            known = next((i for i, (other, _) in enumerate(tried) if other == by_host), None)
-            if known is None:
-                tried.append((by_host, _rehearse(by_host, lab, agents)))
-            with_settings = tried[-1 if known is None else known][1]
-            tried[-1 if known is None else known] = (by_host, _joined(with_settings, trial, lab))
+            # Values of settings may be lists and maps, which have no hash.
+            key = repr(by_host)
+            if key not in tried:
+                tried[key] = _rehearse(by_host, lab, agents), []
+            tried[key][1].append(trial)
     rest = (Rehearsed((), {}, untried),) if untried else ()
-    return (*(rehearsed for _, rehearsed in tried), *rest)
+    return (*(_with_trials(known, trials, lab) for known, trials in tried.values()), *rest)
 
 
-def _joined(before: Rehearsed, trial: Trial, lab: Lab) -> Rehearsed:
-    """Return the settings as those of a further trial, with why it would be skipped."""
-    skipped = dict(before.skipped)
-    try:
-        bind(trial, lab, before.facts)
-    except Unavailable as why:
-        skipped[_name(trial)] = str(why)
-    return replace(before, trials=(*before.trials, _name(trial)), skipped=skipped)
+def _with_trials(known: Rehearsed, trials: Sequence[Trial], lab: Lab) -> Rehearsed:
+    """Return the settings as those of some trials, with why any would be skipped."""
+    skipped: dict[str, str] = {}
+    for trial in trials:
+        try:
+            bind(trial, lab, known.facts)
+        except Unavailable as why:
+            skipped[_name(trial)] = str(why)
+    return replace(known, trials=tuple(map(_name, trials)), skipped=skipped)
 
 
 def _name(trial: Trial) -> str:
