@@ -34,6 +34,22 @@ def test_points_with_the_same_settings_are_rehearsed_once() -> None:
     assert ["machine", "receiver", "sender"] == sorted(only.hosts)
 
 
+def test_facts_are_asked_once_however_many_points_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before anything is set, and of each set of settings: a sweep of thousands is planned soon."""
+    asked, answer = [], FakeAgent._facts
+
+    def count(own: FakeAgent, interface: str) -> Facts:
+        asked.append(own.host)
+        return answer(own, interface)
+
+    monkeypatch.setattr(FakeAgent, "_facts", count)
+    swept = experiment(sweep={"send.batch": [*range(1, 33)]})
+    (only,) = rehearse([swept], lab(), World().surroundings().reach)
+    assert (32, 2) == (len(only.trials), asked.count("receiver"))
+
+
 def test_points_with_other_settings_are_rehearsed_apart() -> None:
     """A sweep of a setting has a set for each value, and each shows its own."""
     world = World()
