@@ -413,11 +413,6 @@ class Receive:
     """A process that receives in place of our loops, and runs before and after the trial."""
 
     @property
-    def by_program(self) -> bool:
-        """Whether a program of the user's receives, started or found running, and not our loops."""
-        return self.command is not None or self.attach is not None
-
-    @property
     def messages(self) -> int:
         """Maximum messages per call."""
         if self.batch != "auto":

@@ -444,6 +444,7 @@ AGENT_LEAVES = (
     "setting_kinds",
     "text_tables",
     "units",
+    "ways",
 )
 """Modules beside ``agent`` that the agent runs."""
 

@@ -30,6 +30,7 @@ from udpbench.agent.observe import ORDERS, Observer
 from udpbench.agent.serve import end
 from udpbench.agent.session import GREETING, Session
 from udpbench.agent.verbs import Verbs
+from udpbench.definition.binding.requirements import REQUIREMENTS
 from udpbench.errors import AgentError, RestoreError
 from udpbench.model import FlowSpec, Receive, Send, Traffic, WorkerSpec
 from udpbench.protocol import (
@@ -138,6 +139,7 @@ def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
         "incoming_cpu",
         "bpf",
     } == set(hello["capabilities"])
+    assert set() == {*REQUIREMENTS} - set(hello["capabilities"])
     assert agent.process.pid == os.getsid(agent.process.pid)
 
 

@@ -32,7 +32,8 @@ from loops import (
 from waiting import wait_for_loopback, wait_until
 
 from udpbench._native import ffi, lib
-from udpbench.definition.traffic_rules import BESIDE_CALLS
+from udpbench.model import Receive
+from udpbench.ways import way_to_receive
 
 pytestmark = pytest.mark.skipif(not HAS_URING, reason="this kernel gives this user no io_uring")
 
@@ -389,5 +390,5 @@ def test_what_does_not_go_with_it_is_refused(changes: dict[str, int]) -> None:
             setattr(receiver.config, name, value)
         assert -errno.EINVAL == lib.ub_receive(receiver.config, receiver.stats[0])
     (name,) = changes
-    keys = {unfit.key[-1] for unfit in BESIDE_CALLS if unfit.call == "io_uring"}
-    assert name.partition("_")[0] in keys
+    keys = {refusal.key for refusal in way_to_receive(Receive(call="io_uring")).refuses}
+    assert name.partition("_")[0] in {key.partition(".")[2] for key in keys}

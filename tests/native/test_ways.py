@@ -21,6 +21,7 @@ from loops import (
 from waiting import wait_for_loopback, wait_until
 
 from udpbench._native import ffi, lib
+from udpbench.ways import WAYS
 
 COUNT = 1003
 """A prime, so that the last GSO message of a flow is shorter than the others."""
@@ -125,6 +126,13 @@ def payload_bytes(send: dict[str, Any]) -> int:
     if "gso_segments" in send:
         return COUNT * sizes[0] - messages(send) * (sizes[0] - sizes[-1])
     return sum(sizes[number % len(sizes)] for number in range(COUNT))
+
+
+@pytest.mark.parametrize("role", ["sender", "receiver"])
+def test_every_row_of_a_call_names_its_constant_here(role: str) -> None:
+    """Each another, and together all that the loops have."""
+    named = [getattr(lib, way.constant) for way in WAYS if way.role == role and way.constant]
+    assert list(range(len(named))) == sorted(named)
 
 
 @pytest.mark.parametrize("receive", RECEIVES.values(), ids=RECEIVES.keys())

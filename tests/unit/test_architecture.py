@@ -34,6 +34,7 @@ LEAVES = (
     "printable",
     "setting_kinds",
     "text_tables",
+    "ways",
 )
 
 # Room or module → (what it may import of udpbench, what it may import from outside the standard
@@ -55,6 +56,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "protocol": (("errors", "json_lines", "units", "metrics", "model"), ()),
     "setting_kinds": (("cpu_lists", "model", "text_tables"), ()),
     "text_tables": ((), ()),
+    "ways": (("model",), ()),
     "definition": ((*LEAVES, "definition"), ("yaml", "pydantic", "pydantic_core")),
     "definition.binding.flow_selection": ((*LEAVES, "definition"), ("scipy",)),
     "analysis": ((*LEAVES, "analysis"), ("MLRsearch", "numpy")),

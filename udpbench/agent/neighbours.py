@@ -13,6 +13,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.route_proof import next_hop
 from udpbench.errors import AgentError
 from udpbench.model import WorkerSpec
+from udpbench.ways import way_of
 
 NTF_USE = 1
 """As if a packet were sent: the kernel resolves the address."""
@@ -27,7 +28,7 @@ def frame_addresses(host: Host, interface: str, workers: Iterable[WorkerSpec]) -
 
     A destination behind a gateway gets the gateway's MAC. AgentError lists unresolved addresses.
     """
-    senders = [s for s in workers if s.send is not None and s.send.call == "af_xdp"]
+    senders = [spec for spec in workers if way_of(spec).takes == "frames"]
     pairs = {(flow.source, flow.destination) for spec in senders for flow in spec.flows}
     if not pairs:
         return {}
@@ -37,8 +38,9 @@ def frame_addresses(host: Host, interface: str, workers: Iterable[WorkerSpec]) -
     macs = {hop: _neighbour(host, index, hop) for hop in set(hops.values())}
     unknown = [to for to, hop in hops.items() if macs[hop] is None]
     if unknown:
+        key = way_of(senders[0]).key
         raise AgentError(
-            f"send.call: af_xdp: no neighbour entry on {interface} for {', '.join(unknown)}; "
+            f"{key}: no neighbour entry on {interface} for {', '.join(unknown)}; "
             f"check that the hosts answer: ip neigh show dev {interface}"
         )
     return {source: own for source, _ in pairs} | {to: str(macs[hop]) for to, hop in hops.items()}

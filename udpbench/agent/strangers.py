@@ -27,6 +27,7 @@ from udpbench.agent.host.udp_diag import SocketList
 from udpbench.errors import AgentError
 from udpbench.model import STRANGERS_MAX, UdpSocket, WorkerSpec
 from udpbench.protocol import Stranger
+from udpbench.ways import way_of
 
 HEARD_BYTES = 128
 """Read of each packet: IP's header with options, and UDP's."""
@@ -55,7 +56,7 @@ def strange_sockets(
     flows = [
         flow
         for spec in workers
-        if spec.receive is not None and spec.receive.call != "af_xdp"
+        if spec.role == "receiver" and way_of(spec).takes != "frames"
         for flow in spec.flows
         if spec.traffic.protocol == "udp"
     ]

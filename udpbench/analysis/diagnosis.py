@@ -132,7 +132,7 @@ def _bottleneck(
     sets = sets_against(name, fill)
     return Bottleneck(
         *(name, certainty, case.stage, case.packets, text, helps, test, evidence, fill),
-        sets=sets if case.readings.record.trial.receive.command is None else (),
+        sets=sets if case.readings.receiving.takes != "program" else (),
     )
 
 
@@ -590,7 +590,7 @@ def _small_buffer(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterat
     sizes = _buffers(reader.workers)
     now = f" of {format_bytes(min(sizes))}" if sizes else ""
     what = f"the receive buffer{now} is too small for the burst"
-    of_program = case.readings.record.trial.receive.command is not None
+    of_program = case.readings.receiving.takes == "program"
     if case.lasts and case.robbed_sender is not None:
         yield from _had_by_others(case, case.robbed_sender, LIKELY)
         sure = LIKELY

@@ -424,7 +424,7 @@ class Evidence:
         threads = [thread for stats in own for thread in reading_threads(stats.threads)]
         read = sum(stats.counts.get("received_packets", 0) for stats in own)
         dropped = self._drops(own)
-        plain = self.readings.record.trial.receive.command is None
+        plain = self.readings.receiving.takes != "program"
         stood_ns = sum(stats.counts.get("standstill_ns", 0) for stats in own)
         spent_by = time_of(threads, stood_ns / load_ns / len(own))
         stopped = spent_by.stopped

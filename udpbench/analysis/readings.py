@@ -26,6 +26,7 @@ from udpbench.model import (
     WorkerSpec,
     WorkerStats,
 )
+from udpbench.ways import Way, way_to_receive
 
 FAMILIES: Mapping[Literal[4, 6], Mapping[str, str]] = {
     4: {"{ip}": "snmp.Ip.", "{ipx}": "netstat.IpExt.", "{udp}": "snmp.Udp."},
@@ -62,6 +63,11 @@ class CounterView:
     """Final ones of workers that lost packets on purpose."""
     within: CounterView | None = None
     """The whole phase, with workers' counts, if this covers a part of it and has none."""
+
+    @property
+    def receiving(self) -> Way:
+        """How the receivers receive."""
+        return way_to_receive(self.receive)
 
     @property
     def whole(self) -> CounterView:

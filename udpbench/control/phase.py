@@ -31,6 +31,7 @@ from udpbench.model import (
 )
 from udpbench.protocol import PhaseOrder, SampleReply, Stranger
 from udpbench.units import format_duration
+from udpbench.ways import way_of
 
 LATE_NS = 10**6
 """How late a loop's start may be acknowledged without a finding: a thousandth of one second of
@@ -312,8 +313,8 @@ class PhaseRun:
         """Raise unless what still arrives can be packets of the phase, or has ended."""
         receivers, clock = self.agents.receivers, self.waiter.clock
         pps = drain.pps(clock.now_ns())
-        receives = (spec.receive for spec in self.agents.workers if spec.receive is not None)
-        if any(receive.call == "af_xdp" for receive in receives):
+        reading = (spec for spec in self.agents.workers if spec.role == "receiver")
+        if any(way_of(spec).takes == "frames" for spec in reading):
             # No packet socket sees what AF_XDP takes.
             self._saved = self.salvage()
             for client in receivers:

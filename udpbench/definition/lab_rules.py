@@ -35,6 +35,7 @@ from udpbench.model import (
     Part,
     Trial,
 )
+from udpbench.ways import way_to_receive
 
 LAB_ADDRESSES_MAX = 2**14
 POINTS_ADDRESSES_MAX = 2**20
@@ -46,7 +47,6 @@ OWN_AGENTS = (BRIDGE.name, "machine")
 
 def point_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
     """Yield every contradiction within one point."""
-    yield from _calls(tree, trial)
     yield from _sizes(tree, trial)
     yield from _flows(tree, trial)
     yield from _load(tree, trial)
@@ -59,17 +59,10 @@ def point_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
         yield from _settings(tree, block, ("settings", role), role)
 
 
-def _calls(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    for key, single, block in (("send", "send", trial.send), ("receive", "recv", trial.receive)):
-        if block.call == single and tree.value((key, "batch")) is not None:
-            what = f"call {single} moves one message per call"
-            yield tree.problem((key, "batch"), what, "", f"remove it, or call {single}mmsg")
-
-
 def _sizes(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    read, own_loops = trial.receive.read, not trial.receive.by_program
+    read, of_program = trial.receive.read, way_to_receive(trial.receive).takes == "program"
     short = trial.traffic.payload is None and not trial.traffic.datagrams.have_headers
-    if own_loops and short and read in ("header", "verify"):
+    if not of_program and short and read in ("header", "verify"):
         what, limit = "no room for the header", f"at least {HEADER_BYTES}B with read: {read}"
         yield tree.problem(("traffic", "size"), what, limit, "set receive.read: copy or none")
 
@@ -91,7 +84,7 @@ def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
         yield tree.problem((*where, "to"), f"{numbered} flows are too many", f"{MAX_FLOWS}", step)
     ports = parse_to(trial.traffic.flows.to).ports
     receive = trial.receive
-    one_each = not receive.by_program and not traffic_rules.takes_turns(receive)
+    one_each = way_to_receive(receive).takes == "sockets" and not traffic_rules.takes_turns(receive)
     if one_each and 0 < receive.workers < len(ports):
         limit = f"at least {len(ports)}, one for each port of traffic.flows.to"
         step = "raise it, narrow the ports, or wait by epoll, spin, nap or auto"
@@ -123,7 +116,7 @@ def _load(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 def _receiver(tree: Tree, trial: Trial) -> Iterator[Problem]:
     receive = trial.receive
-    closed = receive.workers == 0 and not receive.by_program
+    closed = receive.workers == 0 and way_to_receive(receive).takes != "program"
     if closed and trial.path_check == "arrive" and trial.search is None:
         step = "set path_check: explained"
         yield tree.problem(("receive", "workers"), "nothing can arrive at a closed port", "", step)

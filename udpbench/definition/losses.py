@@ -13,6 +13,7 @@ from udpbench.definition.endpoints import parse_ports, parse_to
 from udpbench.definition.problems import Place, at
 from udpbench.errors import Problem
 from udpbench.model import HEADERS_BYTES, Facts, Lab, LossSpec, Part, Setting, Trial, WorkerSpec
+from udpbench.ways import way_to_receive
 
 LOSS_PORTS = {
     "tx_netfilter": 64101,
@@ -79,9 +80,10 @@ def _in_the_way(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
         what = "a veth with an XDP program is polled: no packet waits in a backlog"
         yield at(place, "losses.rx_backlog", what, "", "use either rx_backlog or rx_xdp")
     for stage in ("rx_xdp", "rx_backlog"):
-        if stage in losses and trial.receive.call == "af_xdp":
-            what = "the interface has the XDP program of receive.call: af_xdp"
-            yield at(place, f"losses.{stage}", what, "", "omit it, or use call: recvmmsg")
+        way = way_to_receive(trial.receive)
+        if stage in losses and "xdp" in way.changes:
+            what = f"the interface has the XDP program of {way.key}"
+            yield at(place, f"losses.{stage}", what, "", f"omit it, or use {way.other}")
     if "tx_device" in losses and sender.settings.mtu_bytes is not None:
         what = "this loss needs the sender's MTU"
         yield at(place, "losses.tx_device", what, "", "omit settings.sender.mtu")

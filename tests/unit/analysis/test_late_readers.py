@@ -14,7 +14,7 @@ import pytest
 from analysis.test_diagnosis import changed
 from udpbench.analysis.judge import judge
 from udpbench.analysis.reader_time import LoadedCpu, ReaderTime
-from udpbench.model import SECOND_NS, Sample, ThreadUse, TrialRecord
+from udpbench.model import SECOND_NS, Attach, Sample, ThreadUse, TrialRecord
 
 OFFERED = 39424
 """Packets of the stored record, in its one second."""
@@ -225,9 +225,14 @@ def test_a_hypervisor_takes_the_readers_cpu(share: float, sure: str) -> None:
     assert ("steal", sure) == (first.name, first.certainty)
 
 
-def test_a_program_that_sleeps() -> None:
+@pytest.mark.parametrize("attach", [None, Attach(port=4321)])
+def test_a_program_that_sleeps(attach: Attach | None) -> None:
     """Says what it served of what came, for how long it sleeps, and in which call; no setting helps."""
-    first = judge(recorded(Life(5, 400, 0, pause_us=500))).diagnosis[0]
+    record = recorded(Life(5, 400, 0, pause_us=500))
+    if attach is not None:
+        receive = replace(record.trial.receive, command=None, attach=attach)
+        record = replace(record, trial=replace(record.trial, receive=receive))
+    first = judge(record).diagnosis[0]
     assert ("reader_sleeps", "certain", ()) == (first.name, first.certainty, first.sets)
     assert "2.1 kpps of 38.6 kpps: the program sleeps 99 % of the time" in first.sentence
     assert "(in clock_nanosleep)" in first.sentence

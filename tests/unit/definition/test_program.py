@@ -15,9 +15,9 @@ from udpbench.definition.binding.bind import bind
 from udpbench.definition.file_keys import ExperimentFile
 from udpbench.definition.file_schema import keys_at
 from udpbench.definition.lab_rules import refuse_together
-from udpbench.definition.traffic_rules import BESIDE_PROGRAMS
 from udpbench.errors import InputError
-from udpbench.model import Answers, Attach, Connect, Lab
+from udpbench.model import Answers, Attach, Connect, Lab, Receive
+from udpbench.ways import way_to_receive
 
 COMMAND = ["./server", "--port", "4321"]
 PROGRAM = "receive: {command: [./a]}"
@@ -88,7 +88,8 @@ def test_a_program_is_not_the_accounts_that_may_use_sudo(
 
 def test_what_describes_our_loops_is_refused_beside_a_program(golden: Golden) -> None:
     """Each key on its line; of the keys that a program has, none."""
-    known = (*BESIDE_PROGRAMS, "attach")
+    (block,) = (r for r in way_to_receive(Receive(command=("a",))).refuses if r.key == "receive")
+    known = (*block.beside, "attach")
     ours = [key for key in keys_at(ExperimentFile, ("receive",)) if key not in known]
     values = {"workers": "1", "cpus": "lab", "batch": "1", "gro": "true", "timestamps": "true"}
     lines = [f"  {key}: {({**WRITTEN, **values}).get(key, 'true')}" for key in ours]
@@ -131,7 +132,7 @@ def test_a_process_that_runs_already_is_one_worker_left_where_it_is(lab: Lab) ->
     """No CPU is its own, since nothing of it is changed."""
     experiment = loaded("receive: {attach: {port: 4321}}")
     (point,) = experiment.points
-    assert (Attach(port=4321), True) == (point.receive.attach, point.receive.by_program)
+    assert Attach(port=4321) == point.receive.attach
     workers = bind(point, lab, both((0, 1, 2, 3))).workers
     (spec,) = (each for each in workers if each.role == "receiver")
     assert (None, (), (4321,)) == (spec.cpu, spec.own_cpus, spec.bind_ports)

@@ -22,19 +22,8 @@ from udpbench.agent.workers.orders import LoopOrder
 from udpbench.agent.workers.sockets import discard, parse_wait
 from udpbench.folder import Folder, calling_user
 from udpbench.model import Answers, Log, Receive, Send, Traffic, WorkerSpec
+from udpbench.ways import way_to_receive, way_to_send
 
-SEND_CALLS = {
-    "sendmmsg": lib.UB_SEND_SENDMMSG,
-    "send": lib.UB_SEND_SEND,
-    "af_xdp": lib.UB_SEND_AF_XDP,
-    "io_uring": lib.UB_SEND_URING,
-}
-RECEIVE_CALLS = {
-    "recvmmsg": lib.UB_RECEIVE_RECVMMSG,
-    "recv": lib.UB_RECEIVE_RECV,
-    "io_uring": lib.UB_RECEIVE_URING,
-    "af_xdp": lib.UB_RECEIVE_AF_XDP,
-}
 WAITS = {
     "block": lib.UB_WAIT_BLOCK,
     # The socket has SO_BUSY_POLL; the call itself polls the device before it sleeps.
@@ -128,7 +117,7 @@ class Sending:
         memory, spec, send, counted = self._memory, self._spec, self._send, phase.count
         numbers = [spec.flows[index].flow for index in chosen]
         return {
-            "call": SEND_CALLS[send.call],
+            "call": getattr(lib, way_to_send(send).constant),
             "batch": send.messages,
             "datagrams": self._datagrams,
             "datagram_count": len(self._datagrams),
@@ -242,7 +231,7 @@ class Receiving:
         memory, spec, receive = self._memory, self._spec, self._receive
         wait, wait_ns = parse_wait(receive)
         values = {
-            "call": RECEIVE_CALLS[receive.call],
+            "call": getattr(lib, way_to_receive(receive).constant),
             "batch": receive.messages,
             "room_bytes": room_bytes(spec.traffic, receive),
             "datagrams": self._datagrams,

@@ -45,6 +45,7 @@ from udpbench.json_lines import LinePipe
 from udpbench.model import Receive, Send, WorkerSpec
 from udpbench.parent_death import end_with_parent
 from udpbench.protocol import Prepared, read_message
+from udpbench.ways import way_of
 
 IO_CLASSES = {"realtime": 1, "best-effort": 2, "idle": 3}
 IO_CLASS_SHIFT = 13  # include/uapi/linux/ioprio.h
@@ -202,6 +203,7 @@ class Workers:
             "Union[Send, Receive]", specs[0].send if self.role == "sender" else specs[0].receive
         )
         """Send or receive options, equal for all workers."""
+        self._way = way_of(specs[0])
         self.cpus = os.sched_getaffinity(0)
         self.memory = Memory(memory_fd, specs)
         self._interface = interface
@@ -218,12 +220,8 @@ class Workers:
     def shares(self) -> bool:
         """True if workers of one port share a socket."""
         work = self.work
-        return isinstance(work, Receive) and work.sockets == "shared" and not self.takes_frames
-
-    @property
-    def takes_frames(self) -> bool:
-        """True if they receive by AF_XDP."""
-        return isinstance(self.work, Receive) and self.work.call == "af_xdp"
+        by_sockets = self._way.takes == "sockets"
+        return by_sockets and isinstance(work, Receive) and work.sockets == "shared"
 
     def readers(self, port: int) -> list[WorkerSpec]:
         """Return the workers that read a port, in bind order."""
@@ -244,7 +242,7 @@ class Workers:
         """Return a worker's AF_XDP sender or receiver, which has its own queue; None without."""
         if self._taker is not None:
             return FrameReceiver.open(spec, self._interface, self._taker)
-        if spec.send is None or spec.role == "receiver" or spec.send.call != "af_xdp":
+        if self._way.takes != "frames":
             return None
         return FrameSender.open(spec, self._interface, self._macs)
 
@@ -305,7 +303,7 @@ class Workers:
         return answers
 
     def _share_taker(self) -> None:
-        if self.takes_frames:
+        if self._way.takes == "frames" and self.role == "receiver":
             self._taker = Taker(len(self.specs))
 
     def _take_frames(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from udpbench.analysis.checks.worker_counts import times
-from udpbench.analysis.ledger.before_ip import takes_frames
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.differences import differences
@@ -49,7 +48,7 @@ def environment_changed(readings: Readings) -> Iterator[Finding]:
     for host, after in readings.record.environment_after.items():
         facts = readings.record.facts.get(host)
         before = facts.environment if facts is not None else after
-        names = sorted({*before, *after} - changed_by_own_program(readings) - {FIREWALL_RULES})
+        names = sorted({*before, *after} - {*readings.receiving.changes, FIREWALL_RULES})
         known = (
             {name: values.get(name, "unknown") for name in names} for values in (before, after)
         )
@@ -62,14 +61,6 @@ def environment_changed(readings: Readings) -> Iterator[Finding]:
                 "unchanged",
                 "find out what reconfigures that host, then repeat",
             )
-
-
-def changed_by_own_program(readings: Readings) -> frozenset[str]:
-    """Return what the program of an AF_XDP receiver changes, at both ends of a veth pair.
-
-    It is attached only once the workers are prepared, after the facts.
-    """
-    return frozenset(("xdp", "offloads")) if takes_frames(readings) else frozenset()
 
 
 CHANGED = {

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Literal
 
 from udpbench.analysis.ledger import mac_frames, skbs
-from udpbench.analysis.ledger.before_ip import takes_frames
 from udpbench.analysis.ledger.intended_load import (
     arrived,
     kept_packets,
@@ -285,7 +284,7 @@ def _reads_disagree(readings: Readings) -> Iterator[Finding]:
     The kernel counts merged datagrams once per skb. A worker that leaves on purpose reads its queue
     to count it, so those reads are added.
     """
-    if takes_frames(readings):
+    if readings.receiving.takes == "frames":
         return  # UDP sees none of them
     counted = readings.receiver.counter("{udp}InDatagrams")
     arrivals = arrived(readings)

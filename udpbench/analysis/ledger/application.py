@@ -5,7 +5,7 @@ from __future__ import annotations
 from udpbench.analysis.ledger import before_ip, ip, sender, sockets
 from udpbench.analysis.ledger.intended_load import unanswered_packets
 from udpbench.analysis.ledger.skbs import Span, exactly
-from udpbench.analysis.ledger.sockets import is_program, total_packets
+from udpbench.analysis.ledger.sockets import total_packets
 from udpbench.analysis.ledger.stage import Stage
 from udpbench.analysis.readings import CounterView
 from udpbench.analysis.worker_use import unlogged_packets
@@ -17,13 +17,7 @@ SNDBUF = "{udp}SndbufErrors"
 def _app_truncated(readings: CounterView) -> Span | None:
     """Return the packets that were cut off; None if the way of reading cannot tell."""
     packets = readings.receiver.count("truncated_packets")
-    blind = is_program(readings) or readings.receive.read == "none"
-    return None if blind and packets == 0 else exactly(packets)
-
-
-def _app_log(readings: CounterView) -> Span | None:
-    """Return the packets that were not logged; None of a program, whose log is its own."""
-    return None if is_program(readings) else exactly(unlogged_packets(readings))
+    return None if readings.receive.read == "none" and packets == 0 else exactly(packets)
 
 
 def _app_unanswered(readings: CounterView) -> Span | None:
@@ -85,7 +79,7 @@ ROWS = (
         name="app_log",
         part="receiver",
         unprovoked="the receiving worker counts what its log had no room for",
-        packets=_app_log,
+        packets=lambda readings: exactly(unlogged_packets(readings)),
         # A program's datagrams are received once they are read.
         most=lambda _: 0,
         source="unlogged_packets + failed_packets",

@@ -6,7 +6,6 @@ from udpbench.analysis.ledger import mac_frames, skbs
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.stage import (
     Also,
-    Expression,
     Stage,
     at_most,
     counter,
@@ -117,30 +116,13 @@ def _without_copy(readings: CounterView) -> bool:
     return any(stats.zerocopy for stats in readings.receiver.workers)
 
 
-def takes_frames(readings: CounterView) -> bool:
-    """Return whether an XDP program took the traffic before the kernel's stack."""
-    return readings.receive.call == "af_xdp"
-
-
-def _refused_by_frame_socket(field: str) -> Expression:
-    """Return an expression for what AF_XDP sockets refused; None if a worker did not say it."""
-
-    def packets(readings: CounterView) -> Span | None:
-        workers = readings.receiver.workers
-        if takes_frames(readings) and not all(field in stats.counts for stats in workers):
-            return None
-        return exactly(readings.receiver.count(field))
-
-    return packets
-
-
 def _refused_frames_received(readings: CounterView) -> int:
     return readings.receiver.count(XSK_RING) + readings.receiver.count(XSK_FILL)
 
 
 def _veth_drops(readings: CounterView) -> int | None:
     """Return the frames that a veth could not redirect, which are those of full AF_XDP sockets."""
-    if not (readings.all_veth and takes_frames(readings)):
+    if not (readings.all_veth and "xsk_ring" in readings.receiving.adds):
         return None
     return readings.receiver.total(*VETH_DROPS)
 
@@ -234,7 +216,7 @@ ROWS = (
         name="xsk_ring",
         part="receiver",
         unprovoked="the socket of receive.call: af_xdp counts what its ring had no room for",
-        packets=_refused_by_frame_socket(XSK_RING),
+        packets=lambda readings: exactly(readings.receiver.count(XSK_RING)),
         source=XSK_RING,
         means="The ring of an AF_XDP socket was full: the application did not read fast enough.",
         scope="worker",
@@ -253,7 +235,7 @@ ROWS = (
         name="xsk_fill",
         part="receiver",
         unprovoked="the socket of receive.call: af_xdp counts what it had no buffer for",
-        packets=_refused_by_frame_socket(XSK_FILL),
+        packets=lambda readings: exactly(readings.receiver.count(XSK_FILL)),
         source=XSK_FILL,
         means="The AF_XDP socket had no buffer for the frame, or one that was too short.",
         scope="worker",

@@ -8,6 +8,7 @@ from udpbench.analysis.ledger.intended_load import sent_packets, unsent_packets
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.stage import Also, Stage, at_most, counter, in_packets, of_workers
 from udpbench.analysis.readings import CounterView, Readings
+from udpbench.ways import way_to_send
 
 PORT_REFUSED = "link.port*.rx_dropped"
 RULES_OUT = "firewall.*/output/drop/*"
@@ -95,8 +96,8 @@ def most_in_qdisc(readings: CounterView) -> int:
 
 def _refused_frames_sent(readings: Readings) -> int | None:
     """Return the frames of which AF_XDP said at once that the device dropped them."""
-    send = readings.record.trial.send
-    return readings.sender.count("ebusy") if send.call == "af_xdp" else None
+    by_frames = way_to_send(readings.record.trial.send).takes == "frames"
+    return readings.sender.count("ebusy") if by_frames else None
 
 
 ROWS = (

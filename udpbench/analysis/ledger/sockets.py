@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from udpbench.analysis.ledger import skbs
-from udpbench.analysis.ledger.before_ip import takes_frames
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.stage import Also, Stage, at_most, counter, in_packets, of_workers
 from udpbench.analysis.readings import CounterView, Readings, known_sum
@@ -30,15 +29,9 @@ UNDIVIDED = ("udp_filter", "udp_memory")
 """Stages of which a kernel without MemErrors counts only the sum (docs/kernel.md, UDP memory)."""
 
 
-def is_program(readings: CounterView) -> bool:
-    """Return whether a program of the user's received, which counts nothing for us."""
-    return readings.receive.by_program
-
-
 def _udp_checksum(readings: CounterView) -> Span | None:
-    """Return what UDP refused; None of frames, which are taken before anybody verifies them."""
     wrong = readings.receiver.counter(CHECKSUM)
-    return None if wrong is None or (wrong == 0 and takes_frames(readings)) else exactly(wrong)
+    return exactly(wrong) if wrong is not None else None
 
 
 def _other_errors(readings: CounterView) -> int | None:
@@ -117,7 +110,7 @@ def _full_buffer_skbs(readings: CounterView) -> int | None:
     drops = readings.receiver.counter(SOCKET_DROPS)
     if counted is None or drops is None or drops >= counted:
         return counted
-    if not readings.built_in_lab or is_program(readings):
+    if not readings.built_in_lab or readings.receiving.takes == "program":
         return counted
     if readings.within is not None and not full_buffers_of_others(readings.within):
         return counted  # the two are read one after the other
@@ -213,7 +206,7 @@ def _udp_purged(readings: Readings) -> Span | None:
     None if a worker was to leave on purpose and did not count its queue, or if a program closed one
     of its sockets.
     """
-    if is_program(readings) and _own_drops(readings) is None:
+    if readings.receiving.takes == "program" and _own_drops(readings) is None:
         return None
     fault = readings.receive.fault
     counted = any("purged_packets" in stats.counts for stats in readings.receiver.workers)

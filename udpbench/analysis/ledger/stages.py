@@ -18,16 +18,19 @@ BEFORE_SENT = ("unsent", "tx_policy", "tx_netfilter")
 
 
 def _proven(row: Stage) -> Stage:
-    """Return a row that is not observable where its counters are proven not to move.
+    """Return a row that is not observable where its counters are proven not to move, or hidden.
 
-    What moved all the same is counted as ever; only a 0 proves nothing there.
+    What moved all the same is counted as ever; only a 0 proves nothing there. A count that a worker
+    alone has is unknown where one did not say it.
     """
 
     def packets(readings: CounterView) -> Span | None:
-        span = row.packets(readings)
-        if span == exactly(0) and readings.at(row.part).is_unmoved(row.name):
+        span, way, node = row.packets(readings), readings.receiving, readings.at(row.part)
+        field = way.adds.get(row.name)
+        if field is not None and any(field not in stats.counts for stats in node.workers):
             return None
-        return span
+        hidden = row.name in way.hides or node.is_unmoved(row.name)
+        return None if span == exactly(0) and hidden else span
 
     def most(readings: Readings) -> int | None:
         limit = row.most(readings)

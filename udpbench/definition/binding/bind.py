@@ -41,6 +41,7 @@ from udpbench.model import (
     Trial,
     WorkerSpec,
 )
+from udpbench.ways import Way, way_to_receive, way_to_send
 
 __all__ = [
     "Bound",
@@ -64,8 +65,6 @@ MAX_FLOWS = 65536
 
 STACKED = ("bond", "bonding", "bridge", "macvlan", "team", "vlan")
 """Devices that only pass frames to other devices."""
-TAKING = ("basic", "redirect")
-"""xdp-features of a driver whose frames a program can hand to AF_XDP sockets."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
@@ -102,9 +101,9 @@ def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | No
         raise UnmetNeeds("; ".join(reasons))
     if trial.traffic.protocol == "udp" and not trial.traffic.fragment:
         _check_mtu(trial, lab, facts)
-    if trial.send.call == "af_xdp":
+    if way_to_send(trial.send).takes == "frames":
         _check_sending_devices(trial, lab, facts)
-    if trial.receive.call == "af_xdp":
+    if way_to_receive(trial.receive).takes == "frames":
         _check_receiving_devices(trial, lab, facts)
     trial = replace(trial, send=_segmented(trial, lab, facts))
     flows, per_worker = _flows(trial, lab, facts, landed)
@@ -199,7 +198,7 @@ def _check_sending_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -
     """Raise Unavailable if a sender's device has too few queues for its frame workers."""
     for host in lab.senders:
         own = facts[host.name]
-        where = _frame_device("send.call: af_xdp", host, own)
+        where = _frame_device(way_to_send(trial.send).key, host, own)
         if own.tx_queues is not None and own.tx_queues < trial.send.workers:
             raise Unavailable(
                 f"{where} has {own.tx_queues} TX queues, and each of {trial.send.workers} workers "
@@ -214,9 +213,10 @@ def _check_receiving_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts])
     if the driver is known to run no such program: behind it, in the generic hook, frames are
     packets of the stack already, and nothing counts those that are dropped there.
     """
+    way = way_to_receive(trial.receive)
     for host in lab.receivers:
         own, workers = facts[host.name], trial.receive.workers
-        where = _frame_device("receive.call: af_xdp", host, own)
+        where = _frame_device(way.key, host, own)
         if workers and own.rx_queues is not None and own.rx_queues != workers:
             raise Unavailable(
                 f"{where} has {own.rx_queues} RX queues, and receive.workers is {workers}; each "
@@ -224,17 +224,17 @@ def _check_receiving_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts])
                 f"settings.{_queues_key(lab, 'receiver')} to {workers}"
             )
         features = own.xdp_features
-        if workers and features is not None and not {*TAKING} <= {*features}:
-            raise Unavailable(f"{where} has no native XDP: {_without_xdp(own, features)}")
+        if workers and features is not None and not {*way.xdp_features} <= {*features}:
+            raise Unavailable(f"{where} has no native XDP: {_without_xdp(way, own, features)}")
 
 
-def _without_xdp(own: Facts, features: tuple[str, ...]) -> str:
+def _without_xdp(way: Way, own: Facts, features: tuple[str, ...]) -> str:
     """Return what a driver has instead of native XDP, and what helps."""
     step = "choose another receive.call, or an interface whose driver has them"
     if own.driver == "veth":  # drivers/net/veth.c, veth_set_xdp_features
         peer = f"a peer with no more TX queues than the {own.rx_queues} RX queues here"
         step = f"a veth has them with {peer}: lower settings.sender.ethtool.channels"
-    has, needed = ", ".join(features) or "none", ", ".join(TAKING)
+    has, needed = ", ".join(features) or "none", ", ".join(way.xdp_features)
     return f"xdp-features of {own.driver or 'its driver'}: {has}; needed: {needed}; {step}"
 
 
@@ -383,7 +383,7 @@ def _receivers(
         known = {str(network.ip) for network in _networks(trial, host, facts)}
         reaching = tuple(flow for flow in flows if to.reaches(flow.destination, known))
         spec = WorkerSpec("receiver", host.name, 0, None, reaching, trial.traffic)
-        if trial.receive.by_program:
+        if way_to_receive(trial.receive).takes == "program":
             pinned = tuple(cpu for cpu in cpus[host.name].cpus if cpu is not None)
             cpu, own = pinned[0] if len(pinned) == 1 else None, _own_program(trial.receive, host)
             specs.append(replace(spec, cpu=cpu, receive=own, bind_ports=to.ports, cpus=pinned))
@@ -403,7 +403,7 @@ def _own_program(receive: Receive, host: Node) -> Receive:
 
 
 def _read_ports(trial: Trial, ports: tuple[int, ...], k: int, count: int) -> tuple[int, ...]:
-    if trial.receive.call == "af_xdp":
+    if way_to_receive(trial.receive).takes == "frames":
         return ports
     return ports[k::count] if count < len(ports) else (ports[k % len(ports)],)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from udpbench.definition.binding.cpu_placement import Unavailable, UnmetNeeds
 from udpbench.definition.binding.host_block import block_of
 from udpbench.definition.losses import PROGRAMS
 from udpbench.host_settings import VethPair
 from udpbench.model import Lab, Role, Trial
+from udpbench.ways import WAYS, Way, ways_of
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,10 @@ class Requirement:
     since: str
 
 
-IO_URING_SINCE = (
-    "available since Linux 6.1; the sysctl kernel.io_uring_disabled or a container's seccomp "
-    "profile may forbid it: see `sysctl kernel.io_uring_disabled` there"
-)
+def _goes(way: Way, trial: Trial) -> bool:
+    return way in ways_of(trial)
+
+
 REQUIREMENTS: Mapping[str, Requirement] = {
     "udp_gso": Requirement(
         "sender",
@@ -46,35 +48,13 @@ REQUIREMENTS: Mapping[str, Requirement] = {
         "zero copy for UDP (SO_ZEROCOPY)",
         "available since Linux 5.0",
     ),
-    "af_xdp": Requirement(
-        "sender",
-        lambda trial: trial.send.call == "af_xdp",
-        "send.call: af_xdp",
-        "AF_XDP socket for this user",
-        "available since Linux 5.4, with CONFIG_XDP_SOCKETS; it needs root or CAP_NET_RAW",
-    ),
-    "io_uring_send": Requirement(
-        "sender",
-        lambda trial: trial.send.call == "io_uring",
-        "send.call: io_uring",
-        "io_uring for this user (io_uring_setup(2))",
-        IO_URING_SINCE,
-    ),
-    "io_uring_receive": Requirement(
-        "receiver",
-        lambda trial: trial.receive.call == "io_uring",
-        "receive.call: io_uring",
-        "io_uring for this user, with provided buffers (io_uring_setup(2))",
-        IO_URING_SINCE,
-    ),
-    "af_xdp_receive": Requirement(
-        "receiver",
-        lambda trial: trial.receive.call == "af_xdp",
-        "receive.call: af_xdp",
-        "AF_XDP socket and XDP program for this user",
-        "available since Linux 5.9, with CONFIG_XDP_SOCKETS; it needs root or CAP_NET_RAW, "
-        "CAP_NET_ADMIN and CAP_BPF",
-    ),
+    **{
+        way.need.capability: Requirement(
+            way.role, partial(_goes, way), way.key, way.need.what, way.need.since
+        )
+        for way in WAYS
+        if way.need is not None
+    },
     "napi_threads": Requirement(
         "receiver",
         lambda trial: _link(trial).receive == "napi",
