@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from ipaddress import IPv4Interface, IPv6Interface
 from typing import Literal
 
 from udpbench.model import ADDRESSES_MAX
@@ -42,14 +42,6 @@ class Destinations:
     def count(self) -> int:
         """How many pairs of address and port each receiver has."""
         return len(self.members) * len(self.ports)
-
-    def endpoints(
-        self, receivers: Sequence[Sequence[IPv4Address | IPv6Address]]
-    ) -> list[tuple[IPv4Address | IPv6Address, int]]:
-        """Return (address, port) of all, address by address, given those of each receiver."""
-        return [
-            (own[i - 1], port) for own in receivers for i in self.members for port in self.ports
-        ]
 
     def reaches(self, address: str, own: Container[str]) -> bool:
         """Return whether a receiver with its own addresses gets what is sent to an address."""

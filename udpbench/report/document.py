@@ -38,8 +38,6 @@ PNG_PPI = 110
 TEMPLATE = Path(__file__).with_name("templates") / "report.typ"
 FIGURES = "report-figures"
 """Folder of single figures, next to the pages."""
-PAGES_ROOM_BYTES = 512 * 2**20
-"""Pages may take so much beyond ROOM_TIMES the content; one run of 400 points takes 350 MiB."""
 PAGES_BYTES = 400 * 2**20
 """Limit of the estimate: one cell in auto columns and struck out takes 1.2 times it."""
 TEXT_BYTES, LEDGER_BYTES, FIGURE_BYTES = 20_000, 9_000, 3_000_000

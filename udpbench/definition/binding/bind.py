@@ -270,15 +270,16 @@ def _networks(trial: Trial, host: Node, facts: Mapping[str, Facts]) -> list[Inte
 
 def _destinations(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> list[tuple[Address, int]]:
     """Return (address, port) of every destination, address by address."""
-    to, known = parse_to(trial.traffic.flows.to), []
+    to, destinations = parse_to(trial.traffic.flows.to), []
     for host in lab.receivers:
-        known.append([network.ip for network in _networks(trial, host, facts)])
-        if to.members[-1] > len(known[-1]):
+        addresses = [network.ip for network in _networks(trial, host, facts)]
+        if to.members[-1] > len(addresses):
             raise Unavailable(
                 f"traffic.flows.to asks for IPv{trial.traffic.family} address {to.members[-1]} of "
-                f"{host.name}, which has {len(known[-1])}"
+                f"{host.name}, which has {len(addresses)}"
             )
-    return to.endpoints(known)
+        destinations += [(addresses[i - 1], port) for i in to.members for port in to.ports]
+    return destinations
 
 
 def _source(trial: Trial, host: Node, facts: Mapping[str, Facts], to: Address) -> str:
@@ -351,12 +352,7 @@ def _senders(
     for n, host in enumerate(lab.senders):
         specs += [
             WorkerSpec(
-                role="sender",
-                host=host.name,
-                index=k,
-                cpu=cpu,
-                flows=per_worker[host.name, k],
-                traffic=traffic,
+                *("sender", host.name, k, cpu, per_worker[host.name, k], traffic),
                 send=trial.send,
                 rate_pps=_share(pps, n * workers + k, total),
                 count_packets=_share(traffic.count_packets, n * workers + k, total),
