@@ -422,6 +422,23 @@ def test_a_name_stands_for_one_class() -> None:
     assert {"Record"} == twice(public_classes(ast.parse(text)) * 2)
 
 
+def asked_sizes(tree: ast.Module) -> list[str]:
+    """Return where a size is asked of the traffic itself."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr == "size_bytes"
+        and ast.unparse(node.value).rpartition(".")[2] == "traffic"
+    ]
+
+
+def test_only_the_datagrams_have_a_size() -> None:
+    """Nothing relies on all datagrams being of one size: it asks for the longest, or the mean."""
+    assert {} == {m: sizes for m in modules() if (sizes := asked_sizes(tree_of(m)))}
+    assert ["trial.traffic.size_bytes"] == asked_sizes(ast.parse("f(trial.traffic.size_bytes)"))
+
+
 EMPTY_NAMES = {"one", "found", "told", "made", "said", "wanted", "foreseen", "of"}
 
 
