@@ -19,6 +19,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 MAX_STEPS = 4096
@@ -44,30 +45,38 @@ def trusted_owners() -> frozenset[int]:
     return frozenset((0, calling_user(), os.geteuid(), *as_root))
 
 
-def other_writers(state: os.stat_result, passed: bool = False) -> Iterator[str]:
-    """Yield how others than root and the calling user may write something, in words.
+def other_writers(at: int | Path, passed: bool = False) -> Iterator[str]:
+    """Yield how others than root and the calling user may write a file, in words.
 
-    A folder may be ``passed`` if nobody can replace what others have there, as in /tmp. An ACL that
-    lets others write shows as the group's right (acl(5)).
+    A folder may be ``passed`` if nobody can replace what others have there, as in /tmp.
     """
+    state = os.fstat(at) if isinstance(at, int) else at.lstat()
     if state.st_uid not in trusted_owners():
         yield f"belongs to user {state.st_uid}"
     if stat.S_ISLNK(state.st_mode) or (passed and state.st_mode & stat.S_ISVTX):
         return
     if state.st_mode & stat.S_IWOTH:
         yield "can be written by everybody"
+    elif state.st_mode & stat.S_IWGRP and _has_acl(at):  # whose mask shows as the group's right
+        yield "can be written by whom its ACL names (getfacl(1))"
     elif state.st_mode & stat.S_IWGRP and not _is_private(state.st_gid):
         yield f"can be written by group {state.st_gid}"
 
 
+def _has_acl(at: int | Path) -> bool:
+    with suppress(OSError):  # ENODATA, ENOTSUP
+        return bool(os.getxattr(at, "system.posix_acl_access"))
+    return False
+
+
 def path_writers(path: Path) -> Iterator[str]:
     """Yield how others could replace or add to what a path leads to, there or not, in words."""
-    known: list[tuple[Path, os.stat_result]] = []
+    known = []
     with suppress(OSError):
-        known += ((step, step.lstat()) for step in steps(path))
-    for place, (step, state) in enumerate(known, start=1):
-        passed = stat.S_ISDIR(state.st_mode) and place < len(known)
-        yield from (f"{step} {how}" for how in other_writers(state, passed))
+        known += takewhile(os.path.lexists, steps(path))
+    for place, step in enumerate(known, start=1):
+        passed = stat.S_ISDIR(step.lstat().st_mode) and place < len(known)
+        yield from (f"{step} {how}" for how in other_writers(step, passed))
 
 
 def steps(path: Path) -> Iterator[Path]:
@@ -85,15 +94,15 @@ def steps(path: Path) -> Iterator[Path]:
 
 
 def _is_private(group: int) -> bool:
-    """Return whether a group is that of root or of the calling user alone, as most systems make."""
+    """Return whether a group is that of root or of the calling user alone, as most systems make.
+
+    The group lists no user who has it as the primary one: the user's own entry does.
+    """
     with suppress(KeyError):
         known = grp.getgrgid(group)
-        owners = {pwd.getpwuid(user) for user in {0, calling_user()}}
-        return any(
-            (each.pw_name, each.pw_gid) == (known.gr_name, group)
-            and set(known.gr_mem) <= {each.pw_name}
-            for each in owners
-        )
+        names = {user.pw_name for user in pwd.getpwall() if user.pw_gid == group}
+        mine = {pwd.getpwuid(user).pw_name for user in {0, calling_user()}}
+        return names == {known.gr_name} <= mine and {*known.gr_mem} <= names
     return False
 
 
@@ -204,7 +213,7 @@ class Folder:
 
     def other_writers(self) -> list[str]:
         """Return how others than root and the calling user may write it, in words."""
-        return list(other_writers(os.fstat(self.fd)))
+        return list(other_writers(self.fd))
 
     def close_to_others(self) -> None:
         """Let nobody but its owner write it, if that is this user."""
@@ -257,9 +266,12 @@ def _opened(at: int, name: str, make: bool, give: bool) -> int:
 
 
 def _make(name: str, at: int, give: bool) -> None:
-    """Make a folder; as root, the calling user's alone if asked."""
+    """Make a folder that its owner alone writes; as root, the calling user's alone if asked.
+
+    Whatever the umask: of a default ACL, which replaces that, the mode is the mask (acl(5)).
+    """
     private = give and os.geteuid() == 0
-    os.mkdir(name, 0o700 if private else 0o777, dir_fd=at)
+    os.mkdir(name, 0o700 if private else 0o755, dir_fd=at)
     if not private:
         return
     # The owner of the folder around it may have put another there meanwhile. An empty one they

@@ -319,7 +319,7 @@ class RunWriter:
 
     def strangers(self) -> list[str]:
         """Return how other users could have written this run, in words."""
-        return _strangers(os.fstat(fd) for fd in (self._held.fd, self._run_fd, self._series_fd))
+        return _strangers((self._held.fd, self._run_fd, self._series_fd))
 
     def resume(self, run: Run, begin: Begin) -> None:
         """Begin another session of ``run``, which was read from this folder under the lock."""
@@ -427,11 +427,11 @@ class RunWriter:
 
 def writers_of(folder: Path) -> list[str]:
     """Return as ``RunWriter.strangers`` who else could have written a run; OSError if gone."""
-    return _strangers((folder / name).stat() for name in ("", RUN_FILE, SERIES_FILE))
+    return _strangers((folder / name).resolve() for name in ("", RUN_FILE, SERIES_FILE))
 
 
-def _strangers(states: Iterable[os.stat_result]) -> list[str]:
-    return sorted({how for state in states for how in other_writers(state)})
+def _strangers(files: Iterable[int | Path]) -> list[str]:
+    return sorted({how for file in files for how in other_writers(file)})
 
 
 def _plain(adapter: TypeAdapter[Any], value: Any) -> dict[str, Any]:

@@ -296,13 +296,15 @@ def test_root_writes_to_no_file_of_two_names(root: Path, golden: Golden) -> None
         os.close(held.file("run.jsonl", os.O_RDONLY))
 
 
-def test_without_root_the_umask_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with any program."""
+def test_without_root_the_umask_decides_who_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with any program; but no group or ACL writes what it makes."""
     monkeypatch.setattr(folder.os, "geteuid", lambda: 77)
-    before = os.umask(0o022)
-    try:
-        with Folder.open(tmp_path / "out", make=True) as held:
-            held.write("x", b"1")
-    finally:
-        os.umask(before)
-    assert {"out": 0o755, "out/x": 0o644} == modes(tmp_path)
+    given = {"a": (0o002, 0o755, 0o644), "b": (0o027, 0o750, 0o640), "c": (0, 0o755, 0o644)}
+    for name, (mask, of_folder, of_file) in given.items():
+        before = os.umask(mask)
+        try:
+            with Folder.open(tmp_path / name, make=True) as held:
+                held.write("x", b"1")
+        finally:
+            os.umask(before)
+        assert {name: of_folder, f"{name}/x": of_file}.items() <= modes(tmp_path).items()

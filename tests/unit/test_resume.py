@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import struct
 import shutil
 import signal
 import sys
@@ -442,7 +443,7 @@ def test_a_folder_that_anybody_writes_is_not_trusted(name: str, begun: Callable[
 def test_what_a_group_writes_is_not_trusted(
     name: str, begun: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor what an ACL lets others write, which shows there; but a group of the user alone is."""
+    """Nor what an ACL lets others write; but what a group of the user alone does is."""
     begun()
     path = Path(name)
     path.chmod(path.stat().st_mode | 0o020)
@@ -460,6 +461,18 @@ def test_what_a_group_writes_is_not_trusted(
     assert doubts()
     monkeypatch.setattr(folder.grp, "getgrgid", {}.__getitem__)
     assert doubts()
+    own = grp.struct_group((me.pw_name, "x", group, []))
+    monkeypatch.setattr(folder.grp, "getgrgid", lambda _: own)
+    entries = ((1, 7, -1), (2, 7, 12345), (4, 5, -1), (16, 7, -1), (32, 5, -1))
+    acl = b"".join([struct.pack("<I", 2), *(struct.pack("<HHi", *entry) for entry in entries)])
+    os.setxattr(path, "system.posix_acl_access", acl)  # xattr(7), linux/posix_acl_xattr.h
+    assert all(doubt.endswith("can be written by whom its ACL names (getfacl(1))") for doubt in doubts())
+    os.removexattr(path, "system.posix_acl_access")
+    path.chmod(path.stat().st_mode | 0o020)
+    assert not any("can be written" in note for note in going_on().notes)
+    mate = pwd.struct_passwd(("mate", "x", 12345, group, "", "/", ""))
+    monkeypatch.setattr(folder.pwd, "getpwall", lambda: [me, mate])  # gr_mem lacks it
+    assert all(doubt.endswith(f"can be written by group {group}") for doubt in doubts())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -343,7 +343,7 @@ def _distrust(path: Path, compared: _Comparison) -> str | None:
         state = step.lstat()
         if state.st_dev == proc:  # to the user's own folder, wherever that is
             return f"{step} leads elsewhere for each process"
-        for how in other_writers(state, passed=stat.S_ISDIR(state.st_mode)):
+        for how in other_writers(step, passed=stat.S_ISDIR(state.st_mode)):
             return f"{step} {how}"
     return None
 
