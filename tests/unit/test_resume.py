@@ -542,6 +542,22 @@ def test_no_path_leads_to_where_one_stands(way: str, begun: Callable[..., Run]) 
     assert [f"{way}/mine.yaml: /proc leads elsewhere for each process"] == doubts()
 
 
+def test_what_a_program_printed_does_not_vouch(begun: Callable[..., Run]) -> None:
+    """Neither by its name nor by its place, though it is the user's and says the same."""
+    begun()
+    older = Path("results/older")
+    older.mkdir(parents=True)
+    (older / RUN_FILE).touch()
+    for name, why in (
+        ("mine.output", "is not named .yaml or .yml, and may be another program's"),
+        ("results/older/mine.yaml", "lies in another run folder, which holds what was measured"),
+    ):
+        Path("mine.yaml").rename(name)
+        Path("mine.yaml").symlink_to(name)
+        assert [f"mine.yaml: {why}"] == doubts()
+        Path(name).rename("mine.yaml")
+
+
 def test_a_complete_run_needs_no_trust(begun: Callable[..., Run]) -> None:
     """It runs nothing."""
     begun(2, COMPLETE)

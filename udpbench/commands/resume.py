@@ -29,7 +29,7 @@ from udpbench.folder import other_writers, steps
 from udpbench.host_settings import Settings
 from udpbench.model import Experiment, Lab, Node, Trial, trial_count
 from udpbench.printable import printable
-from udpbench.records import Begin, Run, RunHeader, RunWriter, now_utc, writers_of
+from udpbench.records import RUN_FILE, Begin, Run, RunHeader, RunWriter, now_utc, writers_of
 from udpbench.tuning.derived_points import asked, tuned
 from udpbench.units import show_range
 
@@ -339,6 +339,10 @@ def _distrust(path: Path, compared: _Comparison) -> str | None:
         return None
     if real.is_relative_to(compared.folder.resolve()):
         return "lies in the run folder, and may have come with it"
+    if real.suffix not in shipped.SUFFIXES:
+        return f"is not named {' or '.join(shipped.SUFFIXES)}, and may be another program's"
+    if any(os.path.lexists(above / RUN_FILE) for above in real.parents):
+        return "lies in another run folder, which holds what was measured"
     for step in steps(path):
         state = step.lstat()
         if state.st_dev == proc:  # to the user's own folder, wherever that is
