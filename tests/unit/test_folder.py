@@ -296,7 +296,9 @@ def test_root_writes_to_no_file_of_two_names(root: Path, golden: Golden) -> None
         os.close(held.file("run.jsonl", os.O_RDONLY))
 
 
-def test_without_root_the_umask_decides_who_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_the_umask_decides_who_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with any program; but no group or ACL writes what it makes."""
     monkeypatch.setattr(folder.os, "geteuid", lambda: 77)
     given = {"a": (0o002, 0o755, 0o644), "b": (0o027, 0o750, 0o640), "c": (0, 0o755, 0o644)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import struct
 import shutil
 import signal
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -466,7 +466,9 @@ def test_what_a_group_writes_is_not_trusted(
     entries = ((1, 7, -1), (2, 7, 12345), (4, 5, -1), (16, 7, -1), (32, 5, -1))
     acl = b"".join([struct.pack("<I", 2), *(struct.pack("<HHi", *entry) for entry in entries)])
     os.setxattr(path, "system.posix_acl_access", acl)  # xattr(7), linux/posix_acl_xattr.h
-    assert all(doubt.endswith("can be written by whom its ACL names (getfacl(1))") for doubt in doubts())
+    assert all(
+        doubt.endswith("can be written by whom its ACL names (getfacl(1))") for doubt in doubts()
+    )
     os.removexattr(path, "system.posix_acl_access")
     path.chmod(path.stat().st_mode | 0o020)
     assert not any("can be written" in note for note in going_on().notes)

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -156,8 +157,7 @@ def derived_trial(experiment: Experiment, point: str, name: str, sets: Sequence[
 
     InputError with every problem if that contradicts itself, or if there is no such point.
     """
-    tree = Tree(yaml_reader.parse(experiment.text, experiment.path).data, Place(experiment.path))
-    points, problems = override.points(tree)
+    points, problems = _points_of(experiment.text, experiment.path)
     raise_all(problems)
     named = [each for each in points if each.name == point]
     if not named:
@@ -170,6 +170,15 @@ def derived_trial(experiment: Experiment, point: str, name: str, sets: Sequence[
     trial = _trial(cast(ExperimentFile, file), plain, experiment.name, experiment.path)
     raise_all(lab_rules.point_contradictions(changed, trial))
     return trial
+
+
+@lru_cache(maxsize=1)
+def _points_of(text: str, path: str) -> tuple[list[PointTree], list[Problem]]:
+    """Return the points of a text and every problem; a tune derives dozens from the same."""
+    try:
+        return override.points(Tree(yaml_reader.parse(text, path).data, Place(path)))
+    except InputError as error:
+        return [], [*error.problems]
 
 
 def load_lab(name: str) -> Lab:

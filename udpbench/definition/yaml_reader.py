@@ -20,6 +20,10 @@ from udpbench.model import MAX_PAYLOAD_BYTES
 from udpbench.printable import printable
 
 MAX_FILE_BYTES = 256 * 1024
+MAX_TEXT_CHARACTERS = 2**21
+"""Of a text in a run folder, which has payload files inlined: 4 s."""
+MAX_VALUES = 2**15
+"""Keys and values of a file: 3 s, and 40 MiB."""
 MAX_DEPTH = 24
 MAX_SCALAR_CHARACTERS = 4096
 HEX = "hex"
@@ -123,7 +127,12 @@ def parse_value(text: str, place: Place, key: str) -> Any:
 
 def _refused_structure(text: str, file: str) -> Iterator[Problem]:
     """Yield what must not be composed; works on events, as composing follows aliases."""
-    depth = documents = 0
+    depth = documents = values = 0
+    if len(text) > MAX_TEXT_CHARACTERS:
+        yield at(
+            Place(file), "", "the text is too long", f"at most {MAX_TEXT_CHARACTERS} characters"
+        )
+        return
     try:
         for event in yaml.parse(text, Loader=_Loader):
             place = Place(file, _line(event))
@@ -140,6 +149,10 @@ def _refused_structure(text: str, file: str) -> Iterator[Problem]:
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
             if isinstance(event, yaml.NodeEvent):
+                values += 1
+                if values > MAX_VALUES:
+                    yield at(place, "", "too many keys and values", f"at most {MAX_VALUES}")
+                    return
                 yield from _refused_marks(event, place)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

@@ -132,6 +132,16 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path, golden: Golden) -> 
     golden.check(str(caught.value))
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["a: [" + "1," * yaml_reader.MAX_VALUES + "]", "#" * (yaml_reader.MAX_TEXT_CHARACTERS + 1)],
+)
+def test_a_text_of_more_than_is_read_is_refused(text: str, golden: Golden) -> None:
+    """A text in a run folder has no file's size."""
+    with golden.raises(InputError):
+        yaml_reader.parse(text, "x")
+
+
 def test_a_folder_is_no_file(tmp_path: Path, golden: Golden) -> None:
     """Reading a folder says so."""
     with pytest.raises(InputError) as caught:

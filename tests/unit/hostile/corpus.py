@@ -457,6 +457,9 @@ def runs() -> Iterator[tuple[str, Case]]:
         "path-long": partial(
             _unfinished, place=("experiments", 0, "path"), value=f'"/{"x" * 5000}"'
         ),
+        "lab-items": partial(
+            _unfinished, place=("lab_text",), value=json.dumps("sender: [" + "a," * 330_000 + "]")
+        ),
         "no-blocks": partial(with_value, place=(0, "experiments", 0, "compare"), value=NO_BLOCKS),
     }.items():
         yield f"run-{label}", partial(_changed_run, "run.jsonl", change)

@@ -19,7 +19,9 @@ from udpbench.analysis.remedies import (
     SCOPES,
     TuningStep,
 )
+from udpbench.definition import yaml_reader
 from udpbench.definition.load import derived_trial, load_experiment_data
+from udpbench.definition.problems import Tree
 from udpbench.errors import InputError
 from udpbench.model import Experiment, Facts, Role, Tune
 from udpbench.tuning.derived_points import asked, derivation
@@ -118,6 +120,23 @@ def test_a_step_that_contradicts_the_experiment_is_none() -> None:
     trial = derive("gro", ("receive.gro=true", "receive.call=recvmmsg"))
     assert trial is not None
     assert ("gro", "gro", True) == (trial.point, trial.variant, trial.receive.gro)
+
+
+def test_a_text_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that cannot be read: a tune asks for dozens of points."""
+    parse, parsed = yaml_reader.parse, []
+
+    def counted(text: str, file: str) -> Tree:
+        parsed.append(text)
+        return parse(text, file)
+
+    experiments = to_tune(), replace(to_tune(), text="question: [")
+    monkeypatch.setattr(yaml_reader, "parse", counted)
+    for experiment in experiments:
+        derive = derivation(experiment)
+        known = [derive(f"b{n}", (f"receive.batch={n}",)) for n in (8, 16)]
+        assert (known[0] is None) == (experiment is experiments[1])
+    assert [1, 1] == [parsed.count(experiment.text) for experiment in experiments]
 
 
 def test_a_point_that_is_not_there_is_refused(golden: Golden) -> None:
