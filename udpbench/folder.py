@@ -71,7 +71,7 @@ def _has_acl(at: int | Path) -> bool:
 
 def path_writers(path: Path) -> Iterator[str]:
     """Yield how others could replace or add to what a path leads to, there or not, in words."""
-    known = []
+    known: list[Path] = []
     with suppress(OSError):
         known += takewhile(os.path.lexists, steps(path))
     for place, step in enumerate(known, start=1):
