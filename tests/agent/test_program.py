@@ -46,6 +46,9 @@ print("listening", flush=True)
 while True:
     opened[0].recv(2000)
 """
+TUNNEL = SERVER.replace(
+    'print("listening"', 'opened[0].setsockopt(17, 100, 2)  # UDP_ENCAP_ESPINUDP\nprint("listening"'
+)
 DAEMON = """
 import os, signal, socket, sys
 kept = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -478,6 +481,30 @@ def test_a_program_goes_with_its_agent(port: int) -> None:
         agent.kill()
         assert len(processes) == 3
     until("gone", lambda: all(gone(pid) for pid in processes))
+
+
+@pytest.mark.parametrize(
+    ("asked", "counted"),
+    [(None, {"tunnel_sockets": 1}), ((False, None), {"unknown_tunnels": 1}), ((False, False), {})],
+)
+def test_what_the_kernel_takes_for_itself_is_seen(
+    pool: Pool, port: int, asked: Any, counted: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """InDatagrams counts it as read; that a socket could not be asked is said."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "no BPF")
+
+    monkeypatch.setattr(reads, "SocketCounts", refuse)
+    if asked is not None:
+        monkeypatch.setattr(reads, "ask_sockets", lambda *_: asked)
+    pool.prepare([spec(port, "python3", "-c", TUNNEL, f"0.0.0.0:{port}", ready="listening")], "lo")
+    pool.start(phase())
+    give(port, [b"\1" * 32] * 20)
+    until("all counted", lambda: pool.sample(0).stats[0].counts["read_packets"] >= 20)
+    pool.stop()
+    counts = pool.sample(0).stats[0].counts
+    assert counted == {name: n for name, n in counts.items() if "tunnel" in name}
 
 
 def test_a_rate_spans_two_looks_under_load(

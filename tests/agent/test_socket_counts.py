@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,6 +124,20 @@ def test_a_peek_and_an_empty_queue_are_no_read(counting: SocketCounts, opened: O
     count(counting, receiver, 3)
     receiver.recv(10, socket.MSG_PEEK)
     assert 3 == read(receiver)
+    assert SocketCount(3, 3) == count(counting, receiver, 3)
+
+
+def test_a_socket_that_is_shut_down_reads_nothing(counting: SocketCounts, opened: Opened) -> None:
+    """Then recv(2) returns 0 without a datagram, as of an empty one."""
+    receiver = opened()
+    send(receiver, 1, 0)
+    send(receiver, 2)
+    count(counting, receiver, 3)
+    assert 0 == len(receiver.recv(10))
+    with suppress(OSError):  # not connected, and shut down none the less
+        receiver.shutdown(socket.SHUT_RD)
+    receiver.setblocking(True)
+    assert [32, 32, 0, 0] == [len(receiver.recv(100)) for _ in range(4)]
     assert SocketCount(3, 3) == count(counting, receiver, 3)
 
 

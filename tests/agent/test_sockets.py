@@ -25,7 +25,7 @@ from udpbench.agent.host.facts import gso_segments
 from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers import filters, sockets
-from udpbench.agent.workers.filters import any_filtered
+from udpbench.agent.workers.filters import ask_sockets
 from udpbench.model import Answers, FlowSpec, Receive, Send, Traffic
 
 SOCKET_FILTER, SO_ATTACH_BPF = 1, 50  # enum bpf_prog_type, asm-generic/socket.h
@@ -344,6 +344,8 @@ def with_filter(sock: socket.socket, kind: str) -> socket.socket:
     return sock
 
 
+L2TP = 3
+"""UDP_ENCAP_L2TPINUDP (include/uapi/linux/udp.h)."""
 FILTERS = [
     ("none", False),
     ("group", False),
@@ -364,7 +366,7 @@ def test_a_filter_is_seen_by_its_owner_and_by_others(
     assert expected == socket_options.has_filter(sock)
     known = [socket_options.inode(each) for each in (sock, others)]
     before = os.listdir("/proc/self/fd")  # noqa: PTH208 - names
-    assert expected == any_filtered(Host(), [os.getpid()], known)
+    assert (expected, False) == ask_sockets(Host(), [os.getpid()], known)
     assert before == os.listdir("/proc/self/fd")  # noqa: PTH208
 
 
@@ -377,18 +379,39 @@ def test_a_filter_that_cannot_be_asked_for_is_not_known(
     with socket.socket() as closed:
         pass
     assert None is socket_options.has_filter(closed)
-    assert None is any_filtered(Host(), own, [])
-    assert None is any_filtered(Host(), own, [*known, 1])
-    assert None is any_filtered(Host(), [], known)
+    assert filters.UNKNOWN == ask_sockets(Host(), own, [])
+    assert filters.UNKNOWN == ask_sockets(Host(), own, [*known, 1])
+    assert filters.UNKNOWN == ask_sockets(Host(), [], known)
     for call in ("SYS_PIDFD_OPEN", "SYS_PIDFD_GETFD"):
         with monkeypatch.context() as patch:
             patch.setattr(filters, call, 10**6)
-            assert None is any_filtered(Host(), own, known)
+            assert filters.UNKNOWN == ask_sockets(Host(), own, known)
     reused = with_filter(receiving(keep), "classic").fileno()
-    assert None is filters._filtered(own[0], reused, known[0])
+    assert filters.UNKNOWN == filters._answers(own[0], reused, known[0])
     classes = {"/proc/self/cgroup": "5:net_cls:/a", f"/proc/{own[0]}/cgroup": "5:net_cls:/b"}
     monkeypatch.setattr(filters, "read", lambda _, path: classes[path])
-    assert None is any_filtered(Host(), own, known)
+    assert filters.UNKNOWN == ask_sockets(Host(), own, known)
+
+
+def test_a_tunnel_is_seen_among_others(keep: ExitStack) -> None:
+    """An unprivileged program can make one of its socket, of which others' answers say nothing."""
+    tunnel, others = receiving(keep), receiving(keep)
+    tunnel.setsockopt(socket_options.SOL_UDP, socket_options.UDP_ENCAP, L2TP)
+    known = [socket_options.inode(each) for each in (others, tunnel)]
+    assert (False, True) == ask_sockets(Host(), [os.getpid()], known)
+    with socket.socket() as closed:
+        pass
+    assert None is socket_options.is_tunnel(closed.fileno())
+
+
+def test_a_cgroup_of_ones_own_name_is_no_class(
+    keep: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the controllers' names count: a user may call a cgroup of its own as it likes."""
+    known, own = [socket_options.inode(receiving(keep))], os.getpid()
+    rows = {"/proc/self/cgroup": "0::/a", f"/proc/{own}/cgroup": "0::/b/net_\r5:net_cls:/c"}
+    monkeypatch.setattr(filters, "read", lambda _, path: rows[path])
+    assert (False, False) == ask_sockets(Host(), [own], known)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others' descriptors are copied apart by root alone")
@@ -398,11 +421,11 @@ def test_who_copies_a_descriptor_may_hang_for_ever(
     """It holds nothing of the agent's, whose end others wait for, and is given up after a while."""
     sock = receiving(keep)
     read_end, write_end = os.pipe()
-    monkeypatch.setattr(filters, "_any_filtered", lambda *_: signal.pause())
+    monkeypatch.setattr(filters, "_ask", lambda *_: signal.pause())
     monkeypatch.setattr(filters, "COPY_S", 0.1)
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
-    assert None is any_filtered(Host(), [os.getpid()], [socket_options.inode(sock)])
+    assert filters.UNKNOWN == ask_sockets(Host(), [os.getpid()], [socket_options.inode(sock)])
     os.close(write_end)
     assert b"" == os.read(read_end, 1)
     monkeypatch.undo()

@@ -332,6 +332,13 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         with_counts(),
         "warning",
     ),
+    *(
+        (worker_counts.no_reads, with_counts(receiver={name: 4}), with_counts(), severity)
+        for name, severity in (
+            ("tunnel_sockets", "invalid"),
+            ("unknown_tunnels", "note"),
+        )
+    ),
     (
         worker_counts.irregular_datagrams,
         with_counts(receiver={"duplicate_packets": 1}),

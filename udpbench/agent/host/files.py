@@ -15,6 +15,14 @@ def read(host: Host, path: str) -> Optional[str]:
         return None
 
 
+def lines_of(text: Optional[str]) -> list[str]:
+    """Return the lines of a text, without empty ones.
+
+    Not as ``str.splitlines``: names that users give may contain any line end but this.
+    """
+    return [line for line in (text or "").split("\n") if line]
+
+
 def read_beginning(host: Host, path: str, limit_bytes: int) -> tuple[str, bool]:
     """Return the first whole lines of a file, and whether these are all; empty without a file."""
     try:

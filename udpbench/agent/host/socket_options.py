@@ -32,6 +32,7 @@ SO_ATTACH_REUSEPORT_CBPF = 51
 SO_ATTACH_REUSEPORT_EBPF = 52
 SO_ZEROCOPY = 60
 SOL_UDP = 17
+UDP_ENCAP = 100
 UDP_SEGMENT = 103
 UDP_GRO = 104
 BPF_LOAD_CPU = (0x20, 0, 0, 0xFFFFF000 + 36)
@@ -100,6 +101,14 @@ def has_filter(sock: Union[int, socket.socket]) -> Optional[bool]:
         return None
     seen = ask(fd, socket.SOL_SOCKET, socket.SO_TYPE, ctypes.byref(kind), ctypes.byref(room)) == 0
     return True if seen else None
+
+
+def is_tunnel(fd: int) -> Optional[bool]:
+    """Return whether the kernel may take a UDP socket's datagrams for itself; None: not known."""
+    kind, room = ctypes.c_int(), ctypes.c_uint(4)
+    ask = ctypes.CDLL(None, use_errno=True).getsockopt
+    known = ask(fd, SOL_UDP, UDP_ENCAP, ctypes.byref(kind), ctypes.byref(room)) == 0
+    return kind.value != 0 if known else None
 
 
 def any_true(answers: Iterable[Optional[bool]]) -> Optional[bool]:

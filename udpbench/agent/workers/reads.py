@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Optional, Protocol, TypeVar, cast
 
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
-from udpbench.agent.host.files import read
+from udpbench.agent.host.files import lines_of, read
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_diag import MOST_PORTS, SocketList
 from udpbench.agent.host.udp_sockets import udp_sockets
-from udpbench.agent.workers.filters import any_filtered
+from udpbench.agent.workers.filters import ask_sockets
 from udpbench.errors import WorkerFailed
 from udpbench.model import FlowStats, Receive, WorkerSpec
 from udpbench.protocol import PhaseOrder, Prepared, WorkersState
@@ -56,7 +56,7 @@ class CountedReader:
         self.state: WorkersState = "none"
         self.error: Optional[WorkerFailed] = None
         self.prepared: tuple[Prepared, ...] = ()
-        self.final_counts: dict[str, dict[str, int]] = {}
+        self.final_counts: dict[str, dict[str, int]]
         self._host = host
         self._name = name
         self._label = label
@@ -77,6 +77,7 @@ class CountedReader:
 
     def _forget(self) -> None:
         """Reset the counts."""
+        self.final_counts = {}
         self._base = self._read_so_far()
         self._first: Optional[Reading] = None
         """The first reading with packets."""
@@ -211,10 +212,17 @@ class CountedReader:
         return since, ()
 
     def details(self, _worker: int) -> dict[str, Any]:
-        """Return whether a socket of the traffic has a filter."""
+        """Return whether a socket of the traffic has a filter; count those that are tunnels.
+
+        What the kernel takes from a tunnel for itself is in InDatagrams, too.
+        """
         (prepared,) = self.prepared
         inodes = prepared.socket_inodes
-        return {"filtered": any_filtered(self._host, self.programs(), inodes)}
+        filtered, tunnel = ask_sockets(self._host, self.programs(), inodes)
+        kind = "tunnel_sockets" if tunnel else "unknown_tunnels"
+        if tunnel or (tunnel is None and self._counting is None):
+            self.final_counts[self._spec.name] = {kind: 1}
+        return {"filtered": filtered}
 
     def programs(self) -> frozenset[int]:
         """Return the processes of the program."""
@@ -228,9 +236,9 @@ class CountedReader:
 def in_datagrams(host: Host, family: int) -> int:
     """Return how many datagrams all programs of this namespace have read."""
     if family == 6:
-        lines = (read(host, "/proc/thread-self/net/snmp6") or "").splitlines()
+        lines = lines_of(read(host, "/proc/thread-self/net/snmp6"))
         fields = dict(line.split() for line in lines)
         return int(fields.get("Udp6InDatagrams", 0))
     text = host.read_text("/proc/thread-self/net/snmp")
-    names, values = (line.split() for line in text.splitlines() if line.startswith("Udp:"))
+    names, values = (line.split() for line in lines_of(text) if line.startswith("Udp:"))
     return int(values[names.index("InDatagrams")])

@@ -37,6 +37,7 @@ CHECKS: dict[Check, str] = {
     worker_counts.strange_sockets: DATAGRAMS,
     worker_counts.irregular_datagrams: DATAGRAMS,
     worker_counts.others_reads: DATAGRAMS,
+    worker_counts.no_reads: DATAGRAMS,
     worker_counts.failed_calls: ALL,
     offered_load.sender_stalled: ALL,
     ledger_checks.hidden_refusals: DATAGRAMS,

@@ -120,6 +120,23 @@ OTHERS_READS = WorkerCount(
     "stop them",
     value=lambda counts, field: f"{counts[field]} sockets",
 )
+SWALLOWED = "what the kernel takes there without the program counts as received"
+NO_READS = (
+    WorkerCount(
+        "tunnel_sockets",
+        "invalid",
+        f"a receiving socket has UDP_ENCAP: {SWALLOWED}",
+        next_step="have the program leave UDP_ENCAP unset",
+        value=lambda _counts, _field: "set",
+    ),
+    WorkerCount(
+        "unknown_tunnels",
+        "note",
+        f"whether a receiving socket has UDP_ENCAP is not known: {SWALLOWED}",
+        next_step="run as root, on Linux 5.6 or later",
+        value=lambda _counts, _field: "unknown",
+    ),
+)
 LOG_ERRORS = WorkerCount(
     "log_errors",
     "warning",
@@ -189,6 +206,11 @@ def standstills(readings: Readings) -> Iterator[Finding]:
 def others_reads(readings: Readings) -> Iterator[Finding]:
     """Find a program of the user's whose reads could not be told from those of others."""
     return _findings(readings.phase.stats, OTHERS_READS)
+
+
+def no_reads(readings: Readings) -> Iterator[Finding]:
+    """Find a program of the user's for which the kernel may have counted what it never read."""
+    return _findings(readings.phase.stats, *NO_READS)
 
 
 def log_errors(readings: Readings) -> Iterator[Finding]:

@@ -56,6 +56,7 @@ class SocketCounts:
                 protocol=types.offset("sock", "sk_protocol"),
                 cookie=types.offset("sock", "__sk_common.skc_cookie.counter"),
                 port=types.offset("sock", "__sk_common.skc_num"),
+                shutdown=types.offset("sock", "sk_shutdown"),
             )
             self._reasons = {
                 number: name[len(PREFIX) :]

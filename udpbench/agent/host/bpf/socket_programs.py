@@ -22,6 +22,7 @@ from udpbench.agent.host.bpf.instructions import (
     IF_NOT_REGISTER,
     IF_WORD_NEGATIVE,
     IF_WORD_NOT,
+    LOAD_BYTE,
     LOAD_HALF,
     LOAD_LONG,
     LOAD_MAP,
@@ -49,6 +50,7 @@ SKB_GSO_SEGS_AT, SKB_SK_AT = 164, 168  # struct __sk_buff
 SOCK_PROTOCOL_AT, SOCK_PORT_AT = 12, 44  # struct bpf_sock
 UPDATE, GET_SOCKET_COOKIE, SK_FULLSOCK, GET_NETNS_COOKIE = 2, 46, 95, 122  # enum bpf_func_id
 NOEXIST = 1  # BPF_NOEXIST
+RCV_SHUTDOWN = 1  # include/net/sock.h
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class SockFields:
     protocol: int
     cookie: int
     port: int
+    shutdown: int
 
 
 def arrivals(counts: int, what: int, netns_cookie: int, ports: Collection[int] = ()) -> bytes:
@@ -102,7 +105,10 @@ def arrivals(counts: int, what: int, netns_cookie: int, ports: Collection[int] =
 def reads(
     counts: int, what: int, fields: SockFields, netns: int, ports: Collection[int] = ()
 ) -> bytes:
-    """Return a program for ``sock_recv_length(sk, ret, flags)`` that counts datagrams read."""
+    """Return a program for ``sock_recv_length(sk, ret, flags)`` that counts datagrams read.
+
+    But empty ones of a socket that is shut down: of it a call returns 0 without a datagram, too.
+    """
     return assemble(
         [
             *_of_udp_socket(0, fields, netns, ports),
@@ -110,6 +116,12 @@ def reads(
             Jump("end", IF_WORD_NEGATIVE, 1),
             op(LOAD_LONG, 1, CONTEXT, 8 * 2),
             Jump("end", IF_ANY_BIT, 1, socket.MSG_PEEK | socket.MSG_ERRQUEUE),
+            op(LOAD_LONG, 1, CONTEXT, 8 * 1),
+            Jump("read", IF_NOT, 1),
+            op(LOAD_LONG, 3, CONTEXT) + read_kernel(SCRATCH_AT, 1, fields.shutdown),
+            op(LOAD_BYTE, 1, FRAME, SCRATCH_AT),
+            Jump("end", IF_ANY_BIT, 1, RCV_SHUTDOWN),
+            "read",
             op(STORE_LONG_VALUE, FRAME, offset=KEY_AT + 8, value=what),
             *_count(counts),
             "end",
