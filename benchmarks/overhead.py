@@ -16,7 +16,8 @@ from typing import Any
 
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import Progress, TrialRecord
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Progress
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
 BUDGET_NS = 1_500_000_000

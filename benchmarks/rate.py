@@ -21,7 +21,7 @@ from udpbench._native import ffi, lib
 from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import Result
+from udpbench.model.result import Result
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 from udpbench.units import format_duration, parse_duration
 

@@ -28,7 +28,7 @@ from ways import BARE, BARE_MERGED, MERGED, PLAIN, Row, compiled, machine, ratio
 
 from udpbench.analysis.cpu_use import OWN
 from udpbench.analysis.judge import judge
-from udpbench.model import CpuLoad
+from udpbench.model.result import CpuLoad
 from udpbench.records import read_run
 
 ROUNDS = 9

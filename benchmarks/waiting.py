@@ -22,7 +22,7 @@ from ways import interval, machine
 
 from udpbench.analysis.cpu_use import NAPI_THREAD
 from udpbench.analysis.judge import judge
-from udpbench.model import Result
+from udpbench.model.result import Result
 
 BLOCKS = 15
 LOADS: dict[str, dict[str, object]] = {

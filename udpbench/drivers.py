@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from udpbench.model import SECOND_NS, Facts, Part
+from udpbench.model.host import Facts
+from udpbench.model.limits import SECOND_NS, Part
 
 MISSED = "link.{interface}.rx_missed_errors"
 """Where a driver should count a full ring (if_link.h)."""

@@ -46,7 +46,9 @@ from udpbench.errors import (
 from udpbench.folder import Folder, lock_file
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import SEARCHED
-from udpbench.model import CompareSpec, Experiment, Lab, Progress, Result
+from udpbench.model.experiment import CompareSpec, Experiment
+from udpbench.model.lab import Lab
+from udpbench.model.result import Progress, Result
 from udpbench.printable import printable
 from udpbench.proven_kernels import kept
 from udpbench.records import RUN_FILE, Run, RunWriter, new_header, read_run

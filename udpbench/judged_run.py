@@ -17,7 +17,11 @@ from udpbench.analysis.result_tables import with_tables
 from udpbench.analysis.search import PointSearch, folded, searches_of
 from udpbench.analysis.verdicts import Verdict, evaluate, exit_code
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, code_of, worst_code
-from udpbench.model import Experiment, Facts, Result, Role, Trial, TrialRecord
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.host import Facts
+from udpbench.model.limits import Role
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Result
 from udpbench.records import Run
 from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.outcome import TuningAnswer, answer_of

@@ -46,29 +46,20 @@ from typing import (
 )
 
 from udpbench.json_lines import MOST_LINE_BYTES, parse_json
-from udpbench.model import (
+from udpbench.model.host import Change, Facts, Inspection, Planned, Setting
+from udpbench.model.limits import (
     DAY_NS,
     INTEGERS,
     LENGTHS,
     LIMITS,
     NUMBER,
     NUMBERED,
-    Change,
     Edge,
-    Facts,
-    FlowStats,
-    HostLook,
-    Inspection,
-    LossSpec,
     PhaseName,
-    Planned,
-    Sample,
     Scope,
-    Setting,
-    Snapshot,
-    WorkerSpec,
-    WorkerStats,
 )
+from udpbench.model.record import FlowStats, HostLook, Sample, Snapshot, WorkerStats
+from udpbench.model.work import LossSpec, WorkerSpec
 
 # mypy: disable-error-code="empty-body"
 
@@ -438,6 +429,7 @@ AGENT_LEAVES = (
     "json_lines",
     "metrics",
     "model",
+    *(f"model.{name}" for name in ("experiment", "host", "lab", "limits", "record", "work")),
     "parent_death",
     "printable",
     "protocol",
@@ -449,14 +441,19 @@ AGENT_LEAVES = (
 """Modules beside ``agent`` that the agent runs."""
 
 
+def agent_files() -> list[Path]:
+    """Return the files that an agent runs: those of its room, and of the modules beside it."""
+    package = Path(__file__).parent
+    beside = [package.joinpath(*name.split(".")) for name in AGENT_LEAVES]
+    files = [each / "__init__.py" if each.is_dir() else each.with_suffix(".py") for each in beside]
+    return [*files, *sorted((package / "agent").rglob("*.py"))]
+
+
 @cache
 def build_id() -> str:
     """Return a digest of the agent's code as first read here; it must be equal at both ends."""
-    package = Path(__file__).parent
-    files = [package / f"{name}.py" for name in AGENT_LEAVES]
-    files += sorted((package / "agent").rglob("*.py"))
-    digest = hashlib.sha256()
-    for file in files:
+    package, digest = Path(__file__).parent, hashlib.sha256()
+    for file in agent_files():
         digest.update(file.relative_to(package).as_posix().encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]

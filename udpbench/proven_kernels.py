@@ -18,7 +18,8 @@ from udpbench.agent.install import distrust, home
 from udpbench.errors import RecordError
 from udpbench.folder import Folder
 from udpbench.json_lines import open_regular
-from udpbench.model import KERNEL_BUILD, Facts, SelfTest
+from udpbench.model.host import KERNEL_BUILD, Facts
+from udpbench.model.record import SelfTest
 
 SYSTEM = "/var/lib/udpbench/selftest"
 SIZE_BYTES = 2**20

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from udpbench.analysis.comparison.point_results import PointResult, PointResults
     from udpbench.control.lab_lock import Surroundings
     from udpbench.gate import Answer, Baseline, Gate
-    from udpbench.model import Experiment, Progress
+    from udpbench.model.experiment import Experiment
+    from udpbench.model.result import Progress
     from udpbench.records import Run
 
 SUFFIXES = (".yaml", ".yml")

@@ -41,7 +41,9 @@ from udpbench.json_lines import (
     parse_json,
     read_lines,
 )
-from udpbench.model import (
+from udpbench.model.experiment import Experiment, trial_count
+from udpbench.model.lab import Lab
+from udpbench.model.limits import (
     ANSWERS_MAX,
     INTEGERS,
     LENGTHS,
@@ -49,16 +51,9 @@ from udpbench.model import (
     NUMBER,
     NUMBERED,
     RAW_NS,
-    RECORD_SCHEMA,
     TRIALS_MAX,
-    Experiment,
-    Finding,
-    Lab,
-    Sample,
-    Snapshot,
-    TrialRecord,
-    trial_count,
 )
+from udpbench.model.record import RECORD_SCHEMA, Finding, Sample, Snapshot, TrialRecord
 from udpbench.printable import printable
 
 RUN_FILE = "run.jsonl"

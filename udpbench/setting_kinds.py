@@ -12,7 +12,8 @@ from itertools import groupby
 from typing import Any
 
 from udpbench.cpu_lists import format_cpu_list
-from udpbench.model import Scope, Setting
+from udpbench.model.host import Setting
+from udpbench.model.limits import Scope
 from udpbench.text_tables import rows_of
 
 

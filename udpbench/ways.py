@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Callable, Literal, NamedTuple, Optional
 
-from udpbench.model import Receive, Role, Send, Trial, WorkerSpec
+from udpbench.model.experiment import Receive, Send, Trial
+from udpbench.model.limits import Role
+from udpbench.model.work import WorkerSpec
 
 CHUNK_BYTES = 4096
 """The longest frame of AF_XDP: a chunk is at most a page (net/xdp/xdp_umem.c)."""

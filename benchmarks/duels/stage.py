@@ -36,7 +36,8 @@ from udpbench.control.trial import (
 from udpbench.control.trial_state import Attempt, Bench, trial_agents
 from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import SECOND_NS, Sample, Snapshot
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Sample, Snapshot
 from udpbench.protocol import PhaseOrder
 
 PROGRAM_S = 90

@@ -20,7 +20,7 @@ import psutil
 from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import Progress
+from udpbench.model.result import Progress
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 from udpbench.units import format_duration, parse_duration
 

@@ -11,7 +11,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.journal import Journal
 from udpbench.agent.settings.kind import Kind
-from udpbench.model import Setting
+from udpbench.model.host import Setting
 
 BOOT_ID = "6ab1c5d0-0000-4000-8000-000000000001"
 FILES = {

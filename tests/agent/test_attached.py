@@ -25,7 +25,8 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.workers import reads
 from udpbench.agent.workers.pool import Pool
 from udpbench.errors import WorkerFailed
-from udpbench.model import Attach, FlowSpec, Receive, WorkerSpec
+from udpbench.model.experiment import Attach, Receive
+from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import encode
 
 SHARING = SERVER.replace(
@@ -262,7 +263,7 @@ AGENT = """
 import json, signal, sys
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers.pool import Pool
-from udpbench.model import WorkerSpec
+from udpbench.model.work import WorkerSpec
 from udpbench.protocol import decode
 pool = Pool(Host(), "right")
 pool.prepare([decode(WorkerSpec, json.loads(sys.argv[1]))], "lo")

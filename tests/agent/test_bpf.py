@@ -15,7 +15,7 @@ from udpbench.agent.host import native
 from udpbench.agent.host.bpf import bpf, instructions
 from udpbench.agent.host.bpf.port_taker import takes
 from udpbench.agent.losses.inject import flawed_frame
-from udpbench.model import LossSpec
+from udpbench.model.work import LossSpec
 
 DROP, PASS = 1, 2
 DATA = 1000

@@ -18,7 +18,7 @@ from udpbench.agent.settings.journal import Journal
 from udpbench.agent.settings.kind import Kind
 from udpbench.agent.settings.link_flap import Request, restore_missing, restored_link
 from udpbench.errors import RestoreError
-from udpbench.model import Setting
+from udpbench.model.host import Setting
 
 ADDRESS: Request = ("addr", (("address", "fd00::1"), ("index", 7)))
 LINK_LOCAL: Request = ("addr", (("address", "fe80::1"), ("index", 7)))

@@ -16,7 +16,7 @@ from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.journal import Journal
 from udpbench.agent.settings.sysctl import Sysctl
 from udpbench.errors import SettingRefused
-from udpbench.model import Setting
+from udpbench.model.host import Setting
 
 NOWHERE = "0" * 32
 # Of Linux 6.18: by somebody's hand, then by a router that advertises itself and its network.

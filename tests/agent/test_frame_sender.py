@@ -12,7 +12,7 @@ from test_workers import sender
 
 from udpbench.agent.workers import frame_sender
 from udpbench.agent.workers.frame_sender import FrameSender
-from udpbench.model import Send
+from udpbench.model.experiment import Send
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="AF_XDP sockets need root")
 MACS = {"127.0.0.1": "02:00:00:00:00:01"}

@@ -10,7 +10,7 @@ import pytest
 
 from udpbench.agent.host.frames import ones_complement
 from udpbench.agent.losses.inject import flawed_frame
-from udpbench.model import LossSpec
+from udpbench.model.work import LossSpec
 
 V4 = LossSpec(
     "rx_ip",

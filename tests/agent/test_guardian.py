@@ -23,7 +23,7 @@ from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.guardian import Guardian
 from udpbench.agent.settings.journal import Journal
 from udpbench.errors import AgentError, RestoreError
-from udpbench.model import Setting
+from udpbench.model.host import Setting
 
 DEADLINE_S = 20.0
 TARGET = "net.core.rmem_max"
@@ -38,7 +38,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.settings.journal import Journal
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.sysctl import Sysctl
-from udpbench.model import Setting
+from udpbench.model.host import Setting
 host = Host(Path(sys.argv[1]))
 if sys.argv[2] == "wait":  # for what is done to this process before it has children
     print(0, flush=True)

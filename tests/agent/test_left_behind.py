@@ -19,7 +19,8 @@ from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.journal import FOLDER, Journal, abandoned
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import HelloRefused, RestoreError, Unseen
-from udpbench.model import SECOND_NS, Scope, Setting
+from udpbench.model.host import Setting
+from udpbench.model.limits import SECOND_NS, Scope
 from udpbench.protocol import PROTOCOL, Taken, build_id
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone keeps its notes beside journals")

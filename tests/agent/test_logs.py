@@ -14,7 +14,8 @@ from test_workers import count, datagram, give, phase, pool, receiver, until
 from udpbench.agent.workers import logs
 from udpbench.agent.workers.pool import Pool
 from udpbench.errors import WorkerFailed
-from udpbench.model import Log, LogFiles, Receive
+from udpbench.model.experiment import Log, Receive
+from udpbench.model.record import LogFiles
 
 __all__ = ["pool"]
 

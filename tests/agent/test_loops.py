@@ -13,7 +13,8 @@ import pytest
 from udpbench.agent.workers import loops, sockets
 from udpbench.agent.workers.memory import Memory
 from udpbench.agent.workers.orders import LoopOrder, loop_order
-from udpbench.model import Answers, FlowSpec, Log, Receive, Send, Traffic, WorkerSpec
+from udpbench.model.experiment import Answers, Log, Receive, Send, Traffic
+from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import PhaseOrder
 
 FLOW = FlowSpec(0, "127.0.0.1", 0, "127.0.0.1", 9)

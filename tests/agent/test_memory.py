@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from udpbench.agent.workers.memory import layout, window_words
-from udpbench.model import FlowSpec, Receive, Send, Traffic, WorkerSpec
+from udpbench.model.experiment import Receive, Send, Traffic
+from udpbench.model.work import FlowSpec, WorkerSpec
 
 FLOWS = (
     FlowSpec(3, "10.0.0.30", 65400, "10.0.0.1", 4321),

@@ -11,7 +11,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.workers import pool as pool_module
 from udpbench.agent.workers.pool import Pool
 from udpbench.errors import WorkerFailed
-from udpbench.model import FlowStats, total_arrived
+from udpbench.model.record import FlowStats, total_arrived
 from udpbench.protocol import PhaseOrder, Prepared, WorkersState
 
 

@@ -27,7 +27,7 @@ from udpbench.agent.host.processes import (
     parse_process,
 )
 from udpbench.agent.host.system import Host, NapiInstance
-from udpbench.model import Process, Whose
+from udpbench.model.record import Process, Whose
 
 TICK_NS = processes.TICK_NS
 BUSY = "print(flush=True)\nwhile True: pass"

@@ -30,7 +30,9 @@ from udpbench.agent.workers.keeper import Output
 from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process_client import Limits
 from udpbench.errors import WorkerFailed
-from udpbench.model import SECOND_NS, Receive, WorkerSpec
+from udpbench.model.experiment import Receive
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.work import WorkerSpec
 
 SERVER = """
 import os, signal, socket, sys
@@ -461,7 +463,7 @@ AGENT = """
 import json, os, signal, sys
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers.pool import Pool
-from udpbench.model import WorkerSpec
+from udpbench.model.work import WorkerSpec
 from udpbench.protocol import decode
 pool = Pool(Host(), "right")
 pool.prepare([decode(WorkerSpec, json.loads(sys.argv[1]))], "lo")

@@ -23,7 +23,8 @@ from udpbench.agent.host.udp_sockets import SocketQueue, open_sockets
 from udpbench.agent.workers import samples
 from udpbench.agent.workers.samples import TICK_NS, Queues, Series, spread
 from udpbench.agent.workers.usage import Usage, resident_bytes
-from udpbench.model import DAY_NS, SAMPLES_MAX, SECOND_NS, Sample
+from udpbench.model.limits import DAY_NS, SAMPLES_MAX, SECOND_NS
+from udpbench.model.record import Sample
 from udpbench.protocol import Prepared
 
 SO_FAR = Sample("left.sender0", 5, {"sent_packets": 7})

@@ -32,7 +32,8 @@ from udpbench.agent.session import GREETING, Session
 from udpbench.agent.verbs import Verbs
 from udpbench.definition.binding.requirements import REQUIREMENTS
 from udpbench.errors import AgentError, RestoreError
-from udpbench.model import FlowSpec, Receive, Send, Traffic, WorkerSpec
+from udpbench.model.experiment import Receive, Send, Traffic
+from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import (
     PROTOCOL,
     VERBS,

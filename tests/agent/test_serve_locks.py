@@ -21,7 +21,7 @@ from udpbench.agent.locks import ACCEPTED, Held, Locks
 from udpbench.agent.notes import Note
 from udpbench.agent.settings.journal import FOLDER
 from udpbench.folder import lock_file
-from udpbench.model import Scope
+from udpbench.model.limits import Scope
 from udpbench.protocol import Use
 
 if TYPE_CHECKING:  # a process of its own imports this file, without the fixtures

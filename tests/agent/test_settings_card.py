@@ -21,7 +21,7 @@ from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.handlers import KINDS
 from udpbench.agent.settings.journal import Journal
 from udpbench.errors import RestoreError, SettingRefused
-from udpbench.model import Change, Setting
+from udpbench.model.host import Change, Setting
 
 
 @pytest.fixture

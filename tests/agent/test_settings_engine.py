@@ -16,7 +16,7 @@ from settings_world import World, fake
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.engine import Engine
 from udpbench.errors import RestoreError, SettingRefused
-from udpbench.model import Change, Planned, Setting
+from udpbench.model.host import Change, Planned, Setting
 
 START = {"a": 1, "b": 2, "c": 3}
 

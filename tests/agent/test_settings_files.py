@@ -19,7 +19,8 @@ from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.handlers import KINDS
 from udpbench.agent.settings.journal import Journal
 from udpbench.errors import RestoreError, SettingRefused
-from udpbench.model import Setting, sysctl_refusal
+from udpbench.model.host import Setting
+from udpbench.model.limits import sysctl_refusal
 from udpbench.setting_kinds import SETTING_KINDS
 
 

@@ -15,7 +15,7 @@ from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.journal import Journal
 from udpbench.agent.settings.qdisc import REBUILDING
 from udpbench.errors import RestoreError, SettingRefused
-from udpbench.model import Setting
+from udpbench.model.host import Setting
 
 PFIFO = Setting("qdisc", "eth3", {"pfifo": {"limit_packets": 9}})
 DEFAULT = "proc/sys/net/core/default_qdisc"

@@ -29,7 +29,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import open_sockets, udp_sockets
 from udpbench.agent.watch import Looks
 from udpbench.errors import NothingToWatch
-from udpbench.model import SocketCount, UdpSocket
+from udpbench.model.record import SocketCount, UdpSocket
 
 PACKETS = 100
 SO_COOKIE = 57  # include/uapi/asm-generic/socket.h

@@ -26,7 +26,8 @@ from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers import filters, sockets
 from udpbench.agent.workers.filters import ask_sockets
-from udpbench.model import Answers, FlowSpec, Receive, Send, Traffic
+from udpbench.model.experiment import Answers, Receive, Send, Traffic
+from udpbench.model.work import FlowSpec
 
 SOCKET_FILTER, SO_ATTACH_BPF = 1, 50  # enum bpf_prog_type, asm-generic/socket.h
 SYS_SETRESUID = {"x86_64": 117, "aarch64": 147}

@@ -18,7 +18,10 @@ from udpbench.agent.host.frames import UDP, headers
 from udpbench.agent.host.system import Host
 from udpbench.agent.strangers import HEARD_BYTES, HEARD_MAX, StrangerListener, strange_sockets
 from udpbench.errors import AgentError
-from udpbench.model import ETHERNET_BYTES, FlowSpec, Traffic, UdpSocket, WorkerSpec
+from udpbench.model.experiment import Traffic
+from udpbench.model.limits import ETHERNET_BYTES
+from udpbench.model.record import UdpSocket
+from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import Stranger
 
 PORT = 4321

@@ -13,7 +13,8 @@ from proc_files import stat
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers import usage
 from udpbench.agent.workers.usage import LISTED_MAX, PAUSE, SAMPLED_MAX, ThreadSampler
-from udpbench.model import SECOND_NS, THREADS_MAX, ThreadUse
+from udpbench.model.limits import SECOND_NS, THREADS_MAX
+from udpbench.model.record import ThreadUse
 
 PID = 7
 ELF_64, ELF_32 = b"\x7fELF\2", b"\x7fELF\1"

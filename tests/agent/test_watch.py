@@ -21,7 +21,8 @@ from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.host.system import Host
 from udpbench.agent.watch import READERS_MAX, Looks
 from udpbench.errors import NothingToWatch
-from udpbench.model import SECOND_NS, HostLook, OtherNamespace, UdpSocket
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import HostLook, OtherNamespace, UdpSocket
 
 UDP_LINE = (
     "   1: 00000000:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 {} 2 0 {}"

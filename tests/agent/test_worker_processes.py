@@ -29,7 +29,9 @@ from udpbench.agent.workers.process_client import Limits
 from udpbench.agent.workers.usage import shared_bytes
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.errors import DeadlineExceeded, WorkerFailed
-from udpbench.model import SECOND_NS, FlowSpec, Receive, Send, WorkerSpec
+from udpbench.model.experiment import Receive, Send
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.work import FlowSpec, WorkerSpec
 
 MOMENT_NS, PAST_NS = 7_919, 400_000
 """Steps between moments at which a worker is killed; the parent waits for orders by the last."""

@@ -27,7 +27,9 @@ from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process_client import Limits
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.errors import DeadlineExceeded, SafetyError, WorkerFailed
-from udpbench.model import SECOND_NS, Answers, FlowSpec, Receive, Send, Traffic, WorkerSpec
+from udpbench.model.experiment import Answers, Receive, Send, Traffic
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import PhaseOrder, encode, write_line
 
 DEADLINE_S = 5.0

@@ -19,7 +19,9 @@ from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process import Workers
 from udpbench.agent.workers.process_client import Limits, refuse_impossible, unseen
 from udpbench.errors import WorkerFailed
-from udpbench.model import SECOND_NS, Fault, FlowSpec, Receive, Send, Traffic, WorkerSpec
+from udpbench.model.experiment import Fault, Receive, Send, Traffic
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.work import FlowSpec, WorkerSpec
 
 COST = {"user_ns", "system_ns", "voluntary_switches", "involuntary_switches"}
 OF_HEADERS = {f"{kind}_packets" for kind in ("duplicate", "late", "ancient", "foreign", "corrupt")}

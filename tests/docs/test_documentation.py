@@ -19,7 +19,7 @@ from udpbench.analysis.doctor import READINESS
 from udpbench.commands.command_line import app
 from udpbench.definition.load import load_experiments, schema
 from udpbench.errors import PRECEDENCE, YES
-from udpbench.model import LEDGER_STAGES, SYSCTLS
+from udpbench.model.limits import LEDGER_STAGES, SYSCTLS
 from udpbench.setting_kinds import SETTING_KINDS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from udpbench.model import Phase, TrialRecord
+from udpbench.model.record import Phase, TrialRecord
 from udpbench.records import read_run
 
 PATIENT = Path(__file__).with_name("patient.py")

@@ -8,7 +8,7 @@ import pytest
 from runs import NEEDED, by_queue, measure, measured, on, records, start
 
 from udpbench.analysis.judge import judge
-from udpbench.model import TrialRecord
+from udpbench.model.record import TrialRecord
 
 pytestmark = NEEDED
 

@@ -28,7 +28,7 @@ from waiting import wait_until
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import occupied_stages
 from udpbench.drivers import driver_of
-from udpbench.model import Result
+from udpbench.model.result import Result
 
 pytestmark = NEEDED
 

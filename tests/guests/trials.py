@@ -22,8 +22,12 @@ from udpbench.control.lab_lock import Surroundings
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.definition.shipped import shipped_names
-from udpbench.model import Experiment, Lab, Progress, Rate, Trial, TrialRecord
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.lab import Lab
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Progress
 from udpbench.records import RunWriter, new_header, read_run
+from udpbench.units import Rate
 
 EVERY_SETTING = Path(__file__).parents[1] / "lab/every_setting.yaml"
 LOW = Rate(1000)

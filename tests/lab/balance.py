@@ -18,7 +18,9 @@ from udpbench.definition.lab_rules import refuse_together
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.definition.losses import LOSS_PORTS
 from udpbench.errors import InputError
-from udpbench.model import Experiment, Result, TrialRecord
+from udpbench.model.experiment import Experiment
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Result
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
 SIZES = (18, 32, 68, 69, 200, 500, 1400)

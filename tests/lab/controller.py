@@ -12,7 +12,7 @@ from pathlib import Path
 
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import Progress
+from udpbench.model.result import Progress
 from udpbench.records import RunHeader, RunWriter, now_utc
 
 

@@ -30,7 +30,8 @@ from pydantic import TypeAdapter
 from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import Progress, Snapshot, TrialRecord
+from udpbench.model.record import Snapshot, TrialRecord
+from udpbench.model.result import Progress
 from udpbench.records import RunWriter, new_header, read_run
 
 OVERALL, EACH = 0.95, 0.8

@@ -25,7 +25,9 @@ from ssh_hosts import NETWORK, Pair, SshHost, pair_of_hosts
 from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import Experiment, Progress, Result, TrialRecord
+from udpbench.model.experiment import Experiment
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Progress, Result
 from udpbench.records import RunWriter, new_header, read_run
 
 PORT = 4321

@@ -21,7 +21,8 @@ from verdicts import Part, Session, main
 
 from udpbench.analysis.cpu_use import OTHERS
 from udpbench.definition.load import load_experiment_data
-from udpbench.model import SECOND_NS, Experiment
+from udpbench.model.experiment import Experiment
+from udpbench.model.limits import SECOND_NS
 from udpbench.report.search import breaking_lines, found_text
 
 WORK_NS = 20_000

@@ -221,7 +221,7 @@ class Server:
 
     def apply(self, settings: list[dict[str, Any]]) -> Any:
         """Apply."""
-        from udpbench.model import Setting
+        from udpbench.model.host import Setting
         from udpbench.protocol import encode
 
         if self.engine is None:
@@ -230,7 +230,7 @@ class Server:
 
     def plan(self, settings: list[dict[str, Any]]) -> Any:
         """Say what would change."""
-        from udpbench.model import Setting
+        from udpbench.model.host import Setting
         from udpbench.protocol import encode
 
         if self.engine is None:
@@ -312,7 +312,7 @@ class Server:
         """Return the commands that would set values by hand."""
         from udpbench.agent.host.system import Host
         from udpbench.agent.settings import refusal
-        from udpbench.model import Setting
+        from udpbench.model.host import Setting
 
         pairs = zip(settings, values, strict=True)
         return [refusal.by_hand(Host(), Setting(**plain), value) for plain, value in pairs]

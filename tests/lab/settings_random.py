@@ -17,7 +17,7 @@ from udpbench.agent.host.system import Done, Host
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.journal import Journal
 from udpbench.errors import RestoreError, SettingRefused
-from udpbench.model import Setting
+from udpbench.model.host import Setting
 
 LIGHT_STATE = f"""
 ip -d link; ip address; ip route show table all; ip -6 route show table all

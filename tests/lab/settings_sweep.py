@@ -15,7 +15,7 @@ from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.journal import Journal
 from udpbench.definition.binding.setting_order import is_machine_wide
 from udpbench.errors import SettingRefused
-from udpbench.model import Setting
+from udpbench.model.host import Setting
 
 ROOT = Path("/proc/sys/net")
 GROUP = 16

@@ -23,7 +23,7 @@ from waiting import DEADLINE_S
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.connections.channel import Channel
 from udpbench.errors import AgentLost
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 
 SSHD = "/usr/sbin/sshd"
 NETWORK = "192.168.254"

@@ -17,19 +17,11 @@ from typing import IO, Any, cast
 import pytest
 from sampled import sampled
 
-from udpbench.model import (
-    Facts,
-    Fault,
-    FlowSpec,
-    LossSpec,
-    Receive,
-    Scope,
-    Send,
-    Setting,
-    Snapshot,
-    Traffic,
-    WorkerSpec,
-)
+from udpbench.model.experiment import Fault, Receive, Send, Traffic
+from udpbench.model.host import Facts, Setting
+from udpbench.model.limits import Scope
+from udpbench.model.record import Snapshot
+from udpbench.model.work import FlowSpec, LossSpec, WorkerSpec
 from udpbench.protocol import (
     PROTOCOL,
     PhaseOrder,

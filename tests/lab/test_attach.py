@@ -16,7 +16,7 @@ from deaths import PROGRAM
 from ssh_hosts import TINY, Pair, pair_of_hosts
 
 from udpbench.analysis.judge import judge
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 
 pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
 

@@ -14,7 +14,7 @@ import pytest
 from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import TrialRecord
+from udpbench.model.record import TrialRecord
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
 pytestmark = [

@@ -26,7 +26,8 @@ from udpbench.control.deployment import deploy
 from udpbench.control.deployment.deployer import LAUNCHER, OBSERVER_LAUNCHER, Deployer
 from udpbench.definition.load import load_lab
 from udpbench.errors import AgentError, ConnectError
-from udpbench.model import SECOND_NS, Connect, Lab
+from udpbench.model.lab import Connect, Lab
+from udpbench.model.limits import SECOND_NS
 from udpbench.records import read_run
 
 pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
@@ -152,7 +153,7 @@ def test_what_is_there_is_not_sent_again_and_what_is_damaged_is(pair: Pair) -> N
     used(dialog)
     used(again := Dialog())
     assert (1, 0) == (dialog.sent(), again.sent())
-    pair.left.run("rm", f"{folder}/udpbench/model.py")
+    pair.left.run("rm", f"{folder}/udpbench/model/record.py")
     pair.left.run("mkdir", f"{folder}/../0123456789abcdef")
     used(again)
     assert "only other builds of the agent installed" in again.lines[0]

@@ -17,7 +17,8 @@ from udpbench.analysis.verdicts import evaluate
 from udpbench.commands import selftest
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
-from udpbench.model import Experiment, TrialRecord
+from udpbench.model.experiment import Experiment
+from udpbench.model.record import TrialRecord
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
 pytestmark = pytest.mark.lab

@@ -11,7 +11,8 @@ from test_ledger import records
 
 from udpbench.analysis.judge import judge
 from udpbench.definition.load import load_experiment_data
-from udpbench.model import Experiment, TrialRecord
+from udpbench.model.experiment import Experiment
+from udpbench.model.record import TrialRecord
 
 pytestmark = pytest.mark.lab
 

@@ -17,7 +17,8 @@ from udpbench.analysis.checks.host_checks import CHANGED
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import lost_by_place
 from udpbench.definition.losses import LOSS_PORTS
-from udpbench.model import Ledger, Progress, TrialRecord
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Ledger, Progress
 
 pytestmark = [
     pytest.mark.lab,

@@ -24,7 +24,8 @@ from udpbench.definition.load import load_experiment_data, load_experiments, loa
 from udpbench.definition.losses import LOSS_PORTS
 from udpbench.definition.shipped import folder as shipped_folder
 from udpbench.errors import InputError
-from udpbench.model import SECOND_NS, Experiment, Search
+from udpbench.model.experiment import Experiment, Search
+from udpbench.model.limits import SECOND_NS
 from udpbench.records import RunHeader, RunWriter, now_utc
 
 pytestmark = pytest.mark.lab

@@ -12,7 +12,7 @@ from test_several import conducted
 from udpbench.analysis.delta import deltas
 from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
 from udpbench.definition.load import load_lab
-from udpbench.model import TrialRecord
+from udpbench.model.record import TrialRecord
 
 pytestmark = [
     pytest.mark.apart,

@@ -17,7 +17,9 @@ from sampled import sampled
 from test_ways import conducted
 
 from udpbench.analysis.judge import judge
-from udpbench.model import SECOND_NS, Progress, Result, TrialRecord, WorkerStats
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import TrialRecord, WorkerStats
+from udpbench.model.result import Progress, Result
 
 pytestmark = [
     pytest.mark.apart,

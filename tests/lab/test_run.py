@@ -15,7 +15,7 @@ from sampled import sampled
 from waiting import wait_until
 
 from udpbench.analysis.judge import judge
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 
 pytestmark = [
     pytest.mark.apart,

@@ -20,7 +20,10 @@ from udpbench.control.plan import rehearse
 from udpbench.control.run import Outcome, RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.host_settings import Settings
-from udpbench.model import SECOND_NS, Lab, Progress, Result, TrialRecord
+from udpbench.model.lab import Lab
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Progress, Result
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
 pytestmark = [

@@ -39,7 +39,9 @@ from udpbench.analysis.judge import judge, path_ledger
 from udpbench.analysis.readings import readings_of
 from udpbench.commands import selftest
 from udpbench.definition.load import load_lab
-from udpbench.model import SECOND_NS, Result, TrialRecord
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Result
 
 pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
 

@@ -31,7 +31,8 @@ from udpbench.control.connections.ssh import SshLimits, open_ssh
 from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.definition.load import load_lab
 from udpbench.errors import ConnectError, HelloRefused
-from udpbench.model import SECOND_NS, Connect
+from udpbench.model.lab import Connect
+from udpbench.model.limits import SECOND_NS
 
 pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
 

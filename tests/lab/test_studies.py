@@ -15,7 +15,9 @@ from udpbench.analysis.judge import judge
 from udpbench.analysis.verdicts import evaluate
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
-from udpbench.model import SECOND_NS, Experiment, Result
+from udpbench.model.experiment import Experiment
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.result import Result
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
 pytestmark = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from verdicts import OutOfTime, Session, same_smoke
 
-from udpbench.model import FEWEST_BLOCKS
+from udpbench.model.experiment import FEWEST_BLOCKS
 
 pytestmark = [
     pytest.mark.apart,

@@ -21,7 +21,9 @@ from udpbench.agent.host.system import Host
 from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import SECOND_NS, Progress, Result, TrialRecord
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Progress, Result
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
 pytestmark = [

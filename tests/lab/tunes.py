@@ -20,7 +20,7 @@ from diagnoses import EACH, PLANTS, adding_rules, busy, chosen, plant_parser
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.judged_run import Chapter, chapters_of
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 from udpbench.records import RunWriter, new_header, read_run
 from udpbench.tuning.derived_points import asked, tuned
 

@@ -35,7 +35,8 @@ from udpbench.definition.load import load_experiment_data, load_experiments, loa
 from udpbench.definition.point_pairs import against_itself
 from udpbench.errors import RecordError
 from udpbench.judged_run import Chapter, judged
-from udpbench.model import LOOKS, SECOND_NS, Experiment
+from udpbench.model.experiment import LOOKS, Experiment
+from udpbench.model.limits import SECOND_NS
 from udpbench.records import RUN_FILE, RunWriter, new_header, read_run
 
 NO_DIFFERENCE = (SAME, CANNOT_TELL, CANNOT_COMPARE)

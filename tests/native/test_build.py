@@ -12,7 +12,7 @@ import pytest
 from udpbench import _native
 from udpbench._native import ffi, lib
 from udpbench.control.deployment.elf import Requirements
-from udpbench.model import HEADER_BYTES
+from udpbench.model.limits import HEADER_BYTES
 
 NATIVE = Path(__file__).parents[2] / "native"
 

@@ -32,7 +32,7 @@ from loops import (
 from waiting import wait_for_loopback, wait_until
 
 from udpbench._native import ffi, lib
-from udpbench.model import Receive
+from udpbench.model.experiment import Receive
 from udpbench.ways import way_to_receive
 
 pytestmark = pytest.mark.skipif(not HAS_URING, reason="this kernel gives this user no io_uring")

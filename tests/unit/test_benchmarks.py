@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 from udpbench.definition.load import load_experiment_data
-from udpbench.model import SECOND_NS, CpuLoad
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.result import CpuLoad
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

@@ -7,7 +7,7 @@ from analysis import build
 from busy import lacked_a_cpu
 from report.stored import stored
 
-from udpbench.model import Finding, TrialRecord
+from udpbench.model.record import Finding, TrialRecord
 from udpbench.report.json_output import as_json
 
 STOLEN = Finding("struck", "other programs used CPUs of the load")

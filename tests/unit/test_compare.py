@@ -27,7 +27,8 @@ from udpbench.commands.verbs.run import _compared
 from udpbench.definition.load import load_experiments
 from udpbench.errors import InputError
 from udpbench.metrics import margin_of
-from udpbench.model import PointPair, TrialRecord
+from udpbench.model.experiment import PointPair
+from udpbench.model.record import TrialRecord
 from udpbench.records import Run, read_run
 
 BASE = (2000, 2010, 1990, 2005, 1995, 2015, 1985)

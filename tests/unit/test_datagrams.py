@@ -12,7 +12,7 @@ from udpbench.analysis.ledger.intended_load import sent_packets, unsent_packets
 from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import readings_of
 from udpbench.definition.endpoints import Destinations, parse_to
-from udpbench.model import Datagrams, SearchRange, Traffic
+from udpbench.model.experiment import Datagrams, SearchRange, Traffic
 from udpbench.units import Rate
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from udpbench.differences import Difference, differences, flat, written
-from udpbench.model import Receive, Traffic
+from udpbench.model.experiment import Receive, Traffic
 from udpbench.units import Rate
 
 

@@ -15,7 +15,7 @@ from udpbench.analysis.ledger.mac_frames import frames_at_macs, received_frames
 from udpbench.analysis.queue_counters import queue_uses
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.drivers import DRIVERS, LOOPBACK, UNKNOWN, XDP_DROPS
-from udpbench.model import TrialRecord
+from udpbench.model.record import TrialRecord
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/ethtool"
 COUNTED = {

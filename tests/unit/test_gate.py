@@ -27,7 +27,9 @@ from udpbench.gate import (
     restricted,
     stored_results,
 )
-from udpbench.model import Finding, PointPair, Result, Search, TrialRecord
+from udpbench.model.experiment import PointPair, Search
+from udpbench.model.record import Finding, TrialRecord
+from udpbench.model.result import Result
 from udpbench.records import Ending, Run, RunWriter
 
 ONE, TWO = trial("one"), trial("two")

@@ -29,7 +29,8 @@ from udpbench.errors import (
     InputError,
     SafetyError,
 )
-from udpbench.model import Connect, Facts
+from udpbench.model.host import Facts
+from udpbench.model.lab import Connect
 from udpbench.protocol import HeardArp, Hello, Interface, Interfaces, Taken, encode
 
 SSH = Interface("eth0", "igb", "02:00:00:00:00:01", "up", ("10.7.0.2/24",), protected=True)

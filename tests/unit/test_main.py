@@ -30,14 +30,8 @@ from udpbench.control.deployment import deploy as deployment
 from udpbench.control.deployment import deployer
 from udpbench.control.run import Outcome
 from udpbench.errors import ConnectError, RecordError, RestoreError, SettingRefused, StoreError
-from udpbench.model import (
-    Experiment,
-    Finding,
-    PointPair,
-    SelfTest,
-    StageProof,
-    TrialRecord,
-)
+from udpbench.model.experiment import Experiment, PointPair
+from udpbench.model.record import Finding, SelfTest, StageProof, TrialRecord
 from udpbench.records import Ending, read_run
 
 COMPARING = experiment(

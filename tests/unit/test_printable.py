@@ -22,7 +22,10 @@ from test_architecture import modules, tree_of
 from udpbench import pytest_plugin
 from udpbench.__main__ import main
 from udpbench.gate import answer
-from udpbench.model import Experiment, Planned, Process, Progress, Setting, TrialRecord
+from udpbench.model.experiment import Experiment
+from udpbench.model.host import Planned, Setting
+from udpbench.model.record import Process, TrialRecord
+from udpbench.model.result import Progress
 from udpbench.printable import all_printable, printable
 from udpbench.records import Ending
 from udpbench.report.document import write

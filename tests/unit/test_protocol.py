@@ -10,21 +10,10 @@ from golden import Golden
 from pydantic import TypeAdapter
 
 from udpbench.errors import RecordError
-from udpbench.model import (
-    COUNTERS_MAX,
-    CPUS_MAX,
-    LENGTHS,
-    SEEN_MAX,
-    THREADS_MAX,
-    Facts,
-    Inspection,
-    Process,
-    Sample,
-    Snapshot,
-    ThreadUse,
-    WorkerSpec,
-    WorkerStats,
-)
+from udpbench.model.host import Facts, Inspection
+from udpbench.model.limits import COUNTERS_MAX, CPUS_MAX, LENGTHS, SEEN_MAX, THREADS_MAX
+from udpbench.model.record import Process, Sample, Snapshot, ThreadUse, WorkerStats
+from udpbench.model.work import WorkerSpec
 from udpbench.protocol import Hello, SampleReply, decode, encode
 from udpbench.records import _validated
 

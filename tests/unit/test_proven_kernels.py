@@ -11,7 +11,8 @@ from analysis.build import facts
 
 from udpbench import proven_kernels
 from udpbench.errors import RecordError
-from udpbench.model import Facts, SelfTest, StageProof
+from udpbench.model.host import Facts
+from udpbench.model.record import SelfTest, StageProof
 from udpbench.proven_kernels import file_name, keep, kept, place
 
 PROOF = StageProof("udp_no_port", 4, 100, 100, 0, ("receiver snmp.Udp.NoPorts",), "veth")

@@ -35,7 +35,9 @@ from udpbench.definition.load import load_experiment_data, load_experiments, loa
 from udpbench.definition.shipped import shipped_names
 from udpbench.drivers import driver_of
 from udpbench.errors import InputError
-from udpbench.model import GSO_SEGMENTS, Examined, Facts, Lab, Snapshot
+from udpbench.model.host import GSO_SEGMENTS, Facts
+from udpbench.model.lab import Lab
+from udpbench.model.record import Examined, Snapshot
 from udpbench.protocol import RecordedTree
 
 CARD = {

@@ -23,25 +23,19 @@ from udpbench.json_lines import (
     open_regular,
     read_lines,
 )
-from udpbench.model import (
-    EXPECT_MAX,
-    PAIRS_MAX,
-    RAW_NS,
+from udpbench.model.host import Change, Facts, Setting
+from udpbench.model.limits import EXPECT_MAX, PAIRS_MAX, RAW_NS
+from udpbench.model.record import (
     RECORD_SCHEMA,
-    Change,
-    Facts,
     Finding,
-    FlowSpec,
     FlowStats,
     Phase,
-    Rate,
     Sample,
-    Setting,
     Snapshot,
     TrialRecord,
-    WorkerSpec,
     WorkerStats,
 )
+from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.records import (
     RUN_FILE,
     SERIES_FILE,
@@ -52,6 +46,7 @@ from udpbench.records import (
     new_folder,
     read_run,
 )
+from udpbench.units import Rate
 
 EXPERIMENTS = tuple(load_experiments(["smoke", "drops/small-buffer"]))
 HEADER = RunHeader(

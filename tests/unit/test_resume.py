@@ -26,7 +26,7 @@ from udpbench.commands.resume import ResumedRun, ResumeOptions, reopen_run
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.definition.point_pairs import against_itself
 from udpbench.errors import InputError, RecordError
-from udpbench.model import TrialRecord
+from udpbench.model.record import TrialRecord
 from udpbench.records import RUN_FILE, SERIES_FILE, Ending, Run, RunWriter
 
 TEXT = "question: What?\nsend: {batch: 4}\nrepetitions: 2\n"

@@ -16,7 +16,8 @@ from udpbench.commands.selftest import (
 from udpbench.definition.load import load_lab
 from udpbench.definition.losses import LOSS_PORTS
 from udpbench.errors import ConnectError, Interrupted
-from udpbench.model import LEDGER_STAGES, SelfTest
+from udpbench.model.limits import LEDGER_STAGES
+from udpbench.model.record import SelfTest
 
 
 def test_every_stage_that_can_lose_packets_does_so_over_ipv4_alone() -> None:

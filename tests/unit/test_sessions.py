@@ -15,7 +15,7 @@ from report.stored import COMPLETE, header, stored
 
 from udpbench.errors import RecordError
 from udpbench.json_lines import BLOCK_BYTES, append, cut_torn
-from udpbench.model import Sample
+from udpbench.model.record import Sample
 from udpbench.records import (
     RUN_FILE,
     SERIES_FILE,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from udpbench.model import Setting
+from udpbench.model.host import Setting
 from udpbench.setting_kinds import (
     asked_for,
     requested_part,

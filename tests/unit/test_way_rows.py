@@ -12,7 +12,9 @@ import udpbench
 from udpbench.definition import load
 from udpbench.definition.binding.requirements import REQUIREMENTS
 from udpbench.errors import InputError
-from udpbench.model import LEDGER_STAGES, Receive, Role, Send, Traffic, WorkerSpec
+from udpbench.model.experiment import Receive, Send, Traffic
+from udpbench.model.limits import LEDGER_STAGES, Role
+from udpbench.model.work import WorkerSpec
 from udpbench.ways import WAYS, Refusal, Way, way_of
 
 PROGRAMS: dict[str, Any] = {"command": ["./a"], "attach": {"port": 4321}}

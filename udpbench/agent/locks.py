@@ -36,7 +36,7 @@ from udpbench.agent.notes import (
 )
 from udpbench.agent.settings.journal import FOLDER, in_use, run_of
 from udpbench.folder import lock_file
-from udpbench.model import Scope
+from udpbench.model.limits import Scope
 from udpbench.protocol import Lock, Use
 
 RESTORES_S = 10.0

@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 
 from udpbench.errors import AgentError, HelloRefused, HostError, to_wire
 from udpbench.json_lines import MOST_LINE_BYTES, LinePipe
-from udpbench.model import SAMPLE_NS, SECOND_NS
+from udpbench.model.limits import SAMPLE_NS, SECOND_NS
 from udpbench.protocol import (
     PROTOCOL,
     VERBS,

@@ -12,7 +12,7 @@ from typing import Any, Optional
 from udpbench.agent.host.system import Host
 from udpbench.agent.route_proof import next_hop
 from udpbench.errors import AgentError
-from udpbench.model import WorkerSpec
+from udpbench.model.work import WorkerSpec
 from udpbench.ways import way_of
 
 NTF_USE = 1

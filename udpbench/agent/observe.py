@@ -37,7 +37,9 @@ from udpbench.agent.notes import Note, is_trusted, note_names, proven_notes
 from udpbench.agent.recording import record_tree
 from udpbench.agent.watch import Looks
 from udpbench.errors import AgentError, HelloRefused, HostError, in_words
-from udpbench.model import Edge, Facts, HostLook, Inspection, Scope, Snapshot
+from udpbench.model.host import Facts, Inspection
+from udpbench.model.limits import Edge, Scope
+from udpbench.model.record import HostLook, Snapshot
 from udpbench.protocol import Hello, RecordedTree, Taken, Use, build_id
 
 ORDERS = (

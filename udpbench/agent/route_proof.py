@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from udpbench.agent.host.system import Host
 from udpbench.errors import SafetyError
-from udpbench.model import WorkerSpec
+from udpbench.model.work import WorkerSpec
 
 ROUTE_TYPES = {
     1: "unicast",

@@ -21,7 +21,7 @@ from udpbench.agent.reconnect import Door
 from udpbench.agent.settings.journal import FOLDER, abandoned, in_use, remove_stale, run_of
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import HelloRefused
-from udpbench.model import Scope
+from udpbench.model.limits import Scope
 from udpbench.protocol import Hello, Taken, Use, build_id
 
 GREETING = ("hello", "take", "release", "leave")

@@ -25,7 +25,9 @@ from udpbench.agent.host.socket_owners import held_by_others
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_diag import SocketList
 from udpbench.errors import AgentError
-from udpbench.model import STRANGERS_MAX, UdpSocket, WorkerSpec
+from udpbench.model.limits import STRANGERS_MAX
+from udpbench.model.record import UdpSocket
+from udpbench.model.work import WorkerSpec
 from udpbench.protocol import Stranger
 from udpbench.ways import way_of
 

@@ -41,19 +41,10 @@ from udpbench.agent.strangers import StrangerListener, strange_sockets
 from udpbench.agent.watch import Looks
 from udpbench.agent.workers.pool import Pool
 from udpbench.errors import RestoreError, SettingRefused, Unseen
-from udpbench.model import (
-    SOCKET_MEMORY,
-    Change,
-    Edge,
-    Facts,
-    Inspection,
-    LossSpec,
-    Scope,
-    Setting,
-    Snapshot,
-    Whose,
-    WorkerSpec,
-)
+from udpbench.model.host import SOCKET_MEMORY, Change, Facts, Inspection, Setting
+from udpbench.model.limits import Edge, Scope
+from udpbench.model.record import Snapshot, Whose
+from udpbench.model.work import LossSpec, WorkerSpec
 from udpbench.protocol import Interfaces, Prepared, RecordedTree, Stranger
 
 

@@ -34,7 +34,7 @@ from udpbench.agent.host.socket_owners import (
 from udpbench.agent.host.udp_diag import SocketList
 from udpbench.agent.workers.usage import ThreadSampler
 from udpbench.errors import NothingToWatch
-from udpbench.model import HostLook, Snapshot, SocketCount, ThreadUse, UdpSocket
+from udpbench.model.record import HostLook, Snapshot, SocketCount, ThreadUse, UdpSocket
 
 LOOPBACK = "lo"
 MOST_INTERFACES = 8

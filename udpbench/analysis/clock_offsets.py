@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from udpbench.model import ClockReading, Phase
+from udpbench.model.record import ClockReading, Phase
 
 
 def controller_ns(clocks: Sequence[ClockReading], clock_ns: int) -> int:

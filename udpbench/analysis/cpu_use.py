@@ -16,7 +16,9 @@ from udpbench.analysis.queue_counters import loaded_queues
 from udpbench.analysis.rates import IDLE_TIMES, host_of
 from udpbench.analysis.readings import Readings, known_sum
 from udpbench.cpu_lists import format_cpu_list
-from udpbench.model import SECOND_NS, CpuLoad, Process, Whose, WorkerStats
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Process, Whose, WorkerStats
+from udpbench.model.result import CpuLoad
 
 TICK_NS = SECOND_NS // 100
 """/proc/stat counts in units of USER_HZ, which is 100 on every architecture."""

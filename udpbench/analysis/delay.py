@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from udpbench.analysis import clock_offsets
 from udpbench.analysis.readings import End, Readings
-from udpbench.model import Histogram, Phase
+from udpbench.model.record import Histogram, Phase
 
 STEPS = 128
 """Buckets per doubling, and as many of one nanosecond each below it: native/udpbench.h."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 
-from udpbench.model import NUMBER, Snapshot
+from udpbench.model.limits import NUMBER
+from udpbench.model.record import Snapshot
 
 U32_COUNTERS = ("interrupt.*", "softirq.*", "softnet.*", "socket.*.drops", "stranger.*.drops")
 """Counters that the kernel keeps in 32 bits and that wrap: those of /proc/interrupts and

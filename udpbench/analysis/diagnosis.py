@@ -25,16 +25,10 @@ from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.reader_time import MUCH, LoadedCpu, ReaderTime
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES, helps_at, sets_against
-from udpbench.model import (
-    SECOND_NS,
-    SOCKET_MEMORY,
-    UNKNOWN,
-    Bottleneck,
-    Certainty,
-    Facts,
-    Ledger,
-    WorkerStats,
-)
+from udpbench.model.host import SOCKET_MEMORY, Facts
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import WorkerStats
+from udpbench.model.result import UNKNOWN, Bottleneck, Certainty, Ledger
 from udpbench.text_tables import filled
 from udpbench.units import format_bytes, plural, show_count, show_percent, show_pps
 

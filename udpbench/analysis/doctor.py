@@ -23,19 +23,11 @@ from udpbench.analysis.remedies import REMEDIES
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.drivers import driver_of
 from udpbench.host_settings import Settings, merged, set_keys
-from udpbench.model import (
-    NOTHING_ATTACHED,
-    SECOND_NS,
-    WITHOUT,
-    Examined,
-    Facts,
-    Finding,
-    Flows,
-    Inspection,
-    Lab,
-    Node,
-    Receive,
-)
+from udpbench.model.experiment import Flows, Receive
+from udpbench.model.host import NOTHING_ATTACHED, WITHOUT, Facts, Inspection
+from udpbench.model.lab import Lab, Node
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Examined, Finding
 from udpbench.text_tables import filled, rows_of
 from udpbench.units import show_ratio
 

@@ -50,15 +50,10 @@ from udpbench.analysis.reader_time import (
     time_of,
 )
 from udpbench.analysis.readings import End, Readings
-from udpbench.model import (
-    FIREWALL_RULES,
-    NUMBER,
-    SAMPLE_NS,
-    SECOND_NS,
-    Ledger,
-    Stall,
-    WorkerStats,
-)
+from udpbench.model.host import FIREWALL_RULES
+from udpbench.model.limits import NUMBER, SAMPLE_NS, SECOND_NS
+from udpbench.model.record import Stall, WorkerStats
+from udpbench.model.result import Ledger
 
 LAG = 0.01
 """Share of the load's time by which receivers may be late (``Search.precision``)."""

@@ -23,7 +23,8 @@ from udpbench.analysis.readings import Readings, readings_of
 from udpbench.analysis.search import in_search
 from udpbench.analysis.watch.host import watched_ledger
 from udpbench.metrics import TIMED
-from udpbench.model import PACKETS_FIELD, Finding, Ledger, Result, Stall, TrialRecord, WorkerResult
+from udpbench.model.record import PACKETS_FIELD, Finding, Stall, TrialRecord
+from udpbench.model.result import Ledger, Result, WorkerResult
 
 MIB_BYTES = 2**20
 CPU_COST = ("user_ns", "system_ns", "cycles", "instructions")

@@ -24,15 +24,8 @@ from udpbench.analysis.rates import (
     totals_at,
 )
 from udpbench.analysis.readings import CounterView, End, Readings, phase_readings
-from udpbench.model import (
-    LEDGER_STAGES,
-    PACKETS_FIELD,
-    SAMPLE_NS,
-    Phase,
-    Snapshot,
-    TrialRecord,
-    WorkerStats,
-)
+from udpbench.model.limits import LEDGER_STAGES, SAMPLE_NS
+from udpbench.model.record import PACKETS_FIELD, Phase, Snapshot, TrialRecord, WorkerStats
 
 SKEW_NS = 20 * 10**6
 """Between the first and the last counter of one reading of a host, at most; measured: 2 ms where it

@@ -12,7 +12,7 @@ from math import comb, exp, isqrt, lgamma, log
 from statistics import median
 
 from udpbench.metrics import TIMED, is_metric, unit_of
-from udpbench.model import Estimate, Result
+from udpbench.model.result import Estimate, Result
 from udpbench.units import show_ratio
 
 CONFIDENCE = 0.95

@@ -16,7 +16,9 @@ from udpbench.analysis.delta import Deltas, number_of
 from udpbench.analysis.ledger.skbs import QDISC_DROPS, QDISC_PACKETS
 from udpbench.analysis.readings import CounterView, Readings
 from udpbench.drivers import driver_of
-from udpbench.model import Facts, Traffic, WorkerSpec
+from udpbench.model.experiment import Traffic
+from udpbench.model.host import Facts
+from udpbench.model.work import WorkerSpec
 
 CARRYING = 0.01
 """A queue with less than this share of the packets carries only foreign traffic."""

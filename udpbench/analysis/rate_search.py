@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from udpbench.model import SECOND_NS, Bounded, Datagrams, GoalBounds, Search
+from udpbench.model.experiment import Datagrams, Search
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.result import Bounded, GoalBounds
 
 OFFERED_SHARE = 0.995
 """An offered load below this share of the intended one is the sender's limit (RFC 2285 3.5)."""

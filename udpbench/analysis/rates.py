@@ -17,15 +17,8 @@ from typing import NamedTuple
 
 from udpbench.analysis.ledger.intended_load import arrived
 from udpbench.analysis.readings import End, Readings, known_sum
-from udpbench.model import (
-    DAY_NS,
-    PACKETS_FIELD,
-    SECOND_NS,
-    Sample,
-    TrialRecord,
-    WorkerStats,
-    sampling_ns,
-)
+from udpbench.model.limits import DAY_NS, SECOND_NS, sampling_ns
+from udpbench.model.record import PACKETS_FIELD, Sample, TrialRecord, WorkerStats
 
 FIRST_FIELD = {
     "sent_packets": "first_packets",

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from udpbench.model import Part, ThreadUse, WorkerStats
+from udpbench.model.limits import Part
+from udpbench.model.record import ThreadUse, WorkerStats
 from udpbench.units import show_percent
 
 FULL = 0.9

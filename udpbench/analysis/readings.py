@@ -12,20 +12,11 @@ from functools import cached_property, lru_cache
 from typing import Generic, Literal, Self, TypeVar
 
 from udpbench.analysis.delta import Deltas, deltas
-from udpbench.model import (
-    GENERIC_XDP,
-    NOTHING_ATTACHED,
-    Facts,
-    Part,
-    Phase,
-    PhaseName,
-    Receive,
-    SelfTest,
-    Traffic,
-    TrialRecord,
-    WorkerSpec,
-    WorkerStats,
-)
+from udpbench.model.experiment import Receive, Traffic
+from udpbench.model.host import GENERIC_XDP, NOTHING_ATTACHED, Facts
+from udpbench.model.limits import Part, PhaseName
+from udpbench.model.record import Phase, SelfTest, TrialRecord, WorkerStats
+from udpbench.model.work import WorkerSpec
 from udpbench.ways import Way, way_to_receive
 
 FAMILIES: Mapping[Literal[4, 6], Mapping[str, str]] = {

@@ -14,7 +14,8 @@ from typing import Any
 from udpbench.analysis.motion import intervals
 from udpbench.analysis.queue_counters import queue_uses
 from udpbench.analysis.readings import readings_of
-from udpbench.model import Cell, Column, Result, ResultTable, Row, TrialRecord
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Cell, Column, Result, ResultTable, Row
 
 
 def _queues(record: TrialRecord, _: Result) -> Iterator[Row]:

@@ -25,17 +25,9 @@ from udpbench.analysis.rate_search import (
 )
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.metrics import METRICS, SEARCHED, with_goal
-from udpbench.model import (
-    Bottleneck,
-    Certainty,
-    CpuLoad,
-    Experiment,
-    Finding,
-    GoalBounds,
-    Result,
-    Search,
-    Trial,
-)
+from udpbench.model.experiment import Experiment, Search, Trial
+from udpbench.model.record import Finding
+from udpbench.model.result import Bottleneck, Certainty, CpuLoad, GoalBounds, Result
 from udpbench.units import Rate, rate_scale, show_bps, show_pps, show_ratio, show_share
 
 OF_LEDGER = tuple(name for name, metric in METRICS.items() if metric.unit == "packets")

@@ -27,7 +27,8 @@ from udpbench.analysis.comparison.comparisons import (
 from udpbench.analysis.points import Point, bounds, is_count, points, trials_with
 from udpbench.errors import CANNOT_TELL, FAILED, NO, worst_code
 from udpbench.metrics import SEARCHED, goal_of
-from udpbench.model import Expectation, Experiment, Result, Side
+from udpbench.model.experiment import Expectation, Experiment, Side
+from udpbench.model.result import Result
 from udpbench.units import show_count
 
 Answer = Literal["yes", "no", "cannot tell", "skipped"]

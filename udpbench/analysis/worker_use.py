@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from udpbench.analysis import rates
 from udpbench.analysis.ledger.intended_load import answered_packets
 from udpbench.analysis.readings import CounterView, End, Readings
-from udpbench.model import SECOND_NS, WorkerStats
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import WorkerStats
 
 
 def numbers(measured: Readings) -> dict[str, float | None]:

@@ -27,7 +27,7 @@ from udpbench.campaign.cells import (
 from udpbench.errors import FAILED, INTERRUPTED, YES, RecordError, in_words
 from udpbench.folder import Folder, lock_file
 from udpbench.json_lines import LinePipe
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 from udpbench.printable import printable
 from udpbench.protocol import build_id
 from udpbench.records import RUN_FILE, SERIES_FILE, read_run

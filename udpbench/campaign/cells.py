@@ -25,7 +25,8 @@ from udpbench.definition.load import load_lab
 from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, RecordError
 from udpbench.folder import Folder, lock_file
 from udpbench.json_lines import MOST_LINE_BYTES, open_regular, parse_json
-from udpbench.model import Experiment, Lab
+from udpbench.model.experiment import Experiment
+from udpbench.model.lab import Lab
 from udpbench.protocol import build_id
 
 CAMPAIGN_FILE = "campaign.json"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from udpbench.campaign.cells import CampaignFolder, Cell, CellResult, pairs_of, task_of
 from udpbench.control.wait import Clock, Interrupt
 from udpbench.errors import CANNOT_TELL, FAILED, INTERRUPTED, NO, NOT_RESTORED, YES, worst_code
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 
 NEWS_S = 0.2
 UNSERVED_NS = 60 * SECOND_NS

@@ -22,7 +22,8 @@ from udpbench import confinement
 from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.errors import DeadlineExceeded, NotReserved, in_words
 from udpbench.folder import calling_user
-from udpbench.model import Lab, Progress, Reserve
+from udpbench.model.lab import Lab, Reserve
+from udpbench.model.result import Progress
 from udpbench.parent_death import end_with_parent
 from udpbench.printable import printable
 from udpbench.units import format_duration

@@ -25,7 +25,9 @@ from udpbench.differences import differences, flat
 from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, worst_code
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import is_metric, margin_of
-from udpbench.model import FEWEST_BLOCKS, Experiment, Facts, PointPair, Result
+from udpbench.model.experiment import FEWEST_BLOCKS, Experiment, PointPair
+from udpbench.model.host import Facts
+from udpbench.model.result import Result
 from udpbench.records import Run, RunHeader
 from udpbench.report.summary import hosts_of
 

@@ -37,7 +37,8 @@ from udpbench.definition.lab_rules import OWN_AGENTS
 from udpbench.definition.load import lab_of
 from udpbench.errors import AgentError, InputError, Problem, SafetyError
 from udpbench.folder import Folder
-from udpbench.model import SSH_CHARACTERS, SSH_SPEC, Connect, Facts
+from udpbench.model.host import Facts
+from udpbench.model.lab import SSH_CHARACTERS, SSH_SPEC, Connect
 from udpbench.protocol import Interface
 
 LOCAL = "local"

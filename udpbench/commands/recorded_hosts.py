@@ -11,7 +11,7 @@ from udpbench.control.doctor import record_hosts
 from udpbench.control.lab_lock import Surroundings
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
-from udpbench.model import Lab
+from udpbench.model.lab import Lab
 
 SCHEMA = 1
 """Form of the file. History: 1 — the first version."""

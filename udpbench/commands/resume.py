@@ -27,7 +27,8 @@ from udpbench.differences import differences, flat, written
 from udpbench.errors import InputError, Problem, UdpbenchError
 from udpbench.folder import other_writers, steps
 from udpbench.host_settings import Settings
-from udpbench.model import Experiment, Lab, Node, Trial, trial_count
+from udpbench.model.experiment import Experiment, Trial, trial_count
+from udpbench.model.lab import Lab, Node
 from udpbench.printable import printable
 from udpbench.records import RUN_FILE, Begin, Run, RunHeader, RunWriter, now_utc, writers_of
 from udpbench.tuning.derived_points import asked, tuned

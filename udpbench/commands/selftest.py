@@ -20,7 +20,10 @@ from udpbench.control.lab_lock import Surroundings
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.errors import Interrupted, UdpbenchError
-from udpbench.model import Experiment, Lab, Progress, SelfTest, Trial, TrialRecord
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.lab import Lab
+from udpbench.model.record import SelfTest, TrialRecord
+from udpbench.model.result import Progress
 from udpbench.records import RunWriter, new_header, now_utc, read_run
 
 if TYPE_CHECKING:

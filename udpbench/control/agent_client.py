@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from udpbench.errors import AgentError, AgentLost, ConnectError
-from udpbench.model import SECOND_NS, ClockReading, Part, Scope
+from udpbench.model.limits import SECOND_NS, Part, Scope
+from udpbench.model.record import ClockReading
 from udpbench.printable import all_printable
 from udpbench.protocol import PROTOCOL, VERBS, AgentVerbs, Hello, Taken, Use, build_id, decode
 

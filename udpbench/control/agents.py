@@ -37,7 +37,10 @@ from udpbench.errors import (
     SafetyError,
     Unseen,
 )
-from udpbench.model import SECOND_NS, Change, Connect, Lab, Node, Scope, Trial, lost_without
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Change, lost_without
+from udpbench.model.lab import Connect, Lab, Node
+from udpbench.model.limits import SECOND_NS, Scope
 from udpbench.protocol import Hello, Taken, Use
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ from dataclasses import replace
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run_name
-from udpbench.model import SECOND_NS, Examined, Lab
+from udpbench.model.lab import Lab
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Examined
 from udpbench.protocol import RecordedTree
 
 QUIET_NS = SECOND_NS

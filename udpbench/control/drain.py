@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from udpbench.model import SECOND_NS, Arrived, total_arrived
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Arrived, total_arrived
 from udpbench.protocol import SampleReply
 
 QUIET_NS = 200 * 10**6

@@ -15,7 +15,8 @@ from udpbench.control.agents import Agents
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.differences import differences
 from udpbench.errors import HostChanged
-from udpbench.model import Facts, Finding, TrialRecord
+from udpbench.model.host import Facts
+from udpbench.model.record import Finding, TrialRecord
 
 IDENTITY = ("kernel", "cpu_model", "cpus", "numa_nodes", "siblings", "driver", "mac")
 """Facts that no setting changes; None, as for an interface not yet created, is not compared."""

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from udpbench.control.agents import Agents, LabAgents, Reach, real
 from udpbench.control.wait import Clock, Interrupt
 from udpbench.errors import DeadlineExceeded, HelloRefused
-from udpbench.model import SECOND_NS, Lab, Progress
+from udpbench.model.lab import Lab
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.result import Progress
 from udpbench.protocol import Use
 from udpbench.units import format_duration
 

@@ -13,7 +13,10 @@ from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import Agents
 from udpbench.definition.binding.bind import Unavailable
 from udpbench.definition.losses import loss_specs, momentary_setting
-from udpbench.model import Facts, LossSpec, Setting, Trial, WorkerSpec, WorkerStats
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Facts, Setting
+from udpbench.model.record import WorkerStats
+from udpbench.model.work import LossSpec, WorkerSpec
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from udpbench.control.agent_client import AgentClient, Requests
 from udpbench.control.agents import MACHINE, Agents, Reach, restore_command
 from udpbench.control.wait import Clock
 from udpbench.errors import AgentLost, DeadlineExceeded, HelloRefused, HostError, RestoreError
-from udpbench.model import SECOND_NS, Lab
+from udpbench.model.lab import Lab
+from udpbench.model.limits import SECOND_NS
 from udpbench.units import format_duration
 
 CHECK_NS = 60 * SECOND_NS

@@ -24,7 +24,9 @@ from udpbench.definition.binding.bind import (
 from udpbench.definition.binding.flow_selection import MAX_FLOWS, Queue
 from udpbench.drivers import driver_of
 from udpbench.errors import PathError
-from udpbench.model import Facts, Finding, Phase, WorkerSpec, total_arrived
+from udpbench.model.host import Facts
+from udpbench.model.record import Finding, Phase, total_arrived
+from udpbench.model.work import WorkerSpec
 
 Probe = Callable[[Plan], Phase]
 PLACING_TRIES = 8

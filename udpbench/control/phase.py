@@ -16,19 +16,17 @@ from udpbench.control.drain import PROBE_QUIET_NS, QUIET_NS, Drain
 from udpbench.control.losses import Losses
 from udpbench.control.wait import Waiter
 from udpbench.errors import AgentError, AgentLost, DeadlineExceeded, HostError, from_wire
-from udpbench.model import (
+from udpbench.model.limits import SECOND_NS, Edge, PhaseName
+from udpbench.model.record import (
     PACKETS_FIELD,
-    SECOND_NS,
     ClockReading,
-    Edge,
     FlowStats,
     Phase,
-    PhaseName,
     Sample,
     Snapshot,
-    WorkerSpec,
     WorkerStats,
 )
+from udpbench.model.work import WorkerSpec
 from udpbench.protocol import PhaseOrder, SampleReply, Stranger
 from udpbench.units import format_duration
 from udpbench.ways import way_of

@@ -16,7 +16,9 @@ from udpbench.control.run import RunOptions, run_name
 from udpbench.control.setting_findings import desired
 from udpbench.definition import lab_rules
 from udpbench.definition.binding.bind import Unavailable, bind, require_offers
-from udpbench.model import Experiment, Facts, Lab, Planned, Setting, Trial
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.host import Facts, Planned, Setting
+from udpbench.model.lab import Lab
 
 
 @dataclass(frozen=True)

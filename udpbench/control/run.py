@@ -51,17 +51,12 @@ from udpbench.errors import (
     unforeseen,
     worst_code,
 )
-from udpbench.model import (
-    SECOND_NS,
-    Experiment,
-    Facts,
-    Lab,
-    Progress,
-    Result,
-    SelfTest,
-    TrialRecord,
-    planned_text,
-)
+from udpbench.model.experiment import Experiment, planned_text
+from udpbench.model.host import Facts
+from udpbench.model.lab import Lab
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import SelfTest, TrialRecord
+from udpbench.model.result import Progress, Result
 from udpbench.records import Ending, RunWriter, now_utc
 from udpbench.units import format_duration
 

@@ -20,15 +20,10 @@ from udpbench.analysis.search import (
     state_of,
     whole_point,
 )
-from udpbench.model import (
-    SECOND_NS,
-    Experiment,
-    Progress,
-    Result,
-    Trial,
-    TrialRecord,
-    trial_count,
-)
+from udpbench.model.experiment import Experiment, Trial, trial_count
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Progress, Result
 from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.tuner import AFTER, BASE, BEFORE, tuning_of
 from udpbench.units import show_seconds

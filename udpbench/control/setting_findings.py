@@ -17,7 +17,10 @@ from udpbench.definition.binding.bind import (
     settings_for,
 )
 from udpbench.errors import SettingRefused
-from udpbench.model import Change, Facts, Finding, Lab, Planned, Setting, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Change, Facts, Planned, Setting
+from udpbench.model.lab import Lab
+from udpbench.model.record import Finding
 from udpbench.setting_kinds import asked_for, requested_part, show_value, show_values
 
 

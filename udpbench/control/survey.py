@@ -16,7 +16,9 @@ from udpbench.control.run import RunOptions, run_name
 from udpbench.control.wait import Waiter
 from udpbench.definition.lab_proposal import HostSurvey
 from udpbench.errors import DeadlineExceeded
-from udpbench.model import SECOND_NS, Connect, Facts, Lab, Node
+from udpbench.model.host import Facts
+from udpbench.model.lab import Connect, Lab, Node
+from udpbench.model.limits import SECOND_NS
 from udpbench.protocol import Interface, Interfaces
 
 HEARD_NS = SECOND_NS

@@ -39,7 +39,10 @@ from udpbench.errors import (
     SafetyError,
     UdpbenchError,
 )
-from udpbench.model import FIREWALL_RULES, SECOND_NS, Finding, TrialRecord, WorkerSpec
+from udpbench.model.host import FIREWALL_RULES
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Finding, TrialRecord
+from udpbench.model.work import WorkerSpec
 
 WARM_QUIET_NS = 70 * 10**6
 """How long receivers must be quiet after a trial of a search. A receive call without a packet ends

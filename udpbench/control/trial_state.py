@@ -17,21 +17,12 @@ from udpbench.control.phase import PhaseRun, Plan, TrialAgents, by_host
 from udpbench.control.wait import Waiter
 from udpbench.drivers import driver_of
 from udpbench.errors import AgentLost, HostError
-from udpbench.model import (
-    Change,
-    Facts,
-    Finding,
-    Lab,
-    Phase,
-    Progress,
-    Sample,
-    SelfTest,
-    Setting,
-    Snapshot,
-    Trial,
-    TrialRecord,
-    WorkerSpec,
-)
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Change, Facts, Setting
+from udpbench.model.lab import Lab
+from udpbench.model.record import Finding, Phase, Sample, SelfTest, Snapshot, TrialRecord
+from udpbench.model.result import Progress
+from udpbench.model.work import WorkerSpec
 from udpbench.records import now_utc
 from udpbench.units import format_count, format_duration
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from udpbench.errors import DeadlineExceeded, Interrupted
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 from udpbench.units import format_duration
 
 POLL_NS = 20 * 10**6

@@ -32,29 +32,12 @@ from udpbench.errors import (
     Problem,
     UdpbenchError,
 )
-from udpbench.model import (
-    DAY_NS,
-    SECOND_NS,
-    SSH_CHARACTERS,
-    SSH_SPEC,
-    Connect,
-    Experiment,
-    Facts,
-    Finding,
-    Lab,
-    Needs,
-    Node,
-    Phase,
-    Receive,
-    Sample,
-    Send,
-    Snapshot,
-    Traffic,
-    Trial,
-    TrialRecord,
-    WorkerSpec,
-    WorkerStats,
-)
+from udpbench.model.experiment import Experiment, Needs, Receive, Send, Traffic, Trial
+from udpbench.model.host import Facts
+from udpbench.model.lab import SSH_CHARACTERS, SSH_SPEC, Connect, Lab, Node
+from udpbench.model.limits import DAY_NS, SECOND_NS
+from udpbench.model.record import Finding, Phase, Sample, Snapshot, TrialRecord, WorkerStats
+from udpbench.model.work import WorkerSpec
 from udpbench.records import Ending, RunWriter, new_header, now_utc
 from udpbench.units import format_duration
 

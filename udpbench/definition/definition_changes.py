@@ -14,7 +14,8 @@ from udpbench.definition.problems import Place, at
 from udpbench.definition.shipped import shown_as
 from udpbench.differences import differences, flat
 from udpbench.errors import Problem
-from udpbench.model import Experiment, Lab, Trial
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.lab import Lab
 
 NEXT_STEP = "restore it, or start a new run"
 FEW_POINTS = 3

@@ -13,7 +13,7 @@ from functools import lru_cache
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Literal
 
-from udpbench.model import ADDRESSES_MAX
+from udpbench.model.limits import ADDRESSES_MAX
 
 MAX_CPU = 4095
 _DIGITS = r"[0-9]{1,6}"

@@ -15,14 +15,8 @@ from udpbench import units
 from udpbench.definition.problems import as_yaml, did_you_mean
 from udpbench.definition.values import refusal
 from udpbench.metrics import METRICS, SEARCHED, goal_of, is_metric, unit_of, with_goal
-from udpbench.model import (
-    FEWEST_BLOCKS,
-    LEDGER_STAGES,
-    MOST_BLOCKS,
-    Expectation,
-    Experiment,
-    Side,
-)
+from udpbench.model.experiment import FEWEST_BLOCKS, MOST_BLOCKS, Expectation, Experiment, Side
+from udpbench.model.limits import LEDGER_STAGES
 
 _SIDE = re.compile(
     r"(?:(?P<factor>-?[0-9.]+)\s*\*\s*)?(?P<metric>[a-z][a-z0-9_]*)\s*(?:\[(?P<point>[^\]\[]*)\])?\Z"

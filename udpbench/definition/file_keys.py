@@ -10,19 +10,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from udpbench.host_settings import Settings
-from udpbench.model import (
-    DAY_NS,
-    SECOND_NS,
-    CompareSpec,
-    Connect,
-    Needs,
-    Part,
-    Receive,
-    Reserve,
-    Search,
-    Send,
-    Traffic,
-)
+from udpbench.model.experiment import CompareSpec, Needs, Receive, Search, Send, Traffic
+from udpbench.model.lab import Connect, Reserve
+from udpbench.model.limits import DAY_NS, SECOND_NS, Part
 from udpbench.units import Count, Named, Nanoseconds
 
 __all__ = ["ExperimentFile", "HostFile", "LabFile", "WholeKeys"]

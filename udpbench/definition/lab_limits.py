@@ -16,7 +16,8 @@ from udpbench.definition.problems import Place, Tree
 from udpbench.definition.shipped import shown_as
 from udpbench.definition.values import CPU_RELATIONS
 from udpbench.errors import InputError, Problem
-from udpbench.model import Experiment, Lab, Trial
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.lab import Lab
 
 SYMBOLS = ("lab", "any", *CPU_RELATIONS)
 

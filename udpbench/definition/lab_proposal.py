@@ -20,7 +20,9 @@ from json import dumps
 
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition.endpoints import addresses_of
-from udpbench.model import Connect, Facts, Part
+from udpbench.model.host import Facts
+from udpbench.model.lab import Connect
+from udpbench.model.limits import Part
 from udpbench.printable import printable
 from udpbench.protocol import Interface
 

@@ -24,17 +24,9 @@ from udpbench.definition.problems import KeyPath, Place, Tree, at, raise_all
 from udpbench.differences import key_of
 from udpbench.errors import Problem
 from udpbench.host_settings import Settings, set_keys
-from udpbench.model import (
-    ADDRESSES_MAX,
-    BRIDGE,
-    HEADER_BYTES,
-    SECOND_NS,
-    Experiment,
-    Lab,
-    Node,
-    Part,
-    Trial,
-)
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.lab import BRIDGE, Lab, Node
+from udpbench.model.limits import ADDRESSES_MAX, HEADER_BYTES, SECOND_NS, Part
 from udpbench.ways import way_to_receive
 
 LAB_ADDRESSES_MAX = 2**14

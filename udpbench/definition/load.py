@@ -47,22 +47,17 @@ from udpbench.definition.values import NAMED, refusal_parts
 from udpbench.errors import SHOWN_PROBLEMS, InputError, Problem
 from udpbench.folder import real_path
 from udpbench.host_settings import Settings
-from udpbench.model import (
-    ANSWERS_MAX,
-    EXPECT_MAX,
-    PAIRS_MAX,
-    TRIALS_MAX,
+from udpbench.model.experiment import (
     Expectation,
     Experiment,
-    Lab,
-    Node,
-    Part,
     PointPair,
     Receive,
     Traffic,
     Trial,
     trial_count,
 )
+from udpbench.model.lab import Lab, Node
+from udpbench.model.limits import ANSWERS_MAX, EXPECT_MAX, PAIRS_MAX, TRIALS_MAX, Part
 
 _QUESTION = re.compile(r"^(question|'question'|\"question\")\s*:", re.MULTILINE)
 MAX_EXTENDS = 8

@@ -12,7 +12,11 @@ from udpbench.definition.binding.host_block import DEFAULT_MTU_BYTES, HostBlock,
 from udpbench.definition.endpoints import parse_ports, parse_to
 from udpbench.definition.problems import Place, at
 from udpbench.errors import Problem
-from udpbench.model import HEADERS_BYTES, Facts, Lab, LossSpec, Part, Setting, Trial, WorkerSpec
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Facts, Setting
+from udpbench.model.lab import Lab
+from udpbench.model.limits import HEADERS_BYTES, Part
+from udpbench.model.work import LossSpec, WorkerSpec
 from udpbench.ways import way_to_receive
 
 LOSS_PORTS = {

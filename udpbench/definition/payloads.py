@@ -13,7 +13,7 @@ from udpbench.definition.named_files import ReadScope
 from udpbench.definition.problems import KeyPath, Tree
 from udpbench.definition.values import refusal_parts
 from udpbench.errors import Problem
-from udpbench.model import MAX_PAYLOAD_BYTES
+from udpbench.model.limits import MAX_PAYLOAD_BYTES
 
 MOST_BYTES = 2**16
 """Limit for all datagrams of an experiment together, which in hexadecimal must fit into one

@@ -12,7 +12,7 @@ from udpbench.definition.overrides import PointTree
 from udpbench.definition.problems import KeyPath, Tree, did_you_mean
 from udpbench.errors import SHOWN_PROBLEMS, InputError, Problem
 from udpbench.metrics import margin_of
-from udpbench.model import CompareSpec, Experiment, PointPair, Trial
+from udpbench.model.experiment import CompareSpec, Experiment, PointPair, Trial
 
 
 def resolve(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from udpbench.definition.problems import KeyPath, Tree
 from udpbench.errors import Problem
 from udpbench.metrics import SEARCHED, goal_of, with_goal
-from udpbench.model import CompareSpec, Expectation, Search, Trial
+from udpbench.model.experiment import CompareSpec, Expectation, Search, Trial
 from udpbench.units import format_duration, show_share
 
 GOALS: KeyPath = ("search", "loss")

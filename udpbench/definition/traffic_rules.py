@@ -12,7 +12,8 @@ from udpbench.definition.binding.bind import flow_count
 from udpbench.definition.endpoints import parse_to
 from udpbench.definition.problems import Tree
 from udpbench.errors import Problem
-from udpbench.model import (
+from udpbench.model.experiment import Answers, Attach, Receive, Trial
+from udpbench.model.limits import (
     FRAME_HEADERS_BYTES,
     HEADER_BYTES,
     ID_BYTES,
@@ -20,10 +21,6 @@ from udpbench.model import (
     IDS,
     MAX_PAYLOAD_BYTES,
     SECOND_NS,
-    Answers,
-    Attach,
-    Receive,
-    Trial,
 )
 from udpbench.ways import Refusal, ways_of
 

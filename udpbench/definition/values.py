@@ -25,18 +25,13 @@ from udpbench.definition.endpoints import (
 )
 from udpbench.definition.problems import did_you_mean
 from udpbench.metrics import METRICS, SEARCHED, goal_of, with_goal
-from udpbench.model import (
-    FEWEST_BLOCKS,
+from udpbench.model.experiment import FEWEST_BLOCKS, LOOKS, MOST_BLOCKS, Answers
+from udpbench.model.lab import SSH_CHARACTERS, SSH_SPEC, Connect
+from udpbench.model.limits import (
     ID_BYTES,
     LEDGER_STAGES,
-    LOOKS,
     MAX_PAYLOAD_BYTES,
-    MOST_BLOCKS,
     SECOND_NS,
-    SSH_CHARACTERS,
-    SSH_SPEC,
-    Answers,
-    Connect,
     sysctl_refusal,
 )
 from udpbench.units import Bytes, Count, Nanoseconds, Rate

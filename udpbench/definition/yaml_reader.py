@@ -16,7 +16,7 @@ import yaml
 from udpbench.definition.problems import KeyPath, Place, Tree, as_yaml, at, dotted, raise_all
 from udpbench.errors import InputError, Problem
 from udpbench.json_lines import open_regular
-from udpbench.model import MAX_PAYLOAD_BYTES
+from udpbench.model.limits import MAX_PAYLOAD_BYTES
 from udpbench.printable import printable
 
 MAX_FILE_BYTES = 256 * 1024

@@ -23,7 +23,8 @@ from udpbench.analysis.result_tables import TABLES
 from udpbench.errors import RecordError
 from udpbench.folder import Folder
 from udpbench.metrics import METRICS, SEARCHED
-from udpbench.model import BYTES_FIELD, PACKETS_FIELD, SWEPT_MAX, TrialRecord
+from udpbench.model.limits import SWEPT_MAX
+from udpbench.model.record import BYTES_FIELD, PACKETS_FIELD, TrialRecord
 from udpbench.records import Run
 from udpbench.report.embedded_data import read_report
 from udpbench.report.json_output import as_json

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from udpbench.analysis.doctor import Readiness
-from udpbench.model import Lab
+from udpbench.model.lab import Lab
 from udpbench.printable import printable
 from udpbench.report.terminal import listed
 

@@ -28,7 +28,9 @@ from udpbench.analysis.result_tables import named_rows
 from udpbench.definition.published import Bar as PublishedBar
 from udpbench.definition.published import published
 from udpbench.judged_run import Chapter
-from udpbench.model import SECOND_NS, Estimate, Part, Result, TrialRecord
+from udpbench.model.limits import SECOND_NS, Part
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Estimate, Result
 from udpbench.report.summary import name_of, represented, timed
 
 BIN_NS = 100 * 10**6

@@ -14,7 +14,8 @@ from udpbench.analysis.result_tables import named_rows
 from udpbench.analysis.search import PointSearch
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import METRICS, SEARCHED
-from udpbench.model import Result, TrialRecord
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Result
 from udpbench.records import Run
 from udpbench.report.search import breaking_text
 from udpbench.report.summary import hosts_of, reasons

@@ -15,7 +15,8 @@ from udpbench.analysis.verdicts import Verdict, evaluate_at, expected_at
 from udpbench.definition.published import Bar, Published, published
 from udpbench.judged_run import Chapter
 from udpbench.metrics import SEARCHED
-from udpbench.model import Estimate, Expectation
+from udpbench.model.experiment import Expectation
+from udpbench.model.result import Estimate
 from udpbench.printable import printable
 from udpbench.report.figures.style import short_name
 from udpbench.report.search import found_text, limits_text

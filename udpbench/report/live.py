@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from udpbench.model import Progress, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.result import Progress
 from udpbench.printable import printable
 from udpbench.report.live_rates import Drops, Seconds, Watch
 from udpbench.report.summary import event_line

@@ -21,21 +21,17 @@ from udpbench.analysis.motion import (
 )
 from udpbench.analysis.queue_counters import QueueUse, queue_uses
 from udpbench.analysis.rates import host_of, totals_at
-from udpbench.model import (
+from udpbench.model.experiment import Trial, trial_ns
+from udpbench.model.limits import SAMPLE_NS, SECOND_NS, PhaseName, Role
+from udpbench.model.record import (
     BYTES_FIELD,
     PACKETS_FIELD,
-    SAMPLE_NS,
-    SECOND_NS,
-    PhaseName,
-    Progress,
-    Role,
     Sample,
     Snapshot,
-    Trial,
     TrialRecord,
     WorkerStats,
-    trial_ns,
 )
+from udpbench.model.result import Progress
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from udpbench.analysis.points import Point, estimate
 from udpbench.definition.published import Bar, published
 from udpbench.judged_run import Chapter
 from udpbench.metrics import METRICS
-from udpbench.model import Change, Estimate, Facts, Finding, Planned, Result
+from udpbench.model.host import Change, Facts, Planned
+from udpbench.model.record import Finding
+from udpbench.model.result import Estimate, Result
 from udpbench.records import Run
 from udpbench.report.captions import captions
 from udpbench.report.figure_data import MOST_TIMELINES, shown_over_time

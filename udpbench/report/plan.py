@@ -17,7 +17,8 @@ from udpbench.analysis.comparison.blocks import claims_of
 from udpbench.analysis.comparison.comparisons import EXTRA_BLOCKS
 from udpbench.analysis.comparison.effect import blocks_needed, levels_of
 from udpbench.metrics import words_of
-from udpbench.model import Experiment, Planned, planned_text, trial_ns
+from udpbench.model.experiment import Experiment, planned_text, trial_ns
+from udpbench.model.host import Planned
 from udpbench.report.terminal import drawn
 from udpbench.setting_kinds import requested_part, show_value, show_values
 from udpbench.units import show_range, show_seconds

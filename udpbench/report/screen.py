@@ -18,7 +18,9 @@ from rich.text import Text
 
 from udpbench.analysis.motion import CpuShare
 from udpbench.cpu_lists import format_cpu_list
-from udpbench.model import SECOND_NS, Progress, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.result import Progress
 from udpbench.printable import printable
 from udpbench.report.live_rates import Moving, QueueRate, Watch, WorkerRate
 from udpbench.report.search import search_line

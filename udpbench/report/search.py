@@ -13,7 +13,7 @@ from itertools import groupby
 
 from udpbench.analysis.remedies import helps_at
 from udpbench.analysis.search import Breaking, PointSearch, known_bounds, sender_end
-from udpbench.model import GoalBounds, Progress
+from udpbench.model.result import GoalBounds, Progress
 from udpbench.units import show_percent, show_pps, show_ratio, show_seconds, show_share
 
 CELLS = 30

@@ -18,7 +18,8 @@ from udpbench.analysis.ledger.selftest import (
     reasons,
 )
 from udpbench.errors import CANNOT_TELL, UdpbenchError
-from udpbench.model import DRIVER_STAGES, SelfTest, StageProof, TrialRecord
+from udpbench.model.limits import DRIVER_STAGES
+from udpbench.model.record import SelfTest, StageProof, TrialRecord
 from udpbench.report.terminal import drawn
 
 SCHEMA = 1

@@ -15,7 +15,8 @@ from udpbench.analysis.ledger.skbs import exactly
 from udpbench.analysis.points import Point, bounds, estimate, metric
 from udpbench.analysis.result_tables import whole
 from udpbench.judged_run import Chapter
-from udpbench.model import LEDGER_STAGES, Cell, Column, Result
+from udpbench.model.limits import LEDGER_STAGES
+from udpbench.model.result import Cell, Column, Result
 from udpbench.report.summary import (
     SCALES,
     compared_name,

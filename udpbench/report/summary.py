@@ -21,15 +21,9 @@ from udpbench.analysis.search import NOT_FIRST, PointSearch
 from udpbench.analysis.verdicts import Verdict, nothing_measured
 from udpbench.errors import HostLacks
 from udpbench.judged_run import Chapter
-from udpbench.model import (
-    Bottleneck,
-    Estimate,
-    Facts,
-    Finding,
-    Progress,
-    Result,
-    TrialRecord,
-)
+from udpbench.model.host import Facts
+from udpbench.model.record import Finding, TrialRecord
+from udpbench.model.result import Bottleneck, Estimate, Progress, Result
 from udpbench.records import Run
 from udpbench.report.search import breaking_text, found_text, search_line
 from udpbench.units import rate_scale, show_count, show_pps, show_ratio

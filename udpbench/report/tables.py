@@ -16,7 +16,7 @@ from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.points import estimate
 from udpbench.analysis.search import PointSearch
 from udpbench.judged_run import Chapter
-from udpbench.model import Finding
+from udpbench.model.record import Finding
 from udpbench.report.search import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search import breaking_lines, search_rows
 from udpbench.report.sheets import (

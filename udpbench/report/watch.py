@@ -18,7 +18,8 @@ from rich.text import Text
 
 from udpbench.analysis.watch.host import SOCKET_STAGES, LiveHost
 from udpbench.analysis.watch.sockets import SocketLoss
-from udpbench.model import SECOND_NS, Finding
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Finding
 from udpbench.printable import all_printable, printable
 from udpbench.report.live_rates import queue_rate
 from udpbench.report.screen import MOST_ROWS, busiest_first, cpu_cells, queue_row

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from udpbench.analysis.points import interval
 from udpbench.errors import InputError, Problem
 from udpbench.metrics import unit_of
-from udpbench.model import Estimate
+from udpbench.model.result import Estimate
 from udpbench.store.dataset import SEARCHED
 
 if TYPE_CHECKING:

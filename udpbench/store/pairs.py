@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from udpbench.differences import flat, written
 from udpbench.errors import RecordError
 from udpbench.json_lines import parse_json
-from udpbench.model import Estimate
+from udpbench.model.result import Estimate
 from udpbench.store.history import StoredTrial, answering, by_point, estimate_of, values_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from udpbench.differences import key_of
 from udpbench.errors import InputError, Problem
 from udpbench.host_settings import Settings
 from udpbench.metrics import goal_of, is_metric, words_of
-from udpbench.model import LEDGER_STAGES, SECOND_NS, Experiment, Receive, Send, Trial, Tune
+from udpbench.model.experiment import Experiment, Receive, Send, Trial, Tune
+from udpbench.model.limits import LEDGER_STAGES, SECOND_NS
 from udpbench.tuning.steps import is_part
 from udpbench.tuning.tuner import BASE, LOOK_BLOCKS, Derive
 

@@ -14,7 +14,10 @@ from udpbench.analysis.points import but_lossy
 from udpbench.analysis.remedies import BEYOND_SETTINGS, REMEDY_STEPS, TuningStep
 from udpbench.differences import differences, flat
 from udpbench.errors import CANNOT_TELL, YES
-from udpbench.model import Bottleneck, Facts, Role, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Facts
+from udpbench.model.limits import Role
+from udpbench.model.result import Bottleneck
 from udpbench.tuning.recipe import Form, Instruction, as_yaml, instructions
 from udpbench.tuning.steps import is_allowed, sets_of, steps_against
 from udpbench.tuning.tuner import BASE, ENDINGS, Tuning, is_useless, limiting, refused

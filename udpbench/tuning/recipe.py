@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from udpbench.definition.overrides import split
-from udpbench.model import Facts, Role, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Facts
+from udpbench.model.limits import Role
 from udpbench.printable import printable
 from udpbench.text_tables import rows_of
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from udpbench.analysis.remedies import REMEDY_STEPS, TuningStep, filled_step
-from udpbench.model import Bottleneck, Tune
+from udpbench.model.experiment import Tune
+from udpbench.model.result import Bottleneck
 
 
 def steps_against(

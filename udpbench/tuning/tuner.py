@@ -25,17 +25,8 @@ from udpbench.analysis.comparison.comparisons import (
 )
 from udpbench.analysis.remedies import TuningStep
 from udpbench.metrics import margin_of, words_of
-from udpbench.model import (
-    LOOKS,
-    Bottleneck,
-    Experiment,
-    PointPair,
-    Result,
-    Side,
-    Trial,
-    Tune,
-    trial_ns,
-)
+from udpbench.model.experiment import LOOKS, Experiment, PointPair, Side, Trial, Tune, trial_ns
+from udpbench.model.result import Bottleneck, Result
 from udpbench.tuning.steps import point_name, sets_of, steps_against, with_step
 
 Kind = Literal["look", "try", "minimise", "prove"]

@@ -9,28 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from udpbench.model import (
-    SECOND_NS,
+from udpbench.model.experiment import (
     Expectation,
     Experiment,
-    Facts,
-    FlowSpec,
     Needs,
-    Phase,
-    PhaseName,
-    Process,
     Receive,
-    Role,
-    Sample,
     Send,
     Side,
-    Snapshot,
     Traffic,
     Trial,
-    TrialRecord,
-    WorkerSpec,
-    WorkerStats,
 )
+from udpbench.model.host import Facts
+from udpbench.model.limits import SECOND_NS, PhaseName, Role
+from udpbench.model.record import Phase, Process, Sample, Snapshot, TrialRecord, WorkerStats
+from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.units import Rate
 
 START_NS = 5 * SECOND_NS

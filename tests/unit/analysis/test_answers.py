@@ -12,7 +12,9 @@ from analysis import build
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import readings_of
-from udpbench.model import Answers, LedgerEntry, Receive, Traffic, TrialRecord
+from udpbench.model.experiment import Answers, Receive, Traffic
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import LedgerEntry
 
 PROGRAM = Receive(command=("./server",))
 WITH_ANSWERS = Traffic(answers=Answers())

@@ -22,19 +22,10 @@ from udpbench.analysis.checks.checklist import CHECKS, Check
 from udpbench.analysis.checks.checklist import check as check_all
 from udpbench.analysis.readings import readings_of
 from udpbench.host_settings import Settings, VethPair
-from udpbench.model import (
-    Answers,
-    Change,
-    ClockReading,
-    Finding,
-    Flows,
-    Histogram,
-    PhaseName,
-    Receive,
-    Setting,
-    Traffic,
-    TrialRecord,
-)
+from udpbench.model.experiment import Answers, Flows, Receive, Traffic
+from udpbench.model.host import Change, Setting
+from udpbench.model.limits import PhaseName
+from udpbench.model.record import ClockReading, Finding, Histogram, TrialRecord
 
 
 def findings(check: Check, record: TrialRecord) -> list[Finding]:

@@ -10,7 +10,8 @@ from udpbench.analysis.clock_offsets import (
     controller_ns,
     since_start_ns,
 )
-from udpbench.model import SECOND_NS, ClockReading, Phase
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import ClockReading, Phase
 
 HOUR_NS = 3600 * SECOND_NS
 

@@ -22,17 +22,10 @@ from udpbench.analysis.comparison.comparisons import (
     wants_block,
 )
 from udpbench.metrics import METRICS, margin_of, words_of
-from udpbench.model import (
-    DAY_NS,
-    LEDGER_STAGES,
-    LOOKS,
-    Experiment,
-    Finding,
-    Ledger,
-    LedgerEntry,
-    PointPair,
-    Result,
-)
+from udpbench.model.experiment import LOOKS, Experiment, PointPair
+from udpbench.model.limits import DAY_NS, LEDGER_STAGES
+from udpbench.model.record import Finding
+from udpbench.model.result import Ledger, LedgerEntry, Result
 
 SHARED = (Finding("struck", "shared", "CPU 0"),)
 SEVEN = (1.05, 1.06, 1.07, 1.04, 1.08, 1.03, 1.06)

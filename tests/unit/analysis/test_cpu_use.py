@@ -16,7 +16,7 @@ from udpbench.analysis.judge import judge
 from udpbench.analysis.points import estimate, points
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.metrics import TIMED
-from udpbench.model import Finding, Process, TrialRecord
+from udpbench.model.record import Finding, Process, TrialRecord
 
 
 def measured(record: TrialRecord) -> Readings:

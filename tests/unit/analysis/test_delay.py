@@ -14,7 +14,8 @@ from udpbench.analysis import delay
 from udpbench.analysis.checks import clock_checks
 from udpbench.analysis.judge import judge
 from udpbench.analysis.readings import readings_of
-from udpbench.model import ClockReading, Histogram, Phase, Result, TrialRecord
+from udpbench.model.record import ClockReading, Histogram, Phase, TrialRecord
+from udpbench.model.result import Result
 
 TIMES = st.lists(st.integers(0, 2**40 - 2**33), min_size=1, max_size=300)
 

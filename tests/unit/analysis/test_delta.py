@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from udpbench.analysis.delta import deltas
-from udpbench.model import Snapshot
+from udpbench.model.record import Snapshot
 
 
 def difference(before: dict[str, int], after: dict[str, int]) -> tuple[dict[str, int], tuple]:

@@ -23,16 +23,9 @@ from analysis.test_shared_hosts import Mixture
 from udpbench.analysis.doctor import READINESS
 from udpbench.analysis.judge import judge
 from udpbench.analysis.remedies import REMEDIES
-from udpbench.model import (
-    LEDGER_STAGES,
-    SECOND_NS,
-    Change,
-    SelfTest,
-    Setting,
-    Snapshot,
-    TrialRecord,
-    WorkerStats,
-)
+from udpbench.model.host import Change, Setting
+from udpbench.model.limits import LEDGER_STAGES, SECOND_NS
+from udpbench.model.record import SelfTest, Snapshot, TrialRecord, WorkerStats
 from udpbench.units import Rate
 
 STORED = Path(__file__).parents[2] / "fixtures" / "diagnoses.json.xz"

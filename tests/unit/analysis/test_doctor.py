@@ -23,7 +23,9 @@ from udpbench.analysis.doctor import (
     most_distorting,
 )
 from udpbench.definition.load import load_lab
-from udpbench.model import Examined, Facts, Inspection, Lab, Snapshot
+from udpbench.model.host import Facts, Inspection
+from udpbench.model.lab import Lab
+from udpbench.model.record import Examined, Snapshot
 
 HOSTS = """\
 sender: [{name: left, connect: {ssh: left}, interface: eth3, addresses: [10.0.0.30/24]}]

@@ -12,7 +12,7 @@ from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.judge import judge
 from udpbench.analysis.verdicts import Answer, Verdict, evaluate, exit_code
 from udpbench.errors import PRECEDENCE, code_of, worst_code
-from udpbench.model import Result
+from udpbench.model.result import Result
 
 GOOD = judge(build.record(1000))
 INVALID = judge(build.record(1000, 999))

@@ -12,16 +12,11 @@ from udpbench.analysis.checks.ledger_checks import path_losses
 from udpbench.analysis.judge import judge, path_ledger
 from udpbench.analysis.ledger.ledger import UNOBSERVED
 from udpbench.errors import Problem
-from udpbench.model import (
-    SECOND_NS,
-    Change,
-    Finding,
-    Ledger,
-    LedgerEntry,
-    Result,
-    Setting,
-    Traffic,
-)
+from udpbench.model.experiment import Traffic
+from udpbench.model.host import Change, Setting
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Finding
+from udpbench.model.result import Ledger, LedgerEntry, Result
 
 
 def test_a_lossy_trial_has_its_numbers() -> None:

@@ -14,7 +14,9 @@ import pytest
 from analysis.test_diagnosis import changed
 from udpbench.analysis.judge import judge
 from udpbench.analysis.reader_time import LoadedCpu, ReaderTime
-from udpbench.model import SECOND_NS, Attach, Sample, ThreadUse, TrialRecord
+from udpbench.model.experiment import Attach
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Sample, ThreadUse, TrialRecord
 
 OFFERED = 39424
 """Packets of the stored record, in its one second."""

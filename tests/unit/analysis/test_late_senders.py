@@ -9,7 +9,9 @@ import pytest
 
 from analysis import build
 from udpbench.analysis.judge import judge
-from udpbench.model import SECOND_NS, Process, Send, Stall, TrialRecord
+from udpbench.model.experiment import Send
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Process, Stall, TrialRecord
 
 MS = 10**6
 STALL = Stall(200 * MS, 500 * MS, 300)

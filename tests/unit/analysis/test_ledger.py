@@ -15,7 +15,8 @@ from udpbench.analysis.ledger.ledger import lost_by_place, make_ledger
 from udpbench.analysis.ledger.stages import BEFORE_SENT, STAGES
 from udpbench.analysis.readings import nodes_of, readings_of
 from udpbench.drivers import DRIVERS
-from udpbench.model import LEDGER_STAGES, TrialRecord
+from udpbench.model.limits import LEDGER_STAGES
+from udpbench.model.record import TrialRecord
 
 ROOT = Path(__file__).parents[3]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from analysis import build
 from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import readings_of
-from udpbench.model import Snapshot, TrialRecord
+from udpbench.model.record import Snapshot, TrialRecord
 
 PORTS = tuple(
     f"link.port{n}.{name}"

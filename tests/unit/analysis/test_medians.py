@@ -9,7 +9,7 @@ from analysis import build
 from udpbench.analysis import points as module
 from udpbench.analysis.judge import judge
 from udpbench.analysis.points import estimate, interval, points
-from udpbench.model import Estimate, Result
+from udpbench.model.result import Estimate, Result
 
 
 def results(*received: int, sent: int = 1000) -> list[Result]:

@@ -25,7 +25,9 @@ from udpbench.analysis.motion import (
     stage_packets,
 )
 from udpbench.analysis.readings import Readings, readings_of
-from udpbench.model import SECOND_NS, Send, Snapshot, TrialRecord
+from udpbench.model.experiment import Send
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Snapshot, TrialRecord
 
 RCVBUF, DELIVERED = "snmp.Udp.RcvbufErrors", "snmp.Udp.InDatagrams"
 SOCKET = "socket.77.drops"

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from analysis.build import record
 from udpbench.analysis.judge import judge
-from udpbench.model import Receive, TrialRecord
+from udpbench.model.experiment import Receive
+from udpbench.model.record import TrialRecord
 
 PROGRAM = Receive(command=("./server",))
 COUNTED = ("read_packets", "received_packets", "first_ns", "last_ns", "first_packets")

@@ -6,7 +6,7 @@ from analysis import build
 from analysis.test_medians import results
 from udpbench.analysis.judge import judge
 from udpbench.analysis.points import metric, points
-from udpbench.model import TrialRecord
+from udpbench.model.record import TrialRecord
 
 
 def test_repetitions_stand_in_order_whatever_order_they_ran_in() -> None:

@@ -12,7 +12,9 @@ from udpbench.analysis.judge import judge
 from udpbench.analysis.motion import between
 from udpbench.analysis.queue_counters import carrying, queue_packets, queue_uses, sent_flows
 from udpbench.analysis.readings import readings_of
-from udpbench.model import Change, Flows, Setting, Snapshot, Traffic, TrialRecord
+from udpbench.model.experiment import Flows, Traffic
+from udpbench.model.host import Change, Setting
+from udpbench.model.record import Snapshot, TrialRecord
 
 
 @pytest.mark.parametrize(

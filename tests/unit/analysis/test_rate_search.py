@@ -16,7 +16,8 @@ from MLRsearch import (
 )
 
 from udpbench.analysis.rate_search import SearchState, SearchTrial, search_state
-from udpbench.model import SECOND_NS, Datagrams, Search, SearchRange
+from udpbench.model.experiment import Datagrams, Search, SearchRange
+from udpbench.model.limits import SECOND_NS
 from udpbench.units import Rate
 
 DATAGRAMS = Datagrams((64,))

@@ -15,7 +15,10 @@ from udpbench.analysis import rates
 from udpbench.analysis.comparison.comparisons import Comparison, compare_points, resolution
 from udpbench.analysis.rates import lump_share, node_rate, pps_by_bin, spread, totals_at
 from udpbench.analysis.readings import Readings, readings_of
-from udpbench.model import DAY_NS, SECOND_NS, PointPair, Result, Sample, WorkerStats
+from udpbench.model.experiment import PointPair
+from udpbench.model.limits import DAY_NS, SECOND_NS
+from udpbench.model.record import Sample, WorkerStats
+from udpbench.model.result import Result
 
 MS = 10**6
 Times = NDArray[np.int64]

@@ -15,7 +15,9 @@ from udpbench import read_run, read_runs, write_runs
 from udpbench.analysis.judge import judge
 from udpbench.analysis.result_tables import TABLES, named_rows, whole, with_tables
 from udpbench.judged_run import chapters_of
-from udpbench.model import SECOND_NS, Column, ResultTable, Snapshot, TrialRecord
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Snapshot, TrialRecord
+from udpbench.model.result import Column, ResultTable
 from udpbench.report import document
 from udpbench.report.json_output import as_json, trial_json
 from udpbench.report.pages import chapter_data

@@ -19,18 +19,17 @@ from udpbench.analysis.search import (
 )
 from udpbench.analysis.verdicts import evaluate, exit_code
 from udpbench.definition.load import load_experiment_data
-from udpbench.model import (
-    SECOND_NS,
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Finding
+from udpbench.model.result import (
     Bottleneck,
     CpuLoad,
-    Experiment,
-    Finding,
     GoalBounds,
     Ledger,
     LedgerEntry,
     Progress,
     Result,
-    Trial,
 )
 from udpbench.report.json_output import search_json
 from udpbench.report.search import (

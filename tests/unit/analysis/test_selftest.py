@@ -22,7 +22,9 @@ from udpbench.analysis.ledger.selftest import (
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import readings_of
 from udpbench.errors import CANNOT_TELL, NO, YES, CannotTell
-from udpbench.model import Change, Ledger, SelfTest, Setting, StageProof, TrialRecord
+from udpbench.model.host import Change, Setting
+from udpbench.model.record import SelfTest, StageProof, TrialRecord
+from udpbench.model.result import Ledger
 
 AT = "2026-11-22T16:00:00.000+00:00"
 NO_PORT = {"right": {"snmp.Udp.NoPorts": 97, "reason.NO_SOCKET": 97, "interrupt.34.cpu1": 97}}

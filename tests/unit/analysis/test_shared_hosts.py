@@ -20,16 +20,10 @@ from udpbench.analysis.ledger.skbs import Span
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import readings_of
 from udpbench.drivers import DRIVERS
-from udpbench.model import (
-    LEDGER_STAGES,
-    Ledger,
-    Receive,
-    Result,
-    Send,
-    Snapshot,
-    Traffic,
-    TrialRecord,
-)
+from udpbench.model.experiment import Receive, Send, Traffic
+from udpbench.model.limits import LEDGER_STAGES
+from udpbench.model.record import Snapshot, TrialRecord
+from udpbench.model.result import Ledger, Result
 
 IP = ("right snmp.Ip.InReceives", "right netstat.IpExt.InNoECTPkts")
 UDP = (*IP, "right snmp.Ip.InDelivers")

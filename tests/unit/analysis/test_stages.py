@@ -15,7 +15,9 @@ from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import readings_of
 from udpbench.drivers import DRIVERS
-from udpbench.model import Fault, LedgerEntry, Receive, Send, Traffic, TrialRecord
+from udpbench.model.experiment import Fault, Receive, Send, Traffic
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import LedgerEntry
 
 Moves = Mapping[str, Mapping[str, int]]
 

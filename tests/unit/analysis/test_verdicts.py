@@ -17,7 +17,9 @@ from udpbench.analysis.comparison.blocks import judge_claims
 from udpbench.analysis.comparison.comparisons import compare_points
 from udpbench.analysis.judge import judge
 from udpbench.analysis.verdicts import Verdict, evaluate
-from udpbench.model import Expectation, Finding, PointPair, Result, Side
+from udpbench.model.experiment import Expectation, PointPair, Side
+from udpbench.model.record import Finding
+from udpbench.model.result import Result
 
 POINTS = (build.trial("one"), build.trial("two"))
 

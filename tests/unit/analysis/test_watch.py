@@ -15,8 +15,8 @@ from udpbench.analysis.readings import readings_of
 from udpbench.analysis.watch.history import LOOKS_KEPT, PROCESSES_KEPT, HostState, after
 from udpbench.analysis.watch.host import LiveHost, live_host, watched_ledger
 from udpbench.analysis.watch.sockets import LEAST_LOOKS, SocketReader
-from udpbench.model import (
-    THREADS_MAX,
+from udpbench.model.limits import THREADS_MAX
+from udpbench.model.record import (
     HostLook,
     OtherNamespace,
     Snapshot,

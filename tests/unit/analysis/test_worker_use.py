@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from analysis import build
 from udpbench.analysis.judge import judge
-from udpbench.model import LogFiles, Stall, WorkerStats
+from udpbench.model.record import LogFiles, Stall, WorkerStats
 
 
 def processes(role: str, *of: tuple[int | None, int | None, int | None]) -> list[WorkerStats]:

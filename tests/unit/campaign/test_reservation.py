@@ -21,7 +21,9 @@ from udpbench.control import agents
 from udpbench.control.wait import Clock, Interrupt
 from udpbench.definition.load import lab_of, load_lab
 from udpbench.errors import DeadlineExceeded, InputError, Interrupted, NotReserved
-from udpbench.model import SECOND_NS, Lab, Progress, Reserve
+from udpbench.model.lab import Lab, Reserve
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.result import Progress
 
 HOLD = "echo $$ > pid; echo ours; cat; echo given back > end"
 

@@ -18,19 +18,11 @@ from udpbench.control.run import Outcome, RunOptions, run
 from udpbench.control.wait import Clock, Interrupt
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.errors import AgentError, AgentLost, ConnectError, SettingRefused
-from udpbench.model import (
-    Change,
-    Connect,
-    Experiment,
-    Facts,
-    Inspection,
-    Lab,
-    Progress,
-    Sample,
-    Snapshot,
-    TrialRecord,
-    WorkerStats,
-)
+from udpbench.model.experiment import Experiment
+from udpbench.model.host import Change, Facts, Inspection
+from udpbench.model.lab import Connect, Lab
+from udpbench.model.record import Sample, Snapshot, TrialRecord, WorkerStats
+from udpbench.model.result import Progress
 from udpbench.protocol import Hello, SampleReply, Stranger, Taken, encode
 from udpbench.records import Run, RunHeader, RunWriter, read_run
 

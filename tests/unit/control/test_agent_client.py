@@ -10,7 +10,7 @@ import pytest
 
 from udpbench.control.agent_client import AgentClient
 from udpbench.errors import AgentError, AgentLost, ConnectError
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 from udpbench.protocol import VERBS
 
 SNAPSHOT = {"host": "left", "clock_ns": 1, "counters": {}}

@@ -18,7 +18,7 @@ from udpbench.control.connections import channel as channel_module
 from udpbench.control.connections.channel import Channel
 from udpbench.control.connections.local_agent import open_local
 from udpbench.errors import AgentError, AgentLost, ConnectError, DeadlineExceeded, SettingRefused
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 
 ECHO = """
 import json, sys, time

@@ -17,7 +17,7 @@ from udpbench.control.connections import channel as channel_module
 from udpbench.control.connections.channel import Channel, Pipes
 from udpbench.errors import AgentLost, ConnectError, DeadlineExceeded
 from udpbench.json_lines import LinePipe
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 from udpbench.protocol import read_line, write_line
 
 LEASE_NS = 60 * SECOND_NS

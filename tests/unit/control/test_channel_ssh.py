@@ -39,7 +39,8 @@ from udpbench.control.connections.ssh_limits import WholeLimit
 from udpbench.control.connections.ssh_proxy import Proxy
 from udpbench.errors import AgentLost, ConnectError, HostError
 from udpbench.json_lines import LinePipe, Source
-from udpbench.model import SECOND_NS, Connect
+from udpbench.model.lab import Connect
+from udpbench.model.limits import SECOND_NS
 
 LIMIT_S = 10.0
 

@@ -15,7 +15,10 @@ from udpbench.control.doctor import examine
 from udpbench.control.lab_lock import Surroundings
 from udpbench.definition.load import load_lab
 from udpbench.errors import AgentError, ConnectError, HelloRefused
-from udpbench.model import SECOND_NS, Connect, Inspection, Snapshot
+from udpbench.model.host import Inspection
+from udpbench.model.lab import Connect
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Snapshot
 from udpbench.protocol import Taken
 
 FAR = """\

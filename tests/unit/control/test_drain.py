@@ -13,7 +13,8 @@ from udpbench.control import drain as drain_module
 from udpbench.control.drain import DRAIN_NS, FLIGHT_NS, PROBE_QUIET_NS, QUIET_NS, Drain
 from udpbench.control.wait import POLL_NS
 from udpbench.errors import AgentError
-from udpbench.model import SECOND_NS, TrialRecord, WorkerStats
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import TrialRecord, WorkerStats
 from udpbench.protocol import SampleReply, Stranger
 
 MINUTE_NS = 60 * SECOND_NS

@@ -16,7 +16,7 @@ from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import Agents, Reach
 from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.errors import AgentError, ConnectError, HelloRefused, NotPermitted, SafetyError
-from udpbench.model import Connect, Lab
+from udpbench.model.lab import Connect, Lab
 from udpbench.protocol import encode
 
 

@@ -16,7 +16,8 @@ from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import POLL_NS, Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, restore_lab, run
 from udpbench.errors import DeadlineExceeded, HelloRefused, Interrupted
-from udpbench.model import SECOND_NS, Lab
+from udpbench.model.lab import Lab
+from udpbench.model.limits import SECOND_NS
 from udpbench.protocol import Taken
 from udpbench.records import RunWriter
 

@@ -11,7 +11,9 @@ import pytest
 from control.fake import FakeAgent, World, facts, only
 from udpbench.analysis.judge import judge
 from udpbench.control.path_check import PLACING_TRIES, PROBES_PER_FLOW, queues_moved
-from udpbench.model import GSO_SEGMENTS, Connect, Facts, Snapshot
+from udpbench.model.host import GSO_SEGMENTS, Facts
+from udpbench.model.lab import Connect
+from udpbench.model.record import Snapshot
 
 CPUS = (0, 1, 2, 3)
 

@@ -13,14 +13,9 @@ from control.fake import PACKETS, World, facts, only
 from control.test_resumed import facts_as
 from udpbench.control.phase import Plan, path_plan, probe_plan, warmup_plan
 from udpbench.drivers import DRIVERS, driver_of
-from udpbench.model import (
-    SECOND_NS,
-    FlowSpec,
-    Receive,
-    Send,
-    Traffic,
-    WorkerSpec,
-)
+from udpbench.model.experiment import Receive, Send, Traffic
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.work import FlowSpec, WorkerSpec
 
 
 def test_who_awaits_answers_is_stopped_after_the_receivers(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from udpbench.control.agents import Reach
 from udpbench.control.plan import rehearse
 from udpbench.definition.load import load_lab
 from udpbench.errors import ConnectError
-from udpbench.model import Connect, Facts
+from udpbench.model.host import Facts
+from udpbench.model.lab import Connect
 
 SYSCTL = "net.core.rmem_max"
 FAR = """\

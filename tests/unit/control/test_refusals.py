@@ -13,7 +13,7 @@ from udpbench.control.lab_lock import Surroundings
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_lab
 from udpbench.errors import SettingRefused
-from udpbench.model import Experiment
+from udpbench.model.experiment import Experiment
 from udpbench.records import RunWriter, read_run
 
 LAB = """\

@@ -13,7 +13,9 @@ from udpbench.control.host_changes import compared
 from udpbench.control.run import Outcome, RunOptions, run
 from udpbench.control.schedule import remaining, trial_order
 from udpbench.errors import AgentLost, WorkerFailed
-from udpbench.model import Change, Experiment, Facts, Finding, Setting, TrialRecord
+from udpbench.model.experiment import Experiment
+from udpbench.model.host import Change, Facts, Setting
+from udpbench.model.record import Finding, TrialRecord
 from udpbench.records import Begin, Run, RunWriter, read_run
 
 THREE = {"repetitions": 3}

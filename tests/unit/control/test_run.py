@@ -29,7 +29,10 @@ from udpbench.errors import (
     WorkerFailed,
 )
 from udpbench.judged_run import ending_code
-from udpbench.model import SECOND_NS, Change, Progress, SelfTest, Setting, StageProof
+from udpbench.model.host import Change, Setting
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import SelfTest, StageProof
+from udpbench.model.result import Progress
 from udpbench.protocol import Taken
 from udpbench.records import RunWriter, read_run
 

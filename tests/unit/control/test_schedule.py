@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from control.fake import experiment
 from udpbench.control.schedule import Total, next_trial, trial_order
-from udpbench.model import Experiment, PointPair, Result, Trial, trial_count
+from udpbench.model.experiment import Experiment, PointPair, Trial, trial_count
+from udpbench.model.result import Result
 
 SWEPT = experiment(sweep={"send.batch": [1, 2, 4, 8]}, repetitions=3)
 

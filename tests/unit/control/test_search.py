@@ -16,7 +16,8 @@ from udpbench.control.schedule import ENDINGS, remaining
 from udpbench.definition.load import load_experiment_data
 from udpbench.errors import WorkerFailed
 from udpbench.judged_run import Chapter, chapters_of, judged
-from udpbench.model import SECOND_NS, Experiment
+from udpbench.model.experiment import Experiment
+from udpbench.model.limits import SECOND_NS
 from udpbench.records import Begin, RunWriter, read_run
 from udpbench.report.data_frames import frames
 from udpbench.report.json_output import as_json

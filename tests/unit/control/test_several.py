@@ -18,7 +18,10 @@ from control.fake import (
 )
 from udpbench.control.run import Outcome, RunOptions, run
 from udpbench.definition.load import load_lab
-from udpbench.model import Connect, Facts, Role, Snapshot
+from udpbench.model.host import Facts
+from udpbench.model.lab import Connect
+from udpbench.model.limits import Role
+from udpbench.model.record import Snapshot
 from udpbench.protocol import SampleReply
 from udpbench.records import Run, RunWriter, read_run
 

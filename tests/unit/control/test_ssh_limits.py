@@ -23,7 +23,8 @@ from udpbench.control.deployment import deployer
 from udpbench.control.deployment.bundle import Bundle
 from udpbench.control.deployment.deployer import Conversation, Deployer
 from udpbench.errors import AgentLost, ConnectError
-from udpbench.model import SECOND_NS, Connect
+from udpbench.model.lab import Connect
+from udpbench.model.limits import SECOND_NS
 
 LIMIT_S = 20.0
 DRIP_S = 0.02

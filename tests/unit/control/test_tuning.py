@@ -18,7 +18,9 @@ from udpbench.control.schedule import remaining
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
 from udpbench.errors import CANNOT_TELL, InputError, WorkerFailed
 from udpbench.judged_run import chapters_of, judged
-from udpbench.model import SECOND_NS, Experiment, TrialRecord
+from udpbench.model.experiment import Experiment
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import TrialRecord
 from udpbench.records import Begin, RunWriter, read_run
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write

@@ -21,7 +21,9 @@ from udpbench.control.lab_lock import Surroundings
 from udpbench.control.watch import KeptLooks, Watched, lab_to_watch, watch
 from udpbench.definition.load import load_lab
 from udpbench.errors import AgentError, DeadlineExceeded, InputError, NothingToWatch
-from udpbench.model import SECOND_NS, Connect, Finding, HostLook, Snapshot, UdpSocket
+from udpbench.model.lab import Connect
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Finding, HostLook, Snapshot, UdpSocket
 from udpbench.records import read_run
 
 LAB = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from udpbench.definition import load
-from udpbench.model import Lab
+from udpbench.model.lab import Lab
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,8 @@ import pytest
 
 from udpbench.definition import load
 from udpbench.errors import InputError
-from udpbench.model import Facts, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Facts
 
 
 def write(folder: Path, text: str, name: str = "x.yaml") -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from udpbench import units
 from udpbench.definition import load, shipped
-from udpbench.model import Experiment, HostNeeds, Needs
+from udpbench.model.experiment import Experiment, HostNeeds, Needs
 
 README = Path(__file__).resolve().parents[3] / "experiments" / "README.md"
 BEGIN, END = "<!-- index: made by experiments_index.py -->\n", "<!-- end of index -->\n"

@@ -11,7 +11,8 @@ from golden import Golden
 
 from udpbench.definition import load
 from udpbench.definition.binding.bind import Unavailable, UnmetNeeds, bind, require_offers
-from udpbench.model import FlowSpec, Lab
+from udpbench.model.lab import Lab
+from udpbench.model.work import FlowSpec
 
 
 def test_one_worker_each_is_bound_to_a_half_of_the_machine(lab: Lab) -> None:

@@ -11,7 +11,7 @@ from golden import Golden
 
 from udpbench.definition.definition_changes import experiment_changes, lab_changes
 from udpbench.definition.load import lab_of, load_experiment_data, load_lab
-from udpbench.model import Experiment
+from udpbench.model.experiment import Experiment
 
 BASE = {"question": "What?", "sweep": {"traffic.size": ["32B", "64B"]}}
 STEP = "; restore it, or start a new run"

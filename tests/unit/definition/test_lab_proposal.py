@@ -18,7 +18,8 @@ from udpbench.definition.lab_proposal import (
     joined_pairs,
     proposed_cpus,
 )
-from udpbench.model import Connect, Role
+from udpbench.model.lab import Connect
+from udpbench.model.limits import Role
 from udpbench.protocol import Interface
 
 SSH = Connect("ssh", "left")

@@ -13,7 +13,7 @@ from golden import Golden
 from udpbench.definition import endpoints, lab_rules, load
 from udpbench.errors import InputError
 from udpbench.host_settings import Settings
-from udpbench.model import BRIDGE, Connect
+from udpbench.model.lab import BRIDGE, Connect
 
 LAB = """
 sender:

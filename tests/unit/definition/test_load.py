@@ -12,7 +12,7 @@ from golden import Golden
 from udpbench.definition import load
 from udpbench.errors import InputError
 from udpbench.host_settings import set_keys
-from udpbench.model import Flows, Receive, Send, Traffic
+from udpbench.model.experiment import Flows, Receive, Send, Traffic
 from udpbench.units import Rate
 
 

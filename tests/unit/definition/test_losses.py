@@ -14,7 +14,10 @@ from udpbench.definition.binding.bind import LabContext, settings_for
 from udpbench.definition.binding.requirements import lacking
 from udpbench.definition.lab_rules import refuse_together
 from udpbench.errors import InputError
-from udpbench.model import LEDGER_STAGES, Experiment, FlowSpec, Lab, Send, WorkerSpec
+from udpbench.model.experiment import Experiment, Send
+from udpbench.model.lab import Lab
+from udpbench.model.limits import LEDGER_STAGES
+from udpbench.model.work import FlowSpec, WorkerSpec
 
 FLOW = FlowSpec(0, "192.168.254.30", 65400, "192.168.254.1", 4321)
 

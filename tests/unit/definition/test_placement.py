@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from udpbench.definition import load
 from udpbench.definition.binding.bind import Landed, Unavailable, bind, keep
 from udpbench.definition.binding.worker_cpus import queue_cpu, related
-from udpbench.model import FlowSpec, Lab, Traffic, WorkerSpec
+from udpbench.model.experiment import Traffic
+from udpbench.model.lab import Lab
+from udpbench.model.work import FlowSpec, WorkerSpec
 
 # Two nodes of two cores with two threads each, the siblings four apart; the card is on node 1.
 NODES = {"0": (0, 1, 4, 5), "1": (2, 3, 6, 7)}

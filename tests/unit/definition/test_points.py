@@ -11,7 +11,8 @@ from definition_fixture import loaded, refused
 
 from udpbench.definition import load, overrides, problems
 from udpbench.errors import SHOWN_PROBLEMS
-from udpbench.model import EXPECT_MAX, LOOKS, Expectation, PointPair, Side
+from udpbench.model.experiment import LOOKS, Expectation, PointPair, Side
+from udpbench.model.limits import EXPECT_MAX
 
 
 def test_every_variant_meets_every_point_of_the_sweep_in_declared_order() -> None:

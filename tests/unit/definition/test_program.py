@@ -16,7 +16,8 @@ from udpbench.definition.file_keys import ExperimentFile
 from udpbench.definition.file_schema import keys_at
 from udpbench.definition.lab_rules import refuse_together
 from udpbench.errors import InputError
-from udpbench.model import Answers, Attach, Connect, Lab, Receive
+from udpbench.model.experiment import Answers, Attach, Receive
+from udpbench.model.lab import Connect, Lab
 from udpbench.ways import way_to_receive
 
 COMMAND = ["./server", "--port", "4321"]

@@ -20,7 +20,9 @@ from udpbench.definition.binding.host_block import routed_networks
 from udpbench.definition.lab_rules import refuse_together
 from udpbench.errors import InputError
 from udpbench.host_settings import Settings
-from udpbench.model import Experiment, Facts, Lab
+from udpbench.model.experiment import Experiment
+from udpbench.model.host import Facts
+from udpbench.model.lab import Lab
 
 FACTS = {
     "left": facts("left", addresses=("172.16.0.9/16", "10.0.0.9/24")),

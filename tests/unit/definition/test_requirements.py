@@ -10,7 +10,9 @@ from udpbench.definition import load
 from udpbench.definition.binding import requirements
 from udpbench.definition.binding.bind import LabContext, Unavailable, bind, settings_for
 from udpbench.definition.endpoints import addresses_of
-from udpbench.model import GSO_SEGMENTS, Lab, Receive, Send
+from udpbench.model.experiment import Receive, Send
+from udpbench.model.host import GSO_SEGMENTS
+from udpbench.model.lab import Lab
 
 ALL = dict.fromkeys(requirements.REQUIREMENTS, True)
 NEEDING = {

@@ -11,7 +11,7 @@ from golden import Golden
 from udpbench.definition.load import load_experiments
 from udpbench.definition.point_pairs import against_itself
 from udpbench.errors import InputError
-from udpbench.model import Experiment
+from udpbench.model.experiment import Experiment
 
 TEXT = """
 question: What?

@@ -9,7 +9,8 @@ from golden import Golden
 
 from udpbench.definition.load import load_experiments
 from udpbench.errors import InputError
-from udpbench.model import SECOND_NS, PointPair, Search, SearchRange, Side
+from udpbench.model.experiment import PointPair, Search, SearchRange, Side
+from udpbench.model.limits import SECOND_NS
 from udpbench.units import Rate
 
 

@@ -14,7 +14,9 @@ from udpbench.definition.binding.card import TSO_FEATURES
 from udpbench.definition.binding.setting_order import is_machine_wide
 from udpbench.errors import InputError
 from udpbench.host_settings import Qdisc, Settings, Tbf, VethPair, merged
-from udpbench.model import Lab, Setting, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Setting
+from udpbench.model.lab import Lab
 
 SENDER_MAC = "02:75:62:01:00:01"
 RECEIVER_MAC = "02:75:62:02:00:01"

@@ -18,7 +18,8 @@ from udpbench.definition.binding.bind import (
     settings_for,
 )
 from udpbench.host_settings import Pfifo, Qdisc, Settings
-from udpbench.model import BRIDGE, Lab, Setting
+from udpbench.model.host import Setting
+from udpbench.model.lab import BRIDGE, Lab
 
 EVERYTHING: dict[str, Any] = {
     "addresses": ["10.0.0.7/24"],

@@ -14,7 +14,9 @@ from udpbench.definition import lab_rules, load
 from udpbench.definition.binding.bind import LabContext, Unavailable, bind, settings_for
 from udpbench.definition.binding.card import TSO_FEATURES
 from udpbench.host_settings import Settings, VethPair
-from udpbench.model import BRIDGE, Facts, Flows, Lab, Traffic
+from udpbench.model.experiment import Flows, Traffic
+from udpbench.model.host import Facts
+from udpbench.model.lab import BRIDGE, Lab
 
 
 @pytest.fixture

@@ -22,7 +22,10 @@ from udpbench.definition.binding.bind import (
     settings_for,
     unmet_needs,
 )
-from udpbench.model import GSO_SEGMENTS, SECOND_NS, Experiment, Facts, Lab, Trial
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.host import GSO_SEGMENTS, Facts
+from udpbench.model.lab import Lab
+from udpbench.model.limits import SECOND_NS
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = shipped.shipped_names()

@@ -19,7 +19,7 @@ from two_nodes import FIXTURES, TwoNodes
 from udpbench.agent.host import facts
 from udpbench.definition import load
 from udpbench.definition.binding.bind import Landed, Unavailable, bind
-from udpbench.model import Facts
+from udpbench.model.host import Facts
 from udpbench.protocol import decode, encode
 
 QUEUE = "sys/class/net/eth3/queues/rx-{}/rps_cpus"

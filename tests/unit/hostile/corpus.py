@@ -26,7 +26,8 @@ from hostile.answers import answered
 from hostile.forked import commands
 from udpbench.definition.load import load_lab
 from udpbench.errors import UdpbenchError
-from udpbench.model import COUNTERS_MAX, DAY_NS, EXPECT_MAX, Change, Setting
+from udpbench.model.host import Change, Setting
+from udpbench.model.limits import COUNTERS_MAX, DAY_NS, EXPECT_MAX
 from udpbench.report.data_frames import read_run as read_frames
 from udpbench.report.embedded_data import HEAD, LINK, packed
 from udpbench.store.dataset import read_runs, write_runs

@@ -11,7 +11,10 @@ from typing import Any
 
 from analysis.build import BASE, COUNTERS, START_NS, record, trial
 
-from udpbench.model import SECOND_NS, Progress, Sample, Snapshot, WorkerSpec
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Sample, Snapshot
+from udpbench.model.result import Progress
+from udpbench.model.work import WorkerSpec
 
 
 def measuring(workers: Sequence[WorkerSpec] | None = None, **changes: Any) -> Progress:

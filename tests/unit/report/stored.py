@@ -25,7 +25,9 @@ from analysis.build import (
     worker,
 )
 
-from udpbench.model import SECOND_NS, Experiment, Histogram, Sample, Snapshot, Trial, TrialRecord
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Histogram, Sample, Snapshot, TrialRecord
 from udpbench.records import Ending, Run, RunHeader, RunWriter, read_run
 from udpbench.report.terminal import Terminal
 

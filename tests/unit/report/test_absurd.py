@@ -13,7 +13,8 @@ from analysis.build import START_NS, experiment, paced, record, worker
 from report.stored import printed, stored
 from udpbench.analysis.rates import link_megabits, pps_by_bin
 from udpbench.analysis.readings import readings_of
-from udpbench.model import INTEGERS, LIMITS, SECOND_NS, Histogram, Sample, Snapshot, Stall
+from udpbench.model.limits import INTEGERS, LIMITS, SECOND_NS
+from udpbench.model.record import Histogram, Sample, Snapshot, Stall
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write
 from udpbench.report.figures.bursts import rings, sent_per_ms

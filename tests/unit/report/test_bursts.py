@@ -11,7 +11,9 @@ from analysis.build import experiment, failed, paced, record, trial
 from matplotlib.axes import Axes
 
 from udpbench.judged_run import Chapter, judged
-from udpbench.model import DAY_NS, SECOND_NS, Experiment, Sample, TrialRecord
+from udpbench.model.experiment import Experiment
+from udpbench.model.limits import DAY_NS, SECOND_NS
+from udpbench.model.record import Sample, TrialRecord
 from udpbench.report.figures.bursts import (
     TURN_MS,
     Turn,

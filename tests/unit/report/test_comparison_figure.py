@@ -13,7 +13,7 @@ from golden import Golden
 from report.stored import stored
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.judged_run import chapters_of
-from udpbench.model import PointPair
+from udpbench.model.experiment import PointPair
 from udpbench.report.figures.comparison_figure import draw_comparisons
 from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.pages import chapter_data

@@ -29,7 +29,9 @@ import udpbench
 from report.stored import stored
 from udpbench.errors import RecordError
 from udpbench.folder import Folder
-from udpbench.model import SECOND_NS, SWEPT_MAX, Change, Setting, Snapshot
+from udpbench.model.host import Change, Setting
+from udpbench.model.limits import SECOND_NS, SWEPT_MAX
+from udpbench.model.record import Snapshot
 from udpbench.report.data_frames import (
     COLUMNS,
     frames,

@@ -8,7 +8,7 @@ import pytest
 from analysis.build import experiment, failed, receiver_counts, record, sender_counts, worker
 
 from udpbench.judged_run import Chapter, judged
-from udpbench.model import Histogram, TrialRecord
+from udpbench.model.record import Histogram, TrialRecord
 from udpbench.report.figures.delay_curves import (
     Curve,
     Times,

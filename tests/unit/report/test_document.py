@@ -17,7 +17,7 @@ from PIL import Image
 from report.stored import ODD, header, stored, swept
 from udpbench.errors import InputError
 from udpbench.judged_run import judged
-from udpbench.model import Change, Setting
+from udpbench.model.host import Change, Setting
 from udpbench.report import document, pages
 from udpbench.report.figures.style import styled
 from udpbench.report.pages import chapter_data, run_data

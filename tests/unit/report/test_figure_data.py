@@ -28,7 +28,9 @@ from analysis.build import (
 from report.stored import swept
 from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.judged_run import Chapter, judged
-from udpbench.model import LEDGER_STAGES, SECOND_NS, Experiment, Snapshot, TrialRecord
+from udpbench.model.experiment import Experiment
+from udpbench.model.limits import LEDGER_STAGES, SECOND_NS
+from udpbench.model.record import Snapshot, TrialRecord
 from udpbench.report.figure_data import (
     UNCERTAIN,
     Step,

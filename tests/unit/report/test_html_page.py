@@ -39,7 +39,10 @@ from udpbench import read_run
 from udpbench.analysis.result_tables import TABLES
 from udpbench.errors import RecordError
 from udpbench.judged_run import chapters_of
-from udpbench.model import SECOND_NS, Change, Sample, Setting, Trial, TrialRecord
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Change, Setting
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Sample, TrialRecord
 from udpbench.records import Ending, Run
 from udpbench.report import document, pages
 from udpbench.report.captions import HEADINGS

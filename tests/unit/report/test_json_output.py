@@ -18,7 +18,7 @@ from analysis.build import (
 )
 
 from report.stored import stored
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 from udpbench.report.json_output import as_json
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}

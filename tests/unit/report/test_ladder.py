@@ -23,7 +23,7 @@ from control.fake import World, go
 from report.stored import stored
 from udpbench.definition.load import load_experiment_data
 from udpbench.judged_run import chapters_of, judged
-from udpbench.model import Finding
+from udpbench.model.record import Finding
 from udpbench.report.document import write
 from udpbench.report.figures.ladder_figure import draw_ladder, parts
 from udpbench.report.ladder import Ladder, Pair, Relation, label, ladder_data, ladders

@@ -12,7 +12,9 @@ from analysis.build import START_NS, failed, lossy, paced, record, series, specs
 
 from report.progress import measuring, sampled
 from udpbench.analysis.judge import judge
-from udpbench.model import SECOND_NS, Progress, Sample
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Sample
+from udpbench.model.result import Progress
 from udpbench.report.live import LiveLines, live_view, second_line
 from udpbench.report.summary import event_line
 

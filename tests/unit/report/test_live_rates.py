@@ -9,7 +9,10 @@ from analysis.build import BASE, START_NS, series, specs, trial
 
 from report.progress import counters, measuring, sampled
 from udpbench.analysis.motion import CpuShare
-from udpbench.model import SECOND_NS, Progress, Sample, Send
+from udpbench.model.experiment import Send
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Sample
+from udpbench.model.result import Progress
 from udpbench.report.live_rates import (
     Drops,
     Moving,

@@ -16,7 +16,9 @@ from analysis.build import LOAD_MS, experiment, failed, hog, lossy, record, shar
 
 from report.stored import stored
 from udpbench.judged_run import judged
-from udpbench.model import Estimate, Receive, Send, Traffic, Trial, TrialRecord
+from udpbench.model.experiment import Receive, Send, Traffic, Trial
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Estimate
 from udpbench.report import document
 from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.figures.matrix import Matrix, MatrixCell, draw_matrix, matrix

@@ -12,7 +12,8 @@ from golden import Golden
 from report.stored import stored
 from udpbench.analysis.judge import judge
 from udpbench.metrics import METRICS, SEARCHED, TIMED, unit_of
-from udpbench.model import Answers, LogFiles, Traffic, TrialRecord
+from udpbench.model.experiment import Answers, Traffic
+from udpbench.model.record import LogFiles, TrialRecord
 from udpbench.report.data_frames import COLUMNS, KEYS
 from udpbench.report.json_output import as_json
 

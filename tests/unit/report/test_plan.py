@@ -10,16 +10,10 @@ import pytest
 from analysis.build import expectation, experiment, trial
 
 from report.stored import ODD
-from udpbench.model import (
-    SECOND_NS,
-    Planned,
-    PointPair,
-    Progress,
-    Search,
-    Setting,
-    planned_text,
-    trial_ns,
-)
+from udpbench.model.experiment import PointPair, Search, planned_text, trial_ns
+from udpbench.model.host import Planned, Setting
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.result import Progress
 from udpbench.report.plan import (
     compared_pairs,
     joined_targets,

@@ -13,7 +13,9 @@ from rich.console import Console
 from report.progress import counters, measuring, sampled
 from report.stored import printed
 from udpbench.analysis.motion import CpuShare
-from udpbench.model import SECOND_NS, GoalBounds, Progress, Search, Traffic, Trial, trial_ns
+from udpbench.model.experiment import Search, Traffic, Trial, trial_ns
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.result import GoalBounds, Progress
 from udpbench.report.live import live_view
 from udpbench.report.live_rates import Moving, QueueRate, Watch
 from udpbench.report.screen import (

@@ -10,7 +10,7 @@ from analysis.build import record
 from golden import Golden
 
 from udpbench.errors import ConnectError
-from udpbench.model import SelfTest, StageProof
+from udpbench.model.record import SelfTest, StageProof
 from udpbench.report.selftest import (
     conclusions,
     failure_json,

@@ -10,7 +10,7 @@ from analysis.build import failed, record, trial
 from golden import Golden
 
 from report.stored import COMPLETE, stored
-from udpbench.model import TrialRecord
+from udpbench.model.record import TrialRecord
 from udpbench.records import RUN_FILE, Begin, Ending, Run, RunWriter, read_run
 from udpbench.report.document import write
 from udpbench.report.json_output import as_json

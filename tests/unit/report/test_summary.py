@@ -29,7 +29,9 @@ from golden import Golden
 from report.stored import swept
 from udpbench.analysis.judge import judge
 from udpbench.judged_run import Chapter, judged
-from udpbench.model import Estimate, Experiment, Finding, PointPair, Traffic, TrialRecord
+from udpbench.model.experiment import Experiment, PointPair, Traffic
+from udpbench.model.record import Finding, TrialRecord
+from udpbench.model.result import Estimate
 from udpbench.report.summary import (
     answer,
     findings_of,

@@ -11,7 +11,7 @@ from analysis.build import experiment, lossy, record, trial
 
 from udpbench.host_settings import Settings
 from udpbench.judged_run import judged
-from udpbench.model import Receive, Send, Traffic, Trial
+from udpbench.model.experiment import Receive, Send, Traffic, Trial
 from udpbench.report.figures.style import spaced
 from udpbench.report.figures.sweep import Sweep, draw_sweeps, number, sweep
 from udpbench.units import Rate

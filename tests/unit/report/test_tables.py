@@ -37,7 +37,10 @@ from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.control.phase import path_plan
 from udpbench.control.trial_state import late
 from udpbench.judged_run import Chapter, judged
-from udpbench.model import LEDGER_STAGES, Experiment, Finding, Histogram, LedgerEntry, TrialRecord
+from udpbench.model.experiment import Experiment
+from udpbench.model.limits import LEDGER_STAGES
+from udpbench.model.record import Finding, Histogram, TrialRecord
+from udpbench.model.result import LedgerEntry
 from udpbench.report.sheets import LEFT_OUT_BLOCKS, comparison_cells, packets_cell, point_cells
 from udpbench.report.summary import diagnosed, findings_of, is_aside, left_out, merged
 from udpbench.report.tables import (

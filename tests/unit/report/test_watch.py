@@ -19,7 +19,9 @@ from udpbench.analysis.watch.host import LiveHost, StageLoss
 from udpbench.analysis.watch.sockets import SocketLoss, SocketReader
 from udpbench.control.watch import KeptLooks
 from udpbench.judged_run import chapters_of
-from udpbench.model import SECOND_NS, Lab, OtherNamespace, Snapshot, UdpSocket
+from udpbench.model.lab import Lab
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import OtherNamespace, Snapshot, UdpSocket
 from udpbench.records import read_run
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write

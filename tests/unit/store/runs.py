@@ -9,7 +9,7 @@ from pathlib import Path
 from analysis.build import experiment, record, trial
 from report.stored import stored
 
-from udpbench.model import TrialRecord
+from udpbench.model.record import TrialRecord
 from udpbench.records import Run
 from udpbench.store.dataset import write_runs
 

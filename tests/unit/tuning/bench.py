@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from udpbench.definition.load import load_experiment_data
-from udpbench.model import SECOND_NS, Bottleneck, Experiment, Result, Trial
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.result import Bottleneck, Result
 from udpbench.tuning.derived_points import WITHIN_NS, asked, derivation, tuned
 from udpbench.tuning.tuner import Tuning, tuning_of
 

@@ -23,7 +23,9 @@ from udpbench.definition import yaml_reader
 from udpbench.definition.load import derived_trial, load_experiment_data
 from udpbench.definition.problems import Tree
 from udpbench.errors import InputError
-from udpbench.model import Experiment, Facts, Role, Tune
+from udpbench.model.experiment import Experiment, Tune
+from udpbench.model.host import Facts
+from udpbench.model.limits import Role
 from udpbench.tuning.derived_points import asked, derivation
 from udpbench.tuning.recipe import as_yaml, instructions
 from udpbench.tuning.steps import is_part, steps_against

@@ -10,7 +10,10 @@ from golden import Golden
 from tuning.bench import NOTHING, limit, play, to_tune
 from udpbench.analysis.search import folded
 from udpbench.errors import CANNOT_TELL, YES
-from udpbench.model import SECOND_NS, Bottleneck, Finding, Result, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Finding
+from udpbench.model.result import Bottleneck, Result
 from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.outcome import TuningAnswer, answer_of, exit_code
 from udpbench.tuning.tuner import Tuning, tuning_of

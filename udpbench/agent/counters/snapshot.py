@@ -16,7 +16,8 @@ from udpbench.agent.host.interrupts import queue_interrupts
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.udp_sockets import open_sockets
 from udpbench.cpu_lists import parse_cpu_list
-from udpbench.model import Scope, Snapshot
+from udpbench.model.limits import Scope
+from udpbench.model.record import Snapshot
 
 NET = "/proc/thread-self/net"
 TC_ROOT = 0xFFFFFFFF

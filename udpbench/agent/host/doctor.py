@@ -16,7 +16,7 @@ from udpbench.agent.host import ethtool, programs
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.reading import own_address
-from udpbench.model import Inspection
+from udpbench.model.host import Inspection
 
 CPU = "/sys/devices/system/cpu"
 NET = "/sys/class/net"

@@ -12,7 +12,7 @@ from udpbench.agent.host.control_path import control_interface
 from udpbench.agent.host.files import cpuinfo_value, names, read
 from udpbench.agent.host.interrupts import is_irqbalance_running
 from udpbench.agent.host.reading import ReadingHost as Host
-from udpbench.model import GENERIC_XDP, KERNEL_BUILD, NOTHING_ATTACHED
+from udpbench.model.host import GENERIC_XDP, KERNEL_BUILD, NOTHING_ATTACHED
 
 CPU = "/sys/devices/system/cpu"
 CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"

@@ -21,7 +21,7 @@ from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.reading import link_kind, own_address
 from udpbench.cpu_lists import parse_cpu_list, parse_cpu_mask
 from udpbench.errors import HostError
-from udpbench.model import GSO_SEGMENTS, Facts
+from udpbench.model.host import GSO_SEGMENTS, Facts
 
 CPU = "/sys/devices/system/cpu"
 NODE = "/sys/devices/system/node"

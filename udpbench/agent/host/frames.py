@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 
-from udpbench.model import UDP_HEADER_BYTES
+from udpbench.model.limits import UDP_HEADER_BYTES
 
 IPV4, IPV6 = 0x0800, 0x86DD
 """Ethertypes."""

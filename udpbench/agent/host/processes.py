@@ -17,7 +17,8 @@ from udpbench.agent.host.files import names, read
 from udpbench.agent.host.interrupts import rx_interrupts
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.cpu_lists import parse_cpu_list
-from udpbench.model import SECOND_NS, Process, Whose
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Process, Whose
 
 TICK_NS = SECOND_NS // os.sysconf("SC_CLK_TCK")
 COUNT_BYTES = 24

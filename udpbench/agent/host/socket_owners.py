@@ -15,7 +15,8 @@ from udpbench.agent.host.files import names, read, read_beginning
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.udp_sockets import parse_udp_sockets, udp_sockets
 from udpbench.errors import next_step
-from udpbench.model import SECOND_NS, OtherNamespace
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import OtherNamespace
 from udpbench.printable import printable
 
 PAUSE = 500

@@ -21,7 +21,7 @@ from udpbench.agent.host.genetlink import (
     REQUEST,
     attribute,
 )
-from udpbench.model import UdpSocket
+from udpbench.model.record import UdpSocket
 
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
 ASKED = struct.Struct("=BBBxI48x")

@@ -31,7 +31,9 @@ from udpbench.agent.host.socket_options import (
 from udpbench.agent.host.system import Host
 from udpbench.agent.losses.udp_memory import HeldMemory
 from udpbench.errors import AgentError, in_words
-from udpbench.model import ETHERNET_BYTES, MAX_PAYLOAD_BYTES, LossSpec, WorkerStats
+from udpbench.model.limits import ETHERNET_BYTES, MAX_PAYLOAD_BYTES
+from udpbench.model.record import WorkerStats
+from udpbench.model.work import LossSpec
 
 SINKS = (
     "rx_backlog",

@@ -21,7 +21,8 @@ from udpbench.agent.settings.journal import Entry, Journal
 from udpbench.agent.settings.kind import EVERY, Kind
 from udpbench.agent.settings.protected import diverting, protected
 from udpbench.errors import RestoreError, SettingRefused, next_step
-from udpbench.model import Change, Planned, Scope, Setting
+from udpbench.model.host import Change, Planned, Setting
+from udpbench.model.limits import Scope
 from udpbench.setting_kinds import show_values
 
 SETTLE_S = 2.0

@@ -19,7 +19,7 @@ from udpbench.agent.host.system import Host
 from udpbench.errors import RestoreError
 from udpbench.folder import lock_file
 from udpbench.json_lines import DamagedLine, append, parse_lines
-from udpbench.model import Setting
+from udpbench.model.host import Setting
 from udpbench.protocol import decode
 
 FOLDER = "/run/udpbench"

@@ -12,7 +12,7 @@ from typing import Any
 
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.handlers import KINDS
-from udpbench.model import Setting
+from udpbench.model.host import Setting
 from udpbench.setting_kinds import asked_for, requested_part, show_value, show_values
 
 # What a kind's read or write may raise: refused by the kernel, or an invalid value or target.

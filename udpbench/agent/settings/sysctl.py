@@ -13,7 +13,7 @@ from udpbench.agent.host.system import Host, own_address
 from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.kind import EVERY, Command, Kind
 from udpbench.agent.settings.routes import check_forwarding
-from udpbench.model import sysctl_refusal
+from udpbench.model.limits import sysctl_refusal
 from udpbench.setting_kinds import INDEX_OF
 
 _READ_ONLY = "it is read-only here; set it on the machine as root"

@@ -21,7 +21,9 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import open_sockets
 from udpbench.agent.workers.reads import CountedReader
 from udpbench.errors import WorkerFailed
-from udpbench.model import Attach, Receive, UdpSocket, WorkerSpec
+from udpbench.model.experiment import Attach, Receive
+from udpbench.model.record import UdpSocket
+from udpbench.model.work import WorkerSpec
 from udpbench.printable import printable
 from udpbench.protocol import PhaseOrder, Prepared
 

@@ -16,7 +16,8 @@ from udpbench._native import ffi, lib
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.bpf.port_taker import takes
 from udpbench.agent.workers.sockets import TIMEOUT, bound_to_queue
-from udpbench.model import ETHERNET_BYTES, WorkerSpec
+from udpbench.model.limits import ETHERNET_BYTES
+from udpbench.model.work import WorkerSpec
 
 PROGRAM_NAME = "udpb_take"
 SOL_XDP, XDP_STATISTICS = 283, 7  # include/uapi/linux/if_xdp.h

@@ -13,7 +13,8 @@ from typing import Any, cast
 from udpbench._native import ffi, lib
 from udpbench.agent.host.frames import headers
 from udpbench.agent.workers.sockets import bound_to_queue, set_send_buffer
-from udpbench.model import Send, WorkerSpec
+from udpbench.model.experiment import Send
+from udpbench.model.work import WorkerSpec
 
 WANT_PROGRAM = (errno.EINVAL, errno.ENXIO)
 """Errors of drivers that need an attached XDP program for zero-copy sending."""

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Optional
 
 from udpbench.folder import Folder, calling_user
-from udpbench.model import Log, LogFiles
+from udpbench.model.experiment import Log
+from udpbench.model.record import LogFiles
 
 
 def path_of(log: Log, worker: str) -> str:

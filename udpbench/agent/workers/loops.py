@@ -21,7 +21,8 @@ from udpbench.agent.workers.memory import Memory, flow_indices
 from udpbench.agent.workers.orders import LoopOrder
 from udpbench.agent.workers.sockets import discard, parse_wait
 from udpbench.folder import Folder, calling_user
-from udpbench.model import Answers, Log, Receive, Send, Traffic, WorkerSpec
+from udpbench.model.experiment import Answers, Log, Receive, Send, Traffic
+from udpbench.model.work import WorkerSpec
 from udpbench.ways import way_to_receive, way_to_send
 
 WAITS = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from udpbench._native import ffi, lib
-from udpbench.model import WorkerSpec
+from udpbench.model.work import WorkerSpec
 
 LINE_BYTES: int = lib.UB_CACHE_LINE_BYTES
 STRUCTS = {"sender": "struct ub_send_stats", "receiver": "struct ub_receive_stats"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Optional, TypeVar
 
 from udpbench.json_lines import LinePipe
-from udpbench.model import FlowSpec, WorkerSpec
+from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import PhaseOrder, Prepared, encode, read_message, write_line
 
 BLIND = ("copy", "none")

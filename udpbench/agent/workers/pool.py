@@ -18,7 +18,9 @@ from udpbench.agent.workers.program import Program
 from udpbench.agent.workers.samples import TICK_NS, Queues, Series
 from udpbench.agent.workers.usage import ThreadSampler, Usage, shared_bytes
 from udpbench.errors import HostError, SafetyError, WorkerFailed, to_wire
-from udpbench.model import PACKETS_FIELD, SECOND_NS, FlowStats, Sample, WorkerSpec, WorkerStats
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import PACKETS_FIELD, FlowStats, Sample, WorkerStats
+from udpbench.model.work import WorkerSpec
 from udpbench.protocol import PhaseOrder, Prepared, SampleReply, WorkersState
 
 USAGE_TICKS = SECOND_NS // TICK_NS

@@ -42,7 +42,8 @@ from udpbench.agent.workers.usage import Cost
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.errors import in_words
 from udpbench.json_lines import LinePipe
-from udpbench.model import Receive, Send, WorkerSpec
+from udpbench.model.experiment import Receive, Send
+from udpbench.model.work import WorkerSpec
 from udpbench.parent_death import end_with_parent
 from udpbench.protocol import Prepared, read_message
 from udpbench.ways import way_of

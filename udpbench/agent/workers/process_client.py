@@ -26,7 +26,9 @@ from udpbench.agent.workers.orders import (
 )
 from udpbench.errors import DeadlineExceeded, WorkerFailed, next_step
 from udpbench.json_lines import LinePipe
-from udpbench.model import SECOND_NS, FlowStats, Histogram, Stall, WorkerSpec
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import FlowStats, Histogram, Stall
+from udpbench.model.work import WorkerSpec
 from udpbench.protocol import PhaseOrder, Prepared, WorkersState, encode, read_message, write_line
 
 HEADER_COUNTS = frozenset(

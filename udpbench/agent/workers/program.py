@@ -25,7 +25,9 @@ from udpbench.agent.workers.reads import CountedReader
 from udpbench.confinement import CAP_NET_BIND_SERVICE
 from udpbench.errors import WorkerFailed
 from udpbench.folder import calling_user
-from udpbench.model import SECOND_NS, Receive, WorkerSpec
+from udpbench.model.experiment import Receive
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.work import WorkerSpec
 from udpbench.printable import printable
 from udpbench.protocol import Prepared
 

@@ -19,7 +19,9 @@ from udpbench.agent.host.udp_diag import MOST_PORTS, SocketList
 from udpbench.agent.host.udp_sockets import udp_sockets
 from udpbench.agent.workers.filters import ask_sockets
 from udpbench.errors import WorkerFailed
-from udpbench.model import FlowStats, Receive, WorkerSpec
+from udpbench.model.experiment import Receive
+from udpbench.model.record import FlowStats
+from udpbench.model.work import WorkerSpec
 from udpbench.protocol import PhaseOrder, Prepared, WorkersState
 
 ANY_ADDRESS = {4: ("0.0.0.0", "::"), 6: ("::",)}  # noqa: S104 - names them, binds nothing

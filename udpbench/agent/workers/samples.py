@@ -12,7 +12,8 @@ from typing import Any, Callable, Optional
 
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import SocketQueue, open_sockets
-from udpbench.model import RAW_NS, SAMPLE_NS, Sample, sampling_ns
+from udpbench.model.limits import RAW_NS, SAMPLE_NS, sampling_ns
+from udpbench.model.record import Sample
 from udpbench.protocol import Prepared
 
 TICK_NS = SAMPLE_NS

@@ -44,7 +44,8 @@ from udpbench.agent.host.socket_options import (
 )
 from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
 from udpbench.agent.host.system import Host
-from udpbench.model import FlowSpec, Receive, Send, Traffic
+from udpbench.model.experiment import Receive, Send, Traffic
+from udpbench.model.work import FlowSpec
 from udpbench.units import parse_duration
 
 CONTROL_BYTES = sum(socket.CMSG_SPACE(size) for size in (4, 16, 20))

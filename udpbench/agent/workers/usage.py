@@ -17,7 +17,8 @@ from typing import NamedTuple, Optional
 from udpbench.agent.host.cpu_clocks import EVENTS, HARDWARE, close_counter, cpu_ns, open_counter
 from udpbench.agent.host.files import read
 from udpbench.agent.host.reading import ReadingHost as Host
-from udpbench.model import SECOND_NS, THREADS_MAX, ThreadUse
+from udpbench.model.limits import SECOND_NS, THREADS_MAX
+from udpbench.model.record import ThreadUse
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PAUSE = 49

@@ -20,7 +20,7 @@ from udpbench.analysis.checks import (
     worker_counts,
 )
 from udpbench.analysis.readings import Readings
-from udpbench.model import Finding
+from udpbench.model.record import Finding
 
 Check = Callable[[Readings], Iterator[Finding]]
 

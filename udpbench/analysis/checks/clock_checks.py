@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from udpbench.analysis import clock_offsets, delay
 from udpbench.analysis.readings import Readings
-from udpbench.model import Finding, sampling_ns
+from udpbench.model.limits import sampling_ns
+from udpbench.model.record import Finding
 
 CLOCK_LIMIT_NS = 10 * 10**6
 """How far two hosts' series may be shifted: a tenth of the 100 ms between two samples."""

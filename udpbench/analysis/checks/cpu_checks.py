@@ -8,7 +8,8 @@ from typing import Literal
 from udpbench.analysis.cpu_use import TICK_NS, CpuGroup, cpu_groups, cpu_use, main_user, stolen_ns
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
-from udpbench.model import MAX_PAYLOAD_BYTES, SECOND_NS, Finding
+from udpbench.model.limits import MAX_PAYLOAD_BYTES, SECOND_NS
+from udpbench.model.record import Finding
 from udpbench.units import show_ratio
 
 NOTED = 0.01

@@ -10,7 +10,9 @@ from udpbench.analysis.remedies import REMEDIES
 from udpbench.differences import differences
 from udpbench.drivers import ALLOWANCES
 from udpbench.host_settings import Settings, VethPair
-from udpbench.model import FIREWALL_RULES, Finding, Role, lost_without
+from udpbench.model.host import FIREWALL_RULES, lost_without
+from udpbench.model.limits import Role
+from udpbench.model.record import Finding
 
 BUFFER_LIMIT: dict[Role, str] = {
     "sender": "net.core.wmem_max",

@@ -25,7 +25,9 @@ from udpbench.analysis.ledger.stage import Stage
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import Readings
 from udpbench.drivers import UNKNOWN, driver_of
-from udpbench.model import Finding, Ledger, Part
+from udpbench.model.limits import Part
+from udpbench.model.record import Finding
+from udpbench.model.result import Ledger
 
 
 def hidden_refusals(readings: Readings) -> Iterator[Finding]:

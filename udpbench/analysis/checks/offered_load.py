@@ -15,7 +15,7 @@ from udpbench.analysis.ledger.intended_load import (
 )
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.worker_use import unlogged_packets
-from udpbench.model import Finding
+from udpbench.model.record import Finding
 from udpbench.units import plural, show_ratio
 
 OFFERED_SHARE = 0.995

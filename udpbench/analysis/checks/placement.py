@@ -10,14 +10,10 @@ from udpbench.analysis.queue_counters import CARRYING, EVEN, by_receiver, carryi
 from udpbench.analysis.rates import host_of
 from udpbench.analysis.readings import Readings
 from udpbench.cpu_lists import format_cpu_list
-from udpbench.model import (
-    LEDGER_STAGES,
-    QUEUES_EVEN_WITHIN,
-    Change,
-    Finding,
-    WorkerSpec,
-    WorkerStats,
-)
+from udpbench.model.host import Change
+from udpbench.model.limits import LEDGER_STAGES, QUEUES_EVEN_WITHIN
+from udpbench.model.record import Finding, WorkerStats
+from udpbench.model.work import WorkerSpec
 from udpbench.units import show_ratio
 
 AFTER_QUEUE = LEDGER_STAGES[LEDGER_STAGES.index("rx_ring") + 1 :]

@@ -9,7 +9,8 @@ from typing import Literal
 
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
-from udpbench.model import SECOND_NS, Finding, Role, WorkerStats
+from udpbench.model.limits import SECOND_NS, Role
+from udpbench.model.record import Finding, WorkerStats
 from udpbench.units import plural
 
 Counts = Mapping[str, int]

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from udpbench.analysis.comparison.effect import SINGLE_LOOK, Effect, Look, Margin, decide, levels_of
 from udpbench.analysis.points import metric as number_of
 from udpbench.metrics import TIMED, words_of
-from udpbench.model import FEWEST_BLOCKS, MOST_BLOCKS, Experiment, PointPair, Result, Side
+from udpbench.model.experiment import FEWEST_BLOCKS, MOST_BLOCKS, Experiment, PointPair, Side
+from udpbench.model.result import Result
 
 BLOCK_PAIRS_MAX = 2**23
 """Most pairs of blocks, whose averages are tested: half as many, which take 8 B each, and 1 µs."""

@@ -25,16 +25,9 @@ from udpbench.analysis.comparison.blocks import (
 )
 from udpbench.analysis.comparison.effect import FEWEST_RUNS, Effect, decide_unpaired, widened
 from udpbench.metrics import words_of
-from udpbench.model import (
-    DAY_NS,
-    FEWEST_BLOCKS,
-    SECOND_NS,
-    Experiment,
-    PointPair,
-    Result,
-    Side,
-    trial_ns,
-)
+from udpbench.model.experiment import FEWEST_BLOCKS, Experiment, PointPair, Side, trial_ns
+from udpbench.model.limits import DAY_NS, SECOND_NS
+from udpbench.model.result import Result
 from udpbench.units import format_duration, show_percent
 
 EXTRA_BLOCKS = 5

@@ -13,7 +13,7 @@ from udpbench.analysis.comparison.comparisons import Comparison, compare_blocks,
 from udpbench.analysis.points import Point, estimate
 from udpbench.errors import CannotTell
 from udpbench.metrics import METRICS
-from udpbench.model import Result
+from udpbench.model.result import Result
 from udpbench.units import parse_ratio
 
 

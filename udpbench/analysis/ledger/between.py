@@ -9,7 +9,7 @@ from udpbench.analysis.ledger.sender import PORT_REFUSED, most_at_sender, most_i
 from udpbench.analysis.ledger.stage import Also, Stage, counter, in_packets
 from udpbench.analysis.readings import CounterView, Readings
 from udpbench.drivers import ALLOWANCES
-from udpbench.model import Part
+from udpbench.model.limits import Part
 
 PORT_ENTERED = "link.port*.rx_packets"
 PORT_LEFT = "link.port*.tx_packets"

@@ -6,7 +6,8 @@ A packet to a group is as many as the group has members, each of whom is to get 
 from __future__ import annotations
 
 from udpbench.analysis.readings import CounterView, Readings
-from udpbench.model import SECOND_NS, Arrived, total_arrived
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Arrived, total_arrived
 
 
 def requested_packets(readings: Readings) -> int | None:

@@ -20,7 +20,7 @@ from udpbench.analysis.ledger.stage import Stage
 from udpbench.analysis.ledger.stages import BEFORE_SENT, STAGES
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.worker_use import unlogged_packets
-from udpbench.model import Ledger, LedgerEntry
+from udpbench.model.result import Ledger, LedgerEntry
 
 REASON_GROUPS = ("reason", "reason_portless")
 """The kernel's drop reasons of the traffic's ports, and of what may be the traffic's."""

@@ -13,7 +13,7 @@ from typing import Literal
 from udpbench.analysis.ledger.skbs import QDISC_PACKETS
 from udpbench.analysis.readings import AnyNode, CounterView, End, Readings
 from udpbench.drivers import STANDARD_MAC, MacFrames, driver_of
-from udpbench.model import FRAME_HEADERS_BYTES
+from udpbench.model.limits import FRAME_HEADERS_BYTES
 
 Damage = Literal["bits", "long", "length", "internal", "short"]
 """Wrong bits or a cut frame; longer than accepted; a wrong length, which is unknown; an error of

@@ -13,14 +13,10 @@ from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.errors import CANNOT_TELL, NO, YES, CannotTell
-from udpbench.model import (
-    KERNEL_BUILD,
-    LEDGER_STAGES,
-    LedgerEntry,
-    SelfTest,
-    StageProof,
-    TrialRecord,
-)
+from udpbench.model.host import KERNEL_BUILD
+from udpbench.model.limits import LEDGER_STAGES
+from udpbench.model.record import SelfTest, StageProof, TrialRecord
+from udpbench.model.result import LedgerEntry
 
 COUNTERS = (
     "conntrack",

@@ -8,7 +8,7 @@ from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.stage import Also, Stage, at_most, counter, in_packets, of_workers
 from udpbench.analysis.readings import CounterView, Readings, known_sum
-from udpbench.model import UDP_HEADER_BYTES
+from udpbench.model.limits import UDP_HEADER_BYTES
 
 CHECKSUM = "{udp}InCsumErrors"
 NO_PORTS = "{udp}NoPorts"

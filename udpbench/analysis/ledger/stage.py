@@ -15,7 +15,7 @@ from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.skbs import Segments, Span
 from udpbench.analysis.readings import AnyNode, CounterView, Readings
 from udpbench.analysis.remedies import REMEDIES
-from udpbench.model import Part, Scope
+from udpbench.model.limits import Part, Scope
 
 Reading = Callable[[CounterView], int | None]
 Expression = Callable[[CounterView], Span | None]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from udpbench.analysis.delta import since_u32
-from udpbench.model import (
-    THREADS_MAX,
+from udpbench.model.limits import THREADS_MAX
+from udpbench.model.record import (
     HostLook,
     OtherNamespace,
     Snapshot,

@@ -26,17 +26,11 @@ from udpbench.analysis.queue_counters import QueueUse, queue_uses
 from udpbench.analysis.readings import FAMILIES, CounterView, Nodes, Readings, known_sum
 from udpbench.analysis.watch.history import HostState
 from udpbench.analysis.watch.sockets import SocketLoss, losses_by_socket
-from udpbench.model import (
-    LEDGER_STAGES,
-    SECOND_NS,
-    Facts,
-    Ledger,
-    LedgerEntry,
-    OtherNamespace,
-    Receive,
-    Traffic,
-    total_arrived,
-)
+from udpbench.model.experiment import Receive, Traffic
+from udpbench.model.host import Facts
+from udpbench.model.limits import LEDGER_STAGES, SECOND_NS
+from udpbench.model.record import OtherNamespace, total_arrived
+from udpbench.model.result import Ledger, LedgerEntry
 
 DEVICE_STAGES = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc")
 """Counted by interface."""

@@ -25,14 +25,8 @@ from udpbench.analysis.reader_time import (
 from udpbench.analysis.readings import FAMILIES, known_sum
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.watch.history import HostState
-from udpbench.model import (
-    LEDGER_STAGES,
-    SECOND_NS,
-    THREADS_MAX,
-    SocketCount,
-    ThreadUse,
-    UdpSocket,
-)
+from udpbench.model.limits import LEDGER_STAGES, SECOND_NS, THREADS_MAX
+from udpbench.model.record import SocketCount, ThreadUse, UdpSocket
 from udpbench.units import format_bytes, show_count, show_percent
 
 REASONS = {reason: stage.name for stage in STAGES for reason in stage.reasons}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from udpbench.control.agents import Reach
     from udpbench.control.deployment.deployer import Deployer
-    from udpbench.model import Lab
+    from udpbench.model.lab import Lab
 
 
 def real_path(path: str | Path) -> str:

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
     from udpbench.commands.resume import ResumedRun, ResumeOptions
     from udpbench.control.run import Outcome, RunOptions
-    from udpbench.model import Experiment, Lab, TrialRecord
+    from udpbench.model.experiment import Experiment
+    from udpbench.model.lab import Lab
+    from udpbench.model.record import TrialRecord
     from udpbench.records import Run, RunHeader, RunWriter
 
 
@@ -141,7 +143,7 @@ def run_on_lab(
     from udpbench.control.lab_lock import Surroundings
     from udpbench.control.run import run as run_trials
     from udpbench.control.schedule import remaining
-    from udpbench.model import Progress
+    from udpbench.model.result import Progress
     from udpbench.report.live import live_view
 
     header, records, lab, writer = begun

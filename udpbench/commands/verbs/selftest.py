@@ -13,7 +13,7 @@ from udpbench.commands.verbs.reach import deployer_of
 from udpbench.errors import UdpbenchError, worst_code
 
 if TYPE_CHECKING:
-    from udpbench.model import SelfTest
+    from udpbench.model.record import SelfTest
 
 
 def selftest(

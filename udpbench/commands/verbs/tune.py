@@ -106,7 +106,7 @@ def tune(
 
 
 def _parse_within(text: str) -> int:
-    from udpbench.model import DAY_NS, SECOND_NS
+    from udpbench.model.limits import DAY_NS, SECOND_NS
     from udpbench.units import parse_duration
 
     try:

@@ -83,7 +83,7 @@ def watch(
 
 def _watch_time(pid: int | None, unit: str | None, duration: str | None) -> int | None:
     """Return how long to watch; raises InputError with everything wrong in the options."""
-    from udpbench.model import DAY_NS
+    from udpbench.model.limits import DAY_NS
     from udpbench.units import parse_duration
 
     problems: list[Problem] = []

@@ -25,7 +25,7 @@ from udpbench.errors import (
     from_wire,
 )
 from udpbench.json_lines import MOST_LINE_BYTES, LinePipe, LineTooLong
-from udpbench.model import INTEGERS, SECOND_NS
+from udpbench.model.limits import INTEGERS, SECOND_NS
 from udpbench.printable import printable
 from udpbench.protocol import decode, encode, read_line, write_line
 from udpbench.units import format_bytes, format_duration

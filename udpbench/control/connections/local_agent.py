@@ -13,7 +13,7 @@ import udpbench
 from udpbench.control.connections.channel import AGENT, OBSERVER, Channel, Pipes
 from udpbench.errors import ConnectError
 from udpbench.json_lines import LinePipe
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 
 # -P: files in the current folder must not shadow the agent's imports.
 AGENT_COMMAND = (sys.executable, "-P", "-m", AGENT)

@@ -15,7 +15,7 @@ from udpbench.control.connections.channel import Channel
 from udpbench.control.connections.local_agent import AGENT_COMMAND, open_local
 from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.errors import ConnectError, NotPermitted
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 
 UNSHARE = ("unshare", "--net", "--mount")
 UNSHARE_USER = ("unshare", "--user", "--map-root-user", "--net", "--mount")

@@ -55,7 +55,8 @@ from udpbench.control.deployment.deployer import (
 )
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.json_lines import BLOCK_BYTES, MOST_LINE_BYTES, LinePipe, LineTooLong
-from udpbench.model import SECOND_NS, Connect
+from udpbench.model.lab import Connect
+from udpbench.model.limits import SECOND_NS
 from udpbench.printable import printable
 from udpbench.units import format_bytes, format_duration
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import paramiko
 
 from udpbench.errors import ConnectError
-from udpbench.model import SSH_CHARACTERS, SSH_SPEC
+from udpbench.model.lab import SSH_CHARACTERS, SSH_SPEC
 
 PORT = 22
 CONFIGS = ("~/.ssh/config", "/etc/ssh/ssh_config")

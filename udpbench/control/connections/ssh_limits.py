@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from udpbench.errors import ConnectError
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 from udpbench.units import format_bytes, format_duration
 
 

@@ -21,7 +21,7 @@ import udpbench
 from udpbench.control.deployment.elf import Requirements, requirements
 from udpbench.control.deployment.wheels import Target, obtain
 from udpbench.errors import ConnectError, Problem
-from udpbench.protocol import AGENT_LEAVES
+from udpbench.protocol import agent_files
 
 __all__ = ["Bundle", "Target", "make_bundle"]
 
@@ -80,8 +80,7 @@ def key_of(files: Mapping[str, bytes]) -> str:
 
 def _own_files() -> dict[str, bytes]:
     """Return the package as far as an agent imports it, but for the extension."""
-    files = [PACKAGE / f"{name}.py" for name in ("__init__", *AGENT_LEAVES)]
-    files += (PACKAGE / "agent").rglob("*.py")
+    files = [PACKAGE / "__init__.py", *agent_files()]
     return {file.relative_to(PACKAGE.parent).as_posix(): file.read_bytes() for file in files}
 
 

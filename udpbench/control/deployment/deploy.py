@@ -12,7 +12,7 @@ from udpbench.control.connections.channel import AGENT
 from udpbench.control.connections.ssh import talk
 from udpbench.control.deployment.deployer import Conversation, Deployer
 from udpbench.errors import ConnectError, HostError
-from udpbench.model import Lab, Node
+from udpbench.model.lab import Lab, Node
 
 
 def deploy(lab: Lab, deployer: Deployer) -> None:

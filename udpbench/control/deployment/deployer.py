@@ -19,7 +19,7 @@ from udpbench.agent import install
 from udpbench.control.deployment.bundle import Bundle, Target, make_bundle
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.json_lines import LinePipe
-from udpbench.model import SECOND_NS
+from udpbench.model.limits import SECOND_NS
 from udpbench.printable import all_printable
 from udpbench.units import format_bytes
 

@@ -24,23 +24,12 @@ from udpbench.definition.binding.worker_cpus import (
     place_workers,
 )
 from udpbench.definition.endpoints import parse_ports, parse_to
-from udpbench.model import (
-    GSO_SEGMENTS,
-    MAX_PAYLOAD_BYTES,
-    NUMBER,
-    Facts,
-    Finding,
-    FlowSpec,
-    HostNeeds,
-    Lab,
-    Needs,
-    Node,
-    Receive,
-    Send,
-    Setting,
-    Trial,
-    WorkerSpec,
-)
+from udpbench.model.experiment import HostNeeds, Needs, Receive, Send, Trial
+from udpbench.model.host import GSO_SEGMENTS, Facts, Setting
+from udpbench.model.lab import Lab, Node
+from udpbench.model.limits import MAX_PAYLOAD_BYTES, NUMBER
+from udpbench.model.record import Finding
+from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.ways import Way, way_to_receive, way_to_send
 
 __all__ = [

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from udpbench.definition.binding.card import TSO_FEATURES, cable
 from udpbench.definition.binding.host_block import HostBlock, LabContext
 from udpbench.definition.binding.setting_order import mac, mac_of
-from udpbench.model import BRIDGE, Lab, Setting, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Setting
+from udpbench.model.lab import BRIDGE, Lab
 
 
 def joint_settings_for(lab: Lab, trial: Trial | None, context: LabContext) -> tuple[Setting, ...]:

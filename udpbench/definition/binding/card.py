@@ -11,7 +11,8 @@ from dataclasses import replace
 from udpbench.definition.binding.host_block import HostBlock
 from udpbench.definition.endpoints import parse_cpus
 from udpbench.host_settings import Napi, Settings, set_keys
-from udpbench.model import ETHERNET_BYTES, Setting
+from udpbench.model.host import Setting
+from udpbench.model.limits import ETHERNET_BYTES
 
 TSO_FEATURES = (
     "tx-tcp-segmentation",

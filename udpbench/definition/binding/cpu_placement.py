@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition.endpoints import parse_cpus
 from udpbench.errors import UdpbenchError
-from udpbench.model import Facts, Finding, Lab, Node
+from udpbench.model.host import Facts
+from udpbench.model.lab import Lab, Node
+from udpbench.model.record import Finding
 
 
 class Unavailable(UdpbenchError):

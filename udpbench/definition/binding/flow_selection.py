@@ -11,7 +11,8 @@ from functools import partial
 from random import Random
 
 from udpbench.definition.binding.cpu_placement import Unavailable
-from udpbench.model import QUEUES_EVEN_WITHIN, WorkerSpec
+from udpbench.model.limits import QUEUES_EVEN_WITHIN
+from udpbench.model.work import WorkerSpec
 from udpbench.units import plural, show_percent
 
 MAX_FLOWS = 64

@@ -12,7 +12,10 @@ from typing import Any
 from udpbench.definition.binding.cpu_placement import host_cpus
 from udpbench.definition.endpoints import parse_cpus
 from udpbench.host_settings import Ethtool, Settings, VethPair, merged
-from udpbench.model import Facts, Lab, Node, Scope, Setting, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Facts, Setting
+from udpbench.model.lab import Lab, Node
+from udpbench.model.limits import Scope
 from udpbench.setting_kinds import SETTING_KINDS
 
 DEFAULT_MTU_BYTES = 1500

@@ -14,7 +14,9 @@ from udpbench.definition.binding.cpu_placement import Unavailable, UnmetNeeds
 from udpbench.definition.binding.host_block import block_of
 from udpbench.definition.losses import PROGRAMS
 from udpbench.host_settings import VethPair
-from udpbench.model import Lab, Role, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.lab import Lab
+from udpbench.model.limits import Role
 from udpbench.ways import WAYS, Way, ways_of
 
 

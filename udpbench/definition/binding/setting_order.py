@@ -17,7 +17,10 @@ from udpbench.definition.endpoints import addresses_of, parse_ports, parse_to
 from udpbench.definition.problems import Place, at, raise_all
 from udpbench.differences import key_of
 from udpbench.host_settings import Cpu, set_keys
-from udpbench.model import Lab, Node, Scope, Setting, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Setting
+from udpbench.model.lab import Lab, Node
+from udpbench.model.limits import Scope
 from udpbench.setting_kinds import SETTING_KINDS
 
 NAMESPACED_CORE = (

@@ -17,7 +17,10 @@ from udpbench.definition.binding.cpu_placement import (
     worker_cpus,
 )
 from udpbench.definition.values import CPU_RELATIONS
-from udpbench.model import Facts, Finding, Lab, Node, Trial
+from udpbench.model.experiment import Trial
+from udpbench.model.host import Facts
+from udpbench.model.lab import Lab, Node
+from udpbench.model.record import Finding
 
 PIN = "pin it: settings.receiver.irq, napi.cpus or rps with one CPU each"
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from udpbench.metrics import unit_of, words_of
-from udpbench.model import Estimate
+from udpbench.model.result import Estimate
 from udpbench.report.summary import show_estimate, show_number
 from udpbench.report.terminal import drawn
 from udpbench.store.history import LevelChange, PointHistory

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from udpbench.analysis.rates import length_ns
 from udpbench.analysis.readings import readings_of
 from udpbench.judged_run import Chapter
-from udpbench.model import TrialRecord
+from udpbench.model.record import TrialRecord
 from udpbench.report.figure_data import shown_over_time
 from udpbench.report.figures.style import BLUE, GRID, SKY, WIDTH_INCHES, short_name
 from udpbench.report.summary import name_of, timed

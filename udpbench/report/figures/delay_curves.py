@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from udpbench.analysis.delay import CARRY, highest_ns, node_histogram, one_way, size
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.judged_run import Chapter
-from udpbench.model import Histogram
+from udpbench.model.record import Histogram
 from udpbench.report.figure_data import shown_over_time
 from udpbench.report.figures.style import GRID, LINES, WIDTH_INCHES, short_name
 from udpbench.report.summary import name_of, timed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from udpbench.judged_run import Chapter
-from udpbench.model import LEDGER_STAGES
+from udpbench.model.limits import LEDGER_STAGES
 from udpbench.report.figure_data import (
     RECEIVED,
     UNACCOUNTED,

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from udpbench.analysis.points import Point, estimate
 from udpbench.differences import key_of, written
 from udpbench.judged_run import Chapter
-from udpbench.model import Estimate, Experiment
+from udpbench.model.experiment import Experiment
+from udpbench.model.result import Estimate
 from udpbench.report.figures.style import (
     ON_DARK,
     ON_LIGHT,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from udpbench.analysis.search import PointSearch
-    from udpbench.model import Result
+    from udpbench.model.result import Result
 
 PANELS_PER_PAGE = 3
 PANEL_INCHES = 2.3

@@ -15,7 +15,8 @@ from udpbench.definition.published import Bar, Published, published
 from udpbench.differences import flat, key_of, written
 from udpbench.judged_run import Chapter
 from udpbench.metrics import METRICS
-from udpbench.model import Estimate, Experiment, Trial
+from udpbench.model.experiment import Experiment, Trial
+from udpbench.model.result import Estimate
 from udpbench.report.figures.style import (
     BLACK,
     GREY,

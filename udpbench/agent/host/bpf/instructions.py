@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Union
 
-from udpbench.model import ETHERNET_BYTES
+from udpbench.model.limits import ETHERNET_BYTES
 
 INSTRUCTION_BYTES = 8
 LOAD_BYTE, LOAD_HALF, LOAD_WORD, LOAD_LONG, LOAD_MAP = 0x71, 0x69, 0x61, 0x79, 0x18

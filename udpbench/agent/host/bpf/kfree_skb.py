@@ -48,7 +48,7 @@ from udpbench.agent.host.bpf.instructions import (
 )
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.cpu_lists import parse_cpu_list
-from udpbench.model import ETHERNET_BYTES
+from udpbench.model.limits import ETHERNET_BYTES
 
 TYPES = "/sys/kernel/btf/vmlinux"
 REASONS_MAX = 1024

@@ -37,7 +37,7 @@ from udpbench.agent.host.bpf.instructions import (
     passes,
     signed,
 )
-from udpbench.model import ETHERNET_BYTES, FRAME_HEADERS_BYTES, UDP_HEADER_BYTES
+from udpbench.model.limits import ETHERNET_BYTES, FRAME_HEADERS_BYTES, UDP_HEADER_BYTES
 
 CONTEXT, DATA, DATA_END, SCRATCH = 1, 2, 3, 5
 """Registers; the program makes its only call just before it exits."""

@@ -25,7 +25,7 @@ from udpbench.agent.host.bpf.socket_programs import (
     reads,
 )
 from udpbench.agent.host.reading import ReadingHost as Host
-from udpbench.model import SocketCount
+from udpbench.model.record import SocketCount
 
 ENTRIES = 2**16
 """Size of the map: two or three entries per used socket."""

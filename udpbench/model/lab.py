@@ -1,0 +1,125 @@
+"""What a user declares of hosts: how each is reached, and which make up a lab."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, Optional
+
+from udpbench.host_settings import Settings
+from udpbench.model.limits import DAY_NS, SECOND_NS, Part
+from udpbench.units import Named, Nanoseconds
+
+SSH_SPEC = re.compile(
+    r"(?:ssh://)?(?:(?P<user>(?!-)[A-Za-z0-9._-]+)@)?"
+    r"(?:\[(?P<bracketed>[A-Za-z0-9._%:][A-Za-z0-9._%:-]*)\]|(?P<name>(?!-)[A-Za-z0-9._%-]+"
+    r"|[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:]*))(?::(?P<port>[0-9]{1,5}))?/?\Z"
+)
+"""``[user@]host[:port]``. A ProxyCommand and ``Match exec`` pass user and host to a shell, so its
+characters are refused, as in OpenSSH since CVE-2023-51385."""
+SSH_CHARACTERS = (
+    "letters, digits and . _ - in user and host, % and : in a host, no - in front; any other user "
+    "as User of an alias in ~/.ssh/config"
+)
+
+
+@dataclass(frozen=True)
+class Connect:
+    """How a host is reached."""
+
+    by: Literal["namespace", "local", "ssh"]
+    ssh: Optional[str] = None
+    become: Optional[Literal["sudo"]] = None
+    python: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of a lab: a host, or what udpbench makes between hosts; each has its own agent."""
+
+    name: str
+    """Of its agent, and of its counters in records."""
+    part: Part
+    connect: Connect
+    interface: str
+    addresses: tuple[str, ...] = ()
+    """``192.168.254.1/24`` each, ranges expanded; empty with ``existing``."""
+    existing: bool = False
+    cpus: Optional[tuple[int, ...]] = None
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def sends(self) -> bool:
+        """Whether the path begins here."""
+        return self.part == "sender"
+
+    @property
+    def receives(self) -> bool:
+        """Whether it ends here."""
+        return self.part == "receiver"
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """How a site lends a lab: it is ours from the command's first line until the command ends."""
+
+    command: Annotated[tuple[str, ...], Named("command")]
+    within_ns: Optional[Annotated[int, Nanoseconds(SECOND_NS, 7 * DAY_NS)]] = None
+    """The longest wait for that line; None: as long as it takes."""
+
+
+BRIDGE = Node("bridge", "link", Connect("namespace"), "bridge0")
+"""The node with a port for each namespace of a built-in lab that has more than two."""
+BETWEEN: dict[str, Part] = {BRIDGE.name: BRIDGE.part}
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where an experiment runs: the nodes that packets pass."""
+
+    name: str
+    path: str
+    text: str
+    hosts: tuple[Node, ...]
+    """Of the file, in the order of the path: senders first."""
+    settings: dict[Part, Settings] = field(default_factory=dict)
+    reserve: Optional[Reserve] = None
+
+    def at(self, part: Part) -> tuple[Node, ...]:
+        """Return the hosts of one part of the path."""
+        return tuple(host for host in self.hosts if host.part == part)
+
+    @property
+    def senders(self) -> tuple[Node, ...]:
+        """The hosts at which the path begins."""
+        return self.at("sender")
+
+    @property
+    def receivers(self) -> tuple[Node, ...]:
+        """The hosts at which it ends."""
+        return self.at("receiver")
+
+    @property
+    def ends(self) -> tuple[Node, ...]:
+        """The hosts with workers, senders first."""
+        return self.senders + self.receivers
+
+    @property
+    def built_in(self) -> bool:
+        """True if the hosts are namespaces of this machine; every result says so."""
+        return all(host.connect.by == "namespace" for host in self.hosts)
+
+    @property
+    def joint(self) -> Optional[Node]:
+        """The node that makes a pair to each namespace; None: the receiver makes the only one."""
+        return BRIDGE if self.built_in and len(self.hosts) > 2 else None
+
+    @property
+    def between(self) -> tuple[Node, ...]:
+        """The nodes between the ends."""
+        return (self.joint,) if self.joint is not None else ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The whole path."""
+        return (*self.senders, *self.between, *self.receivers)

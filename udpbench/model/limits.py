@@ -1,0 +1,192 @@
+"""Bounds, units and names that every subject of the vocabulary shares.
+
+The rooms share frozen data without behaviour. Field names are the field's terms (RFC 2285, RFC
+2544, RFC 1242, kernel names) and carry their unit. A YAML key is the field's name without its unit
+suffix (``size_bytes`` is written ``size: 32B``); type, default and range of a key are declared
+once, here or in ``host_settings``, and the definition reads them from there.
+Python 3.9: annotations are evaluated by pydantic on the controller, so they say ``Optional``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Optional
+
+HEADER_BYTES = 18
+"""Bytes of the header: tag u32, flow u16, sequence u48, send time u48 (native/udpbench.h)."""
+
+MAX_PAYLOAD_BYTES = 65507
+"""Largest UDP payload over IPv4: 65535 − 20 (IP header) − 8 (UDP header)."""
+UDP_HEADER_BYTES = 8
+HEADERS_BYTES = {4: 20 + UDP_HEADER_BYTES, 6: 40 + UDP_HEADER_BYTES}
+"""IP version → bytes of its header and UDP's, without options and extension headers."""
+ETHERNET_BYTES = 14
+FRAME_HEADERS_BYTES = {version: ETHERNET_BYTES + own for version, own in HEADERS_BYTES.items()}
+
+IDS = 65536
+"""Of a flow's datagrams, by which answers are told apart: 16 bits (native/udpbench.h)."""
+ID_BYTES = 2
+ID_FLOWS_MAX = 256
+"""Flows with ids: each takes half a megabyte of the sender's memory."""
+
+SEND_MESSAGES = 1024
+"""UIO_MAXIOV, the most that sendmmsg(2) accepts."""
+RECEIVE_MESSAGES = 512
+MERGED_MESSAGES = 16
+"""With GRO each has room for 64 KiB; 16 of them fit into a second-level cache."""
+
+QUEUES_EVEN_WITHIN = 0.02
+"""Relative deviation from an even share allowed to each queue of ``traffic.flows.queues``."""
+
+Role = Literal["sender", "receiver"]
+"""What a worker does."""
+Part = Literal["sender", "link", "receiver"]
+"""Of the path of the packets: its ends are the hosts with workers of that name."""
+Scope = Literal["namespace", "machine"]
+PhaseName = Literal["path", "warmup", "measured"]
+Edge = Literal["begin", "end"]
+LEDGER_STAGES = (
+    "unsent",
+    "tx_policy",
+    "tx_netfilter",
+    "tx_ipsec",
+    "tx_qdisc",
+    "tx_device",
+    "link",
+    "rx_ring",
+    "rx_xdp",
+    "xsk_ring",
+    "xsk_fill",
+    "rx_backlog",
+    "rx_tc",
+    "rx_ip",
+    "rx_netfilter",
+    "udp_checksum",
+    "udp_no_port",
+    "rx_policy",
+    "udp_filter",
+    "udp_rcvbuf",
+    "udp_memory",
+    "udp_purged",
+    "app_truncated",
+    "app_log",
+    "app_unanswered",
+    "answer_lost",
+)
+"""Stages at which a packet can end, in the order it passes them (docs/ledger.md)."""
+DRIVER_STAGES = ("tx_device", "rx_ring", "rx_xdp")
+"""Those that a card's driver counts; the kernel's own code counts the others."""
+SECOND_NS = 10**9
+DAY_NS = 86400 * SECOND_NS
+CPUS_MAX = 8192
+"""Of one machine: the most of any architecture (NR_CPUS in arch/*/Kconfig)."""
+LIMITS = {
+    "duration_ns": (0, DAY_NS),
+    "warmup_ns": (0, DAY_NS),
+    "repetitions": (1, 10_000),
+    "rx_queues": (0, 65_536),
+    "tx_queues": (0, 65_536),
+    "workers": (0, 1024),
+    "first_ms": (0, 2 * DAY_NS // 10**6),
+    "blocks": (1, 200),
+    **dict.fromkeys(("cpu", "cpus", "cpus_seen"), (0, CPUS_MAX - 1)),
+    **dict.fromkeys(("numa_nodes", "siblings", "cache_siblings", "queue_cpus"), (0, CPUS_MAX - 1)),
+}
+"""Field of a record or a reply → least and most of its number, or of each in it; values beyond
+would mean endless work."""
+SWEPT_MAX = 256
+"""Of the values of a point, and of the swept keys in one frame, where each is a column."""
+TRIALS_MAX = 100_000
+"""Of a run: they take two days, and their records, of 9 kB at least, are all that is read of one
+(``json_lines.MOST_BYTES``)."""
+ANSWERS_MAX = 2**15
+"""Of an experiment: expectations and comparisons times points; half a million took 150 s and
+428 MB."""
+PAIRS_MAX = 2**12
+"""Of points that an experiment compares; 32,000 took 75 s and 5 kB each."""
+EXPECT_MAX = 256
+"""Expectations of an experiment, each of which asks each of its trials: so many take 10 ms of a
+trial, as long as judging it."""
+COUNTERS_MAX = 2**17
+"""Of one host at one time; 64 queues with interrupts on each of 1024 CPUs are half of it."""
+THREADS_MAX = 64
+"""Of one worker, or of one process that is watched, those that ran most."""
+SEEN_MAX = 32
+"""Of states and system calls in which a thread was seen."""
+STRANGERS_MAX = 16
+"""Sockets of others at the traffic's ports that are listed of one host at one time."""
+ADDRESSES_MAX = 2**12
+"""Of one host, and of each list."""
+LENGTHS = {
+    "values": SWEPT_MAX,
+    "counters": COUNTERS_MAX,
+    "threads": THREADS_MAX,
+    **dict.fromkeys(("looks", "calls"), SEEN_MAX),
+    **dict.fromkeys(("cpus", "cpus_seen", "by_cpu_ns"), CPUS_MAX),
+    **dict.fromkeys(("numa_nodes", "siblings", "cache_siblings"), CPUS_MAX),
+    **dict.fromkeys(("queue_cpus", "queue_irqs", "tx_queue_irqs", "processes", "stats"), 2**16),
+    **dict.fromkeys(("addresses", "other_addresses", "listed"), ADDRESSES_MAX),
+    "strangers": STRANGERS_MAX,
+    "expect": EXPECT_MAX,
+    "compare": PAIRS_MAX,
+}
+"""Field of a record or a reply → most entries of it, and of each list in it."""
+NUMBERED = (
+    *("numa_nodes", "siblings", "cache_siblings", "by_cpu_ns"),
+    *("queue_cpus", "queue_irqs", "tx_queue_irqs"),
+)
+"""Fields whose keys are numbers as text: of a CPU, a NUMA node or a queue."""
+NUMBER = "[0-9]{1,6}"
+"""Such a number, also in the name of a counter."""
+INTEGERS = (-(2**63), 2**64 - 1)
+"""Least and most of every other number; no counter or clock exceeds it."""
+SAMPLE_NS = SECOND_NS // 10
+"""Between two samples of a worker, unless that would exceed ``SAMPLES_MAX``."""
+SAMPLES_MAX = 3600
+"""Per worker and phase; in two hours that is a sample every two seconds."""
+RAW_NS = 60 * SECOND_NS
+"""The longest phase with packets for every millisecond: 60,000 numbers per worker."""
+
+
+SYSCTLS = (
+    "kernel.nmi_watchdog",
+    "kernel.numa_balancing",
+    "kernel.sched_autogroup_enabled",
+    "kernel.sched_cfs_bandwidth_slice_us",
+    "kernel.sched_energy_aware",
+    "kernel.sched_latency_ns",
+    "kernel.sched_migration_cost_ns",
+    "kernel.sched_min_granularity_ns",
+    "kernel.sched_nr_migrate",
+    "kernel.sched_rt_period_us",
+    "kernel.sched_rt_runtime_us",
+    "kernel.sched_schedstats",
+    "kernel.sched_wakeup_granularity_ns",
+    "kernel.soft_watchdog",
+    "kernel.timer_migration",
+    "kernel.watchdog_thresh",
+    "vm.compaction_proactiveness",
+    "vm.dirty_background_bytes",
+    "vm.dirty_background_ratio",
+    "vm.dirty_bytes",
+    "vm.dirty_expire_centisecs",
+    "vm.dirty_ratio",
+    "vm.dirty_writeback_centisecs",
+    "vm.stat_interval",
+    "vm.swappiness",
+    "vm.watermark_scale_factor",
+    "vm.zone_reclaim_mode",
+)
+"""What may be set besides net.*: scheduler, timers, and memory used by packets and logs.
+Some of the others name a program that root then runs (kernel.core_pattern, kernel.modprobe)."""
+
+
+def sysctl_refusal(name: str) -> Optional[str]:
+    """Return which sysctls may be set if ``name``, with dots or slashes, may not; else None."""
+    dotted = name.replace("/", ".")
+    allowed = dotted.startswith("net.") or dotted in SYSCTLS
+    return None if allowed else f"net.* and {', '.join(SYSCTLS)}"
+
+
+def sampling_ns(duration_ns: int) -> int:
+    """Return the time between two samples of a worker in a phase of at most ``duration_ns``."""
+    return SAMPLE_NS * max(1, -(-duration_ns // (SAMPLES_MAX * SAMPLE_NS)))
