@@ -217,6 +217,9 @@ OWN = IMPOSTOR.replace("1234", str(os.geteuid()))
         ("1:name=systemd:/user.slice\n2:cpu:/dns.service", "1:name=systemd:/init.scope", False),
         ("0::/../../system.slice/dns.service", "0::/init.scope", False),
         ("0::/system.slice/dns.service", "0::/a/b/init.scope", False),
+        ("0::/user.slice/a\r0::/system.slice/dns.service", "0::/init.scope", False),
+        ("0::/user.slice/a\u2028b", "0::/init.scope", False),
+        ("a\n0::/system.slice/dns.service", "0::/init.scope", True),
     ],
 )
 def test_a_unit_is_one_of_the_system(lines: str, init: str, belongs: bool, tmp_path: Path) -> None:
@@ -285,6 +288,35 @@ def test_a_user_with_sockets_without_end_hides_no_other_users(
     assert held == {20, 40}
     words = "name40 40 (user 0), a process that could not be seen"
     assert words == module.holders_in_words(host, [39, 41])
+
+
+def test_a_process_of_any_name_is_its_users(tmp_path: Path) -> None:
+    """The kernel escapes in it the one line end that counts (proc_pid_status(5))."""
+    for pid, name in ((20, "\rUid:"), (30, "\rUid:\t0\t0\t0\t0"), (40, "\x1cUid:\t0\t0")):
+        folder = process(tmp_path, pid, 1, [pid])
+        (folder / "status").write_text(f"Name:\t{name}\nUid:\t7\t1000\t7\t7\n", newline="")
+    host = Host(tmp_path)
+    assert {(20, 20), (30, 30), (40, 40)} == {*module.all_held(host, [20, 30, 40])}
+    assert "name30 30 (user 1000)" == module.holders_in_words(host, [30])
+    assert not host.is_of_root(30)
+
+
+def test_a_search_of_many_users_ends_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first round, too: a user may own thousands of user ids."""
+    for pid in range(100, 200):
+        folder = process(tmp_path, pid, 1, [pid])
+        (folder / "status").write_text(f"Uid:\t7\t{pid}\t7\t7\n")
+    read: list[str] = []
+    link_target = Host.link_target
+    monkeypatch.setattr(
+        Host, "link_target", lambda own, path: read.append(path) or link_target(own, path)
+    )
+    monkeypatch.setattr(Host, "clock_ns", lambda _: len(read))
+    monkeypatch.setattr(module, "SEARCH_NS", 20)
+    assert 11 == len([*module.all_held(Host(tmp_path), range(100, 200))])
+    assert 22 == len(read)
 
 
 def test_a_search_is_not_repeated_at_once(

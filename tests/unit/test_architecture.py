@@ -441,6 +441,17 @@ def test_only_the_datagrams_have_a_size() -> None:
     assert ["trial.traffic.size_bytes"] == asked_sizes(ast.parse("f(trial.traffic.size_bytes)"))
 
 
+def test_an_agent_splits_lines_at_newlines_alone() -> None:
+    """Names that users give, which /proc prints as they are, may contain every other line end."""
+    trees = {name: tree_of(name) for name in modules() if name.startswith("agent")}
+    trees["forbidden"] = ast.parse("text.splitlines()")
+    assert ["forbidden"] == [
+        name
+        for name, tree in trees.items()
+        if any(isinstance(n, ast.Attribute) and n.attr == "splitlines" for n in ast.walk(tree))
+    ]
+
+
 EMPTY_NAMES = {"one", "found", "told", "made", "said", "wanted", "foreseen", "of"}
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Optional
 
+from udpbench.agent.host.files import lines_of
+
 PLAIN_INTERFACE = re.compile(
     r"lo|eth\d+|(send|receive)\d+"
     r"|en(o\d+|(P\d+)?(p\d+)?s\d+)(f\d+)?(u\d+)*(c\d+)?(i\d+)?(d\d+|np\d+)?([vr]\d+)?"
@@ -168,7 +170,7 @@ def bare_sockets(text: str) -> str:
         f"0: {none}:{port} {none}:0000 07 00000000:00000000 00:00000000 00000000 0 0 0 0 0 0"
         for port, none in sorted(ports)
     ]
-    return "\n".join([*text.splitlines()[:1], *lines])
+    return "\n".join([*lines_of(text)[:1], *lines])
 
 
 def bare_ruleset(text: str) -> str:
@@ -200,7 +202,7 @@ def bare_iptables(text: str) -> str:
     """Return ``iptables-save`` output reduced to chains and their number of rules."""
     names: dict[str, str] = {}
     lines = []
-    for line in text.splitlines():
+    for line in lines_of(text):
         words = line.split()
         if line.startswith(("*", "COMMIT")):
             lines.append(words[0])

@@ -254,7 +254,7 @@ def is_whole(folder: str, uid: int) -> bool:
     try:
         if distrust(folder, uid) is not None:
             return False
-        *lines, last = _read(folder, MANIFEST).decode().splitlines()
+        *lines, last = _read(folder, MANIFEST).decode().rstrip("\n").split("\n")
         files = [line.split("  ", 1) for line in lines]
         if last != f"# {len(files)} files":
             return False

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Callable, Optional
 
+from udpbench.agent.host.files import lines_of
 from udpbench.agent.host.reading import ReadingHost
 from udpbench.agent.host.unix_names import unix_names
 
@@ -64,7 +65,7 @@ def note_names(host: ReadingHost, prefix: str = PREFIX) -> Iterator[Names]:
         if error.errno != errno.ENOENT:
             raise
         mark = f"@{prefix}"
-        lines = host.read_text(UNIX_SOCKETS).splitlines()
+        lines = lines_of(host.read_text(UNIX_SOCKETS))
         for name in sorted({line.partition(mark)[2] for line in lines if mark in line}):
             yield [(name, None, True)]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from udpbench.agent.host.files import lines_of
 from udpbench.agent.host.genetlink import attributes as netlink_attributes
 from udpbench.agent.host.genetlink import numbers
 
@@ -126,7 +127,7 @@ def parse_snmp(text: str, prefix: str) -> dict[str, int]:
     Each protocol has a line of names and a line of values (net/ipv4/proc.c).
     """
     counters = {}
-    lines = text.splitlines()
+    lines = lines_of(text)
     for names, values in zip(lines[::2], lines[1::2]):
         protocol, _, rest = names.partition(":")
         if protocol not in SNMP_PROTOCOLS:
@@ -140,7 +141,7 @@ def parse_snmp(text: str, prefix: str) -> dict[str, int]:
 def parse_snmp6(text: str) -> dict[str, int]:
     """Return ``snmp6.Udp6NoPorts`` and the like of /proc/net/snmp6: a name and a value per line."""
     counters = {}
-    for line in text.splitlines():
+    for line in lines_of(text):
         name, _, value = line.partition(" ")
         if name.startswith(SNMP6_PREFIXES):
             counters[f"snmp6.{name}"] = int(value.strip())
@@ -154,7 +155,7 @@ def parse_softnet(text: str, online: Sequence[int]) -> dict[str, int]:
     (net/core/net-procfs.c); ``online`` lists the CPUs for kernels that do not print them.
     """
     counters = {}
-    for position, line in enumerate(text.splitlines()):
+    for position, line in enumerate(lines_of(text)):
         columns = [int(column, 16) for column in line.split()]
         named = len(columns) > SOFTNET_CPU_COLUMN
         cpu = columns[SOFTNET_CPU_COLUMN] if named else online[position]
@@ -182,12 +183,12 @@ def parse_conntrack(text: str) -> dict[str, int]:
 
 def parse_xfrm(text: str) -> dict[str, int]:
     """Return ``xfrm.XfrmInPolBlock`` and the like of /proc/net/xfrm_stat."""
-    return {f"xfrm.{name}": int(value) for name, value in map(str.split, text.splitlines())}
+    return {f"xfrm.{name}": int(value) for name, value in map(str.split, lines_of(text))}
 
 
 def _per_cpu_lines(text: str, prefix: str) -> dict[str, int]:
     """Add up the hexadecimal lines of a /proc/net/stat file, one for each CPU."""
-    lines = text.splitlines()
+    lines = lines_of(text)
     names = lines[0].split() if lines else []
     counters: dict[str, int] = {}
     for line in lines[1:]:
@@ -204,7 +205,7 @@ def parse_cpu_times(text: str, ticks_per_s: int) -> dict[str, int]:
     The kernel prints ticks of USER_HZ, so the resolution is 10 ms where that is 100.
     """
     counters = {}
-    for line in text.splitlines():
+    for line in lines_of(text):
         label, *values = line.split()
         if label.startswith("cpu") and label != "cpu":
             for name, value in zip(CPU_TIMES, values):
@@ -216,7 +217,7 @@ def parse_cpu_times(text: str, ticks_per_s: int) -> dict[str, int]:
 
 def parse_interrupts(text: str, irqs: Collection[int]) -> dict[str, int]:
     """Return ``interrupt.34.cpu1`` of /proc/interrupts: how often each CPU served these IRQs."""
-    lines = text.splitlines()
+    lines = lines_of(text)
     cpus = [label.lower() for label in lines[0].split()] if lines else []
     counters = {}
     for line in lines[1:]:
@@ -270,7 +271,7 @@ def queue_statistics(interface: str, queues: Iterable[Mapping[int, int]]) -> dic
 
 def parse_softirqs(text: str) -> dict[str, int]:
     """Return ``softirq.cpu0.NET_RX`` and ``NET_TX`` of /proc/softirqs: number of runs."""
-    lines = text.splitlines()
+    lines = lines_of(text)
     cpus = [label.lower() for label in lines[0].split()] if lines else []
     counters = {}
     for line in lines[1:]:

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any, Optional
 
 from udpbench.agent.host import ethtool, programs
-from udpbench.agent.host.files import names, read
+from udpbench.agent.host.files import lines_of, names, read
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.reading import own_address
 from udpbench.model.host import Inspection
@@ -150,7 +150,7 @@ def udp_ports(host: Host) -> Optional[tuple[int, ...]]:
     texts = [read(host, f"/proc/thread-self/net/{name}") for name in ("udp", "udp6")]
     if texts[0] is None:
         return None
-    lines = [line for text in texts for line in (text or "").splitlines()[1:]]
+    lines = [line for text in texts for line in lines_of(text)[1:]]
     return tuple(sorted({int(line.split()[1].rpartition(":")[2], 16) for line in lines}))
 
 

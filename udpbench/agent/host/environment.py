@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Optional
 
 from udpbench.agent.host.control_path import control_interface
-from udpbench.agent.host.files import cpuinfo_value, names, read
+from udpbench.agent.host.files import cpuinfo_value, lines_of, names, read
 from udpbench.agent.host.interrupts import is_irqbalance_running
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.model.host import GENERIC_XDP, KERNEL_BUILD, NOTHING_ATTACHED
@@ -99,7 +99,7 @@ def socket_memory(host: Host) -> Optional[str]:
     release = re.match(r"(\d+)\.(\d+)", host.kernel()[0])
     version_2 = release is not None and tuple(map(int, release.groups())) < NEVER_REFUSED
     limits = []
-    for line in (read(host, "/proc/self/cgroup") or "").splitlines():
+    for line in lines_of(read(host, "/proc/self/cgroup")):
         _, kind, path = (*line.split(":", 2), "", "")[:3]
         if kind not in CGROUP_LIMITS or not (kind or version_2) or ".." in path:
             continue
@@ -212,7 +212,7 @@ def driver_facts(host: Host, interface: str) -> dict[str, Optional[str]]:
         done = host.run("ethtool", "-i", interface)
     except OSError:
         return {}
-    split = [line.partition(":") for line in done.out.splitlines()]
+    split = [line.partition(":") for line in lines_of(done.out)]
     return {
         DRIVER_KEYS[key]: value.strip()
         for key, _, value in split

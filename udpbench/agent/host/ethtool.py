@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from udpbench.agent.host import programs
+from udpbench.agent.host.files import lines_of
 from udpbench.agent.host.reading import ReadingHost as Host
 
 RING_KEYS = ("rx", "rx-mini", "rx-jumbo", "tx")
@@ -103,7 +104,7 @@ def _numbers(text: str, keys: Iterable[str]) -> dict[str, int]:
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    split = [line.partition(":") for line in text.splitlines()]
+    split = [line.partition(":") for line in lines_of(text)]
     return [(name.strip(), value.strip()) for name, colon, value in split if colon]
 
 
@@ -132,7 +133,7 @@ def parse_pause(text: str) -> dict[str, int]:
 
 def parse_flow_hash(text: str) -> str:
     """Return the letters of the fields that ``-n <interface> rx-flow-hash`` lists."""
-    lines = {line.strip() for line in text.splitlines()}
+    lines = {line.strip() for line in lines_of(text)}
     return "".join(letter for name, letter in HASH_FIELDS.items() if name in lines)
 
 

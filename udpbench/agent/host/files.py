@@ -44,7 +44,7 @@ def names(host: Host, path: str) -> list[str]:
 
 def cpuinfo_value(cpuinfo: str, key: str) -> Optional[str]:
     """Return the first value of a key in /proc/cpuinfo; ARM has no ``model name``."""
-    for line in cpuinfo.splitlines():
+    for line in lines_of(cpuinfo):
         name, _, value = line.partition(":")
         if name.strip() == key:
             return value.strip()

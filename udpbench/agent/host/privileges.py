@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Collection
 
+from udpbench.agent.host.files import lines_of
 from udpbench.agent.host.reading import ReadingHost
 
 OBSERVER_USER = 2_100_000_000
@@ -53,7 +54,7 @@ def mask(numbers: Collection[int]) -> int:
 
 def held(host: ReadingHost) -> dict[str, int]:
     """Return this thread's sets, and NoNewPrivs, as in proc_pid_status(5)."""
-    lines = (line.split(":") for line in host.read_text(STATUS).splitlines())
+    lines = (line.split(":") for line in lines_of(host.read_text(STATUS)))
     return {
         key: int(value, 16) for key, value in lines if key.startswith("Cap") or key == "NoNewPrivs"
     }

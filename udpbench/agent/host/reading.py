@@ -249,7 +249,7 @@ class ReadingHost:
 
         By all its user IDs: the owner of its folder is root if it hides its memory (proc_pid(5)).
         """
-        lines = self.read_text(f"/proc/{pid}/status").splitlines()
+        lines = self.read_text(f"/proc/{pid}/status").split("\n")
         fields = {name: text.split() for name, _, text in (line.partition(":") for line in lines)}
         return set(fields["Uid"]) == {"0"} and len(fields.get("NSpid", ())) <= 1
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from itertools import chain, islice, zip_longest
+from itertools import islice
 
-from udpbench.agent.host.files import names, read, read_beginning
+from udpbench.agent.host.files import lines_of, names, read, read_beginning
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.udp_sockets import parse_udp_sockets, udp_sockets
 from udpbench.errors import next_step
@@ -24,8 +25,9 @@ PAUSE = 500
 SEARCH_NS = SECOND_NS
 """A search ends after this time: any user may keep millions of descriptors, at 20 us each, and
 thousands of sockets in namespaces of its own."""
-TURN = 1000
-"""How many descriptors of a user's processes are read before the next user's."""
+TURN = 100
+"""How many descriptors of a user's processes are read before the next user's, of whom there may be
+many: a user may own a range of user ids (subuid(5))."""
 NEWS_NS = 60 * SECOND_NS
 """Interval of searches if no owner is missing, to detect new namespaces."""
 MOST_NAMESPACES = 64
@@ -130,8 +132,8 @@ class SocketOwners:
 
 def _cgroups(host: Host, pid: int) -> dict[str, str]:
     """Return a process's paths where systemd has units: ``name=systemd`` of cgroup v1, and v2."""
-    lines = (read(host, f"/proc/{pid}/cgroup") or "").splitlines()
-    paths = {kind: path for _, kind, path in (line.split(":", 2) for line in lines)}
+    rows = (line.split(":", 2) for line in lines_of(read(host, f"/proc/{pid}/cgroup")))
+    paths = {row[1]: row[2] for row in rows if len(row) == 3}
     return {kind: paths[kind] for kind in ("name=systemd", "") if kind in paths}
 
 
@@ -179,11 +181,14 @@ def all_held(host: Host, pids: Iterable[int]) -> Iterator[tuple[int, int]]:
     users: dict[str, list[int]] = {}
     for pid in pids:
         users.setdefault(_user(host, pid), []).append(pid)
-    turns = zip_longest(*(_turns(host, own) for own in users.values()), fillvalue=())
-    for turn in chain.from_iterable(turns):
-        if host.clock_ns() > end_ns:
-            return
-        yield from turn
+    waiting = deque(_turns(host, own) for own in users.values())
+    while waiting and host.clock_ns() <= end_ns:
+        turn = next(waiting[0], None)
+        if turn is None:
+            waiting.popleft()
+        else:
+            yield from turn
+            waiting.rotate(-1)
 
 
 def _turns(host: Host, pids: Iterable[int]) -> Iterator[list[tuple[int, int]]]:
@@ -246,5 +251,5 @@ def _in_words(host: Host, pid: int) -> str:
 
 def _user(host: Host, pid: int) -> str:
     """Return a process's effective user, ``105``; ``?`` if it is gone."""
-    rows = (read(host, f"/proc/{pid}/status") or "").splitlines()
+    rows = lines_of(read(host, f"/proc/{pid}/status"))
     return next((row.split()[2] for row in rows if row.startswith("Uid:")), "?")

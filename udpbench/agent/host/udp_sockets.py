@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from udpbench.agent.host.files import read
+from udpbench.agent.host.files import lines_of, read
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.udp_diag import SocketList
 
@@ -45,7 +45,7 @@ def parse_udp_sockets(text: str) -> dict[int, SocketQueue]:
     of the buffer (net/ipv4/udp.c: udp_rqueue_get, udp_rmem_release).
     """
     sockets = {}
-    for line in text.splitlines()[1:]:
+    for line in lines_of(text)[1:]:
         columns = line.split()
         queued = int(columns[4].partition(":")[2], 16)
         sockets[int(columns[9])] = SocketQueue(queued, int(columns[-1]), columns[1])

@@ -15,6 +15,7 @@ import threading
 from contextlib import suppress
 from typing import Optional
 
+from udpbench.agent.host.files import lines_of
 from udpbench.agent.host.namespace import CLONE_NEWNET
 from udpbench.agent.host.socket_options import SO_RCVBUFFORCE, force_buffer
 from udpbench.agent.host.system import Host
@@ -68,6 +69,6 @@ class HeldMemory:
 
 def held_pages(host: Host) -> int:
     """Return the pages that all UDP sockets of the machine hold beyond the CPUs' reserves."""
-    lines = host.read_text(SOCKSTAT).splitlines()
+    lines = lines_of(host.read_text(SOCKSTAT))
     words = next(line for line in lines if line.startswith("UDP:")).split()
     return int(words[words.index("mem") + 1])

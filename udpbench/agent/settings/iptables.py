@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from udpbench.agent.host import programs
+from udpbench.agent.host.files import lines_of
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.rules import MARK, Rule
 
@@ -102,7 +103,7 @@ def _save(host: Host, family: str) -> str:
 
 def _saved(text: str) -> Iterator[Saved]:
     table = ""
-    for line in text.splitlines():
+    for line in lines_of(text):
         if line.startswith("*"):
             table = line[1:]
         counted = _COUNTED.match(line)

@@ -149,7 +149,7 @@ def _lost_with_inet6_dev(host: Host, interface: str) -> Iterator[str]:
     token = ipv6.get_attr("IFLA_INET6_TOKEN") if ipv6 is not None else None
     if token not in (None, "::"):
         yield f"token {token}"
-    for line in (files.read(host, "/proc/net/igmp6") or "").splitlines():
+    for line in files.lines_of(files.read(host, "/proc/net/igmp6")):
         index, _, group = line.split()[:3]
         address = IPv6Address(bytes.fromhex(group))
         if int(index) == message["index"] and not _OF_KERNEL.match(str(address)):

@@ -151,7 +151,7 @@ def check_forwarding(host: Host, name: str) -> None:
 
 def _learnt(host: Host) -> Iterator[str]:
     """Yield the interfaces of the namespace whose advertised routes the kernel would purge."""
-    for line in (files.read(host, ADVERTISED_ROUTES) or "").splitlines():
+    for line in files.lines_of(files.read(host, ADVERTISED_ROUTES)):
         *_, flags, interface = line.split()
         if int(flags, 16) & (RTF_DEFAULT | RTF_ADDRCONF):
             accept = files.read(host, f"/proc/sys/net/ipv6/conf/{interface}/accept_ra")

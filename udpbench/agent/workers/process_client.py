@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any, Callable, Optional, cast
 
+from udpbench.agent.host.files import lines_of
 from udpbench.agent.host.own_python import own_command
 from udpbench.agent.workers import logs
 from udpbench.agent.workers.orders import (
@@ -335,7 +336,7 @@ def exit_text(stderr: int, status: int) -> str:
     """Return how a process ended, with the last lines of the stderr file that workers share."""
     # pread: running workers still write at the file's own offset.
     text = os.pread(stderr, os.fstat(stderr).st_size, 0).decode(errors="replace")
-    lines = text.splitlines()[-STDERR_LINES:]
+    lines = lines_of(text)[-STDERR_LINES:]
     how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
     text = f"ended unexpectedly ({how})"
     if not lines:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Optional, cast
 
-from udpbench.agent.host.files import read
+from udpbench.agent.host.files import lines_of, read
 from udpbench.agent.host.own_python import build_lock
 from udpbench.agent.host.processes import descendants, lineage
 from udpbench.agent.host.socket_owners import all_held, holders_in_words, port_inodes
@@ -151,7 +151,7 @@ class Program(CountedReader):
 
     def _said_ready(self) -> bool:
         marker = self._receive.ready
-        return marker is None or any(marker in line for line in self._printed().splitlines())
+        return marker is None or any(marker in line for line in lines_of(self._printed()))
 
     def _sockets(self) -> dict[int, SocketQueue]:
         """Return the program's UDP sockets in this namespace, by inode."""
@@ -180,7 +180,7 @@ class Program(CountedReader):
         return os.pread(self._output, size_bytes, 0).decode(errors="replace")
 
     def _last_words(self) -> str:
-        lines = [line.strip() for line in self._printed().splitlines() if line.strip()]
+        lines = [line.strip() for line in lines_of(self._printed()) if line.strip()]
         return printable(" | ".join(lines[-STDERR_LINES:]), keep="") or "it printed nothing"
 
     def read(self) -> None:
@@ -244,7 +244,7 @@ class Program(CountedReader):
         """Return what a process of the keeper's PID namespace is called here; None if it ended."""
         for own in self._family():
             status = read(self._host, f"/proc/{own}/status") or ""
-            names = next((row for row in status.splitlines() if row.startswith("NSpid:")), "")
+            names = next((row for row in lines_of(status) if row.startswith("NSpid:")), "")
             if (names.split() or [f"{own}"])[-1] == f"{pid}":
                 return own
         return None
@@ -269,5 +269,5 @@ def environment(user: Optional[pwd.struct_passwd]) -> dict[str, str]:
 
 def _can_change_user(host: Host) -> bool:
     """Return whether this root can switch users: in a user namespace of one user it cannot."""
-    rows = (read(host, "/proc/self/uid_map") or "").splitlines()
+    rows = lines_of(read(host, "/proc/self/uid_map"))
     return sum(int(row.split()[2]) for row in rows) != 1
