@@ -18,7 +18,7 @@ from golden import Golden
 import udpbench
 from udpbench.agent.host.privileges import DAC_READ_SEARCH, OBSERVER_USER, SYS_PTRACE, mask
 from udpbench.agent.host.reading import ReadingHost
-from udpbench.agent.observe import ORDERS, Observer, is_trusted_here
+from udpbench.agent.observe import EXACT_MAX, ORDERS, Observer, is_trusted_here
 from udpbench.errors import AgentError, HelloRefused
 from udpbench.protocol import PROTOCOL, VERBS, build_id
 
@@ -206,6 +206,37 @@ def test_an_observer_of_roots_keeps_two_capabilities_to_read(
     assert ("snmp.Udp.NoPorts" in look["snapshot"]["counters"]) is True, look
     assert (look["counts"] is not None) is exact
     assert "not the name of an interface" in started.ask("inspect", interface="../x")["message"]
+
+
+@as_root
+def test_a_user_has_few_observers_that_count_exactly(
+    golden: Golden,
+) -> None:
+    """Their programs run for every packet; who may only look takes no more, and nobody else's."""
+    code = """if True:
+    import sys
+    from udpbench.agent import observe, watch
+    refusal = observe._take_place()
+    print(watch._why_inexact(refusal) if refusal else "place", flush=True)
+    sys.stdin.read()
+    """
+    running = []
+
+    def start(user: int) -> str:
+        command = (*within, sys.executable, "-c", code)
+        environment = {**os.environ, "SUDO_UID": f"{user}"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        running.append(subprocess.Popen(command, text=True, env=environment, **pipes))  # type: ignore[call-overload]
+        return str(running[-1].stdout.readline().strip())
+
+    within: tuple[str, ...] = ("unshare", "--net")
+    first = start(1)
+    within = ("nsenter", f"--net=/proc/{running[0].pid}/ns/net")
+    assert ["place"] * EXACT_MAX == [first, *(start(1) for _ in range(EXACT_MAX - 1))]
+    golden.check(start(1))
+    assert "place" == start(2)
+    for process in running:
+        process.communicate()
 
 
 @as_root

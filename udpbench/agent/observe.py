@@ -10,7 +10,10 @@ what takes a right, gives up all rights but two capabilities to read, and only t
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,6 +35,7 @@ from udpbench.agent.host.privileges import (
 )
 from udpbench.agent.host.reading import Done, ReadingHost
 from udpbench.agent.host.socket_owners import SocketOwners
+from udpbench.agent.host.unix_names import unix_names
 from udpbench.agent.loop import Loop, Service, open_pipes, prove_same
 from udpbench.agent.notes import Note, is_trusted, note_names, proven_notes
 from udpbench.agent.recording import record_tree
@@ -54,6 +58,8 @@ Nothing else: what takes more is opened or asked for before (a kernel with ``--e
 read a map that it holds, whatever kernel.unprivileged_bpf_disabled says)."""
 RULES = (("nft", "-j", "list", "ruleset"), ("iptables-save",))
 """They show nothing without CAP_NET_ADMIN, with which a process may write the sysctls of net."""
+PLACES, EXACT_MAX = "udpbench-exact/", 4
+"""Each has programs of its own that run for every UDP packet of the machine."""
 EARLY = (
     *("psutil", "pyroute2", "pyroute2.ethtool.ioctl", "pyroute2.netlink.exceptions"),
     *("udpbench._native", "subprocess"),
@@ -232,8 +238,13 @@ class Observer(Service):
 
 def is_trusted_here(user: int) -> bool:
     """Return whether a user's notes are believed: root's, or those of who called sudo."""
+    return is_trusted(user) or user == _caller()
+
+
+def _caller() -> int:
+    """Return the user who called sudo, or who runs this."""
     caller = os.environ.get("SUDO_UID", "")
-    return is_trusted(user) or (caller.isdecimal() and user == int(caller))
+    return int(caller) if caller.isdecimal() else os.geteuid()
 
 
 def prepare(host: EarlyHost, words: Sequence[str]) -> Observer:
@@ -242,11 +253,32 @@ def prepare(host: EarlyHost, words: Sequence[str]) -> Observer:
     build_id()
     for module in EARLY:
         import_module(module)
+    is_exact = "exact" in words
+    no_place = _take_place() if is_exact else None
     _enter(host, words)
     host.learn("firewall" in words)
-    counting = _count(host) if "exact" in words else None
+    counting = (no_place or _count(host)) if is_exact else None
     keep_only(host, KEPT)
     return Observer(host, capabilities, counting)
+
+
+def _take_place() -> Optional[OSError]:
+    """Take one of the few places of who called sudo until this process ends; or say who has them.
+
+    A place is a name that root has bound, in the namespace where observers start, and nobody knows
+    before: others could bind it first.
+    """
+    prefix = f"{PLACES}{_caller()}/"
+    place = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    place.bind(f"\0{prefix}{secrets.token_hex()}")
+    with suppress(OSError):  # without unix_diag they are not counted
+        users = [user for names in unix_names(prefix.encode()) for _, user, _ in names]
+        if users.count(os.geteuid()) > EXACT_MAX:
+            place.close()
+            text = f"user {_caller()} has {EXACT_MAX} observers that do"
+            return OSError(errno.EUSERS, text)
+    place.detach()
+    return None
 
 
 def _count(host: ReadingHost) -> Union[SocketCounts, OSError]:

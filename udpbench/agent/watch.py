@@ -274,5 +274,6 @@ def _why_inexact(error: OSError) -> str:
     """Return why sockets cannot be counted exactly, and what to do instead."""
     refused = error.errno in (errno.EPERM, errno.EACCES) and os.geteuid() != 0
     step = "run as root, or omit --exact" if refused else "omit --exact"
+    step = "end one of them, or omit --exact" if error.errno == errno.EUSERS else step
     why = f"sockets cannot be counted exactly: {error.strerror or error}"
     return f"{why}; {step}: each socket's drops are counted without it"
