@@ -24,6 +24,7 @@ from pathlib import Path
 
 MAX_STEPS = 4096
 """Limit of names on one path, links included: PATH_MAX has no room for more."""
+LOCK_FILE = ".lock"
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 LARGEST_ID = 2**32 - 2
@@ -164,9 +165,21 @@ class Folder:
             raise PermissionError(errno.EPERM, what, str(self.path / name))
         return fd
 
+    def lock(self) -> int:
+        """Return an open file in the folder to be locked, which others can neither open nor lock.
+
+        Whoever may read a folder could hold a lock of the folder itself. PermissionError if the
+        file is somebody else's.
+        """
+        fd = self.file(LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        for how in other_writers(fd):
+            os.close(fd)
+            raise PermissionError(errno.EPERM, how, str(self.path / LOCK_FILE))
+        return fd
+
     def _new(self, name: str, flags: int) -> int:
-        mode = 0o600 if self._give and os.geteuid() == 0 else 0o644
-        fd = os.open(name, flags | os.O_EXCL, mode, dir_fd=self.fd)
+        private = name == LOCK_FILE or (self._give and os.geteuid() == 0)
+        fd = os.open(name, flags | os.O_EXCL, 0o600 if private else 0o644, dir_fd=self.fd)
         if self._give:
             _give_to_caller(fd)
         return fd
@@ -311,6 +324,17 @@ def _refuse_stranger(fd: int) -> int:
         return state.st_mode
     what = f"{real_path(fd)} belongs to user {state.st_uid}; root writes only to folders of root"
     raise PermissionError(errno.EPERM, f"{what} or of the calling user")
+
+
+def holders_of(fd: int) -> list[str]:
+    """Return the processes that hold the lock of an open file, as far as this user sees them."""
+    holders, lock = set(), f":{os.fstat(fd).st_ino} "
+    for file in Path("/proc").glob("[0-9]*/fdinfo/*"):
+        with suppress(OSError):  # it is somebody else's, or has ended
+            lines = file.read_text().splitlines()
+            if any(line.startswith("lock:") and lock in line for line in lines):
+                holders.add(f"process {file.parents[1].name}")
+    return sorted(holders)
 
 
 def lock_file(fd: int, wait: bool = False) -> bool:

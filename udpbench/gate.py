@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,7 +44,7 @@ from udpbench.errors import (
     RecordError,
     StoreError,
 )
-from udpbench.folder import Folder, lock_file
+from udpbench.folder import LOCK_FILE, Folder, lock_file
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import SEARCHED
 from udpbench.model.experiment import CompareSpec, Experiment
@@ -53,7 +54,7 @@ from udpbench.printable import printable
 from udpbench.proven_kernels import kept
 from udpbench.records import RUN_FILE, Run, RunWriter, new_header, read_run
 from udpbench.report.search import found_text
-from udpbench.report.summary import LAB_LABEL, reason
+from udpbench.report.summary import LAB_LABEL, message, reason
 from udpbench.report.tables import parts
 from udpbench.report.terminal import Terminal
 from udpbench.units import show_percent, show_pps, show_ratio
@@ -184,14 +185,25 @@ def _alone(folder: Path) -> Iterator[Folder]:
     except OSError as error:
         raise RecordError(f"{folder}: cannot be made: {error.strerror}; {step}") from error
     with held:
-        lock_file(held.fd, wait=True)
-        is_new = not held.names()
-        if is_new:
-            held.close_to_others()  # umask(2) may let a group write it
-        already = (f"holds {name} of somebody else" for name in held.names() if is_new)
-        for how in (*held.other_writers(), *already):
-            raise RecordError(f"{folder}: {how}, so a run in it may be forged; {step}")
-        yield held
+        try:
+            lock = held.lock()
+        except OSError as error:
+            raise RecordError(
+                f"{folder}: its {LOCK_FILE} {error.strerror}, so a run in it may be forged; {step}"
+            ) from error
+        with os.fdopen(lock):
+            lock_file(lock, wait=True)  # of a process of this user, which may measure for hours
+            is_new = held.names() == [LOCK_FILE]
+            if is_new:
+                held.close_to_others()  # umask(2) may let a group write it
+            already = (
+                f"holds {name} of somebody else"
+                for name in held.names()
+                if is_new and name != LOCK_FILE
+            )
+            for how in (*held.other_writers(), *already):
+                raise RecordError(f"{folder}: {how}, so a run in it may be forged; {step}")
+            yield held
 
 
 def restricted(experiment: Experiment, chosen: Collection[str]) -> Experiment:
@@ -346,8 +358,7 @@ def _ended_early(stored: Run) -> tuple[str, str] | None:
         return "", "its process died"
     if stored.ending.error is not None:
         error = stored.ending.error
-        host = f"{error['host']}: " if error["host"] else ""
-        return error["kind"], f"{host}{error['message']}"
+        return stored.ending.kind, message(error)
     return ("", "it was interrupted") if stored.ending.status == "interrupted" else None
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Categories of control and format characters, and of lone surrogates."""
+NOT_IN_XML = "\ufffe\uffff"
+"""Of a figure; the others that XML has not are among these categories."""
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
@@ -21,7 +23,8 @@ def printable(text: str, keep: str = "\n\t") -> str:
     escapes = {
         ord(character): character.encode("unicode_escape").decode()
         for character in set(text)
-        if character not in keep and unicodedata.category(character) in OBEYED
+        if character not in keep
+        and (unicodedata.category(character) in OBEYED or character in NOT_IN_XML)
     }
     return text.translate(escapes)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import logging
 import os
+import warnings
 from collections.abc import Generator, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -98,6 +99,7 @@ def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
     """Return the gate, created on first use; udpbench's errors become usage errors."""
     from udpbench.errors import UdpbenchError
     from udpbench.gate import Gate
+    from udpbench.records import writers_of
     from udpbench.units import parse_duration, parse_ratio
 
     if _GATE in config.stash:
@@ -120,6 +122,10 @@ def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
         _ = gate.labs, gate.baseline  # read now, so that errors in them are reported immediately
     except (UdpbenchError, ValueError) as error:
         raise _in_words(error) from None
+    for folder in gate.baselines:
+        for how in writers_of(folder):
+            forged = f"--udpbench-baseline {folder}: {how}, so it may be forged"
+            warnings.warn(pytest.PytestWarning(printable(forged)), stacklevel=2)
     config.stash[_GATE] = gate
     return gate
 

@@ -32,13 +32,12 @@ from udpbench.errors import RecordError, StoreError
 from udpbench.folder import Folder, lock_file, other_writers
 from udpbench.host_settings import set_keys
 from udpbench.json_lines import (
-    MOST_LINE_BYTES,
+    BLOCK_BYTES,
     DamagedLine,
     Room,
     append,
     cut_torn,
     open_regular,
-    parse_json,
     read_lines,
 )
 from udpbench.model.experiment import Experiment, trial_count
@@ -62,6 +61,11 @@ NAMES = ("name", "experiment", "point", "variant", "values", "host", "worker")
 """Keys of text that is drawn into figures, which cannot show control characters."""
 PATH = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,1000}")
 """What a header says of where definitions are; it is shown in messages of one line."""
+BEGIN = re.compile(
+    rb'\{"kind": ?"header", ?"udpbench": ?"[^"\\]*", ?'
+    rb'"started_at": ?"(\d{4}-\d\d-\d\dT[\d:.]+\+00:00)"'
+)
+"""The beginning of a run's first line, which may be long; as ``now_utc`` has the time."""
 COUNTS = 2**15
 NAMES_MAX = 2**16
 """Most names that are kept once while a run is read; a trial on a large host has thousands."""
@@ -130,7 +134,7 @@ class Ending:
     @property
     def kind(self) -> str:
         """Return the name of the error's class; empty without an error."""
-        return self.error["kind"] if self.error is not None else ""
+        return (self.error or {}).get("kind", "")
 
 
 @dataclass(frozen=True)
@@ -220,16 +224,18 @@ def last_run(base: Path) -> Path:
     folders = [file.parent for file in base.glob(f"*/{RUN_FILE}")]
     if not folders:
         raise RecordError(f"{base}: contains no run; name a run folder, or run an experiment first")
-    return max(folders, key=lambda folder: (_begun(folder), folder.name))
+    return max(folders, key=lambda folder: (*_begun(folder), folder.name))
 
 
-def _begun(folder: Path) -> str:
-    """Return when a run began, from its first line; empty if that is damaged."""
+def _begun(folder: Path) -> tuple[bool, str]:
+    """Return whether a run is of nobody else, and when it began; empty if that is damaged."""
     try:
         with open_regular(folder / RUN_FILE, follow=False) as file:
-            return str(parse_json(file.readline(MOST_LINE_BYTES)).get("started_at", ""))
-    except (OSError, ValueError, AttributeError):
-        return ""
+            begin = BEGIN.match(file.read(BLOCK_BYTES))
+        own = not _strangers((folder.resolve(), folder / RUN_FILE))
+    except OSError:
+        return False, ""
+    return own, begin[1].decode() if begin else ""
 
 
 class RunWriter:
@@ -306,6 +312,10 @@ class RunWriter:
             self.close()
             why = "in use by a run that is still going on; wait until it ends, or interrupt it"
             raise RecordError(f"{self.folder}: {why}")
+
+    def hold(self) -> Folder:
+        """Return its folder, which stays open when the run has ended."""
+        return Folder(self.folder, os.dup(self._held.fd))
 
     def read(self) -> Run:
         """Return the run in the folder that is held, wherever its path leads by now."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from udpbench.folder import lock_file
+from udpbench.folder import LOCK_FILE, Folder, holders_of, lock_file
 
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:
@@ -18,6 +18,21 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
     os.close(first)
     assert lock_file(second, wait=True)
     os.close(second)
+
+
+def test_who_may_read_a_folder_holds_nobody_up(tmp_path: Path) -> None:
+    """The lock is a file that others cannot open; who holds it is named."""
+    with Folder.open(tmp_path) as held:
+        first, second = held.lock(), held.lock()
+        assert 0o600 == (tmp_path / LOCK_FILE).stat().st_mode & 0o777
+        assert [] == holders_of(second)
+        assert lock_file(first)
+        assert [f"process {os.getpid()}"] == holders_of(second)
+        for fd in (first, second):
+            os.close(fd)
+        (tmp_path / LOCK_FILE).chmod(0o666)
+        with pytest.raises(PermissionError, match="can be written by everybody"):
+            held.lock()
 
 
 def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from udpbench.analysis.points import Point
 from udpbench.analysis.search import next_search_trial
 from udpbench.control.run import Outcome, RunOptions
 from udpbench.errors import CannotTell, InputError, RecordError, StoreError
-from udpbench.folder import Folder
+from udpbench.folder import Folder, lock_file
 from udpbench.gate import (
     Answer,
     Baseline,
@@ -172,6 +172,16 @@ def test_what_a_gate_makes_is_its_users_whatever_the_umask_is(tmp_path: Path) ->
     folder.chmod(0o777)
     with _alone(folder):
         assert 0 == folder.stat().st_mode & 0o022
+
+
+def test_who_may_read_a_gates_folder_holds_it_not_up(tmp_path: Path) -> None:
+    """Whoever may open it may lock it, too."""
+    gate = Gate(("local",), tmp_path, "session", 1)
+    folder = gate.folder_of("test")
+    stored(folder, [record(of=ONE)], experiment(ALL, points=[ONE]), ending=COMPLETE)
+    with Folder.open(folder) as other:
+        assert lock_file(other.fd)
+        assert 1 == len(gate.run(experiment(), "test", (), lambda _: None).records)
 
 
 def test_a_gate_reads_the_folder_that_it_looked_at(

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -23,13 +24,15 @@ from report.stored import stored
 from udpbench.__main__ import main
 from udpbench.analysis.doctor import Readiness
 from udpbench.commands.selftest import THIS_MACHINE
-from udpbench.commands.verbs.output import try_report
-from udpbench.commands.verbs.run import _read_back
+from udpbench.commands.verbs.output import read_stored, try_report
+from udpbench.commands.verbs.run import _read_back, finish_run
 from udpbench.control import agents
 from udpbench.control.deployment import deploy as deployment
 from udpbench.control.deployment import deployer
 from udpbench.control.run import Outcome
+from udpbench.definition.load import load_lab
 from udpbench.errors import ConnectError, RecordError, RestoreError, SettingRefused, StoreError
+from udpbench.folder import Folder
 from udpbench.model.experiment import Experiment, PointPair
 from udpbench.model.record import Finding, SelfTest, StageProof, TrialRecord
 from udpbench.records import Ending, read_run
@@ -671,15 +674,64 @@ def test_a_run_whose_folder_is_gone_says_what_is_graver_first(
     """A host that was not restored, then what is lost; without either it is a missing folder."""
     lost = StoreError("smoke#1 ran and could not be stored: run: deleted")
     outcome = Outcome(0, lost, (RestoreError("sysctl stays", "right"),))
+    held = Folder.open(tmp_path / "run", make=True)
     with pytest.raises(typer.Exit) as ended:
-        _read_back(tmp_path / "run", outcome)
+        _read_back(held, outcome)
     assert 4 == ended.value.exit_code
     expected = (
         "not restored: right: sysctl stays\nsmoke#1 ran and could not be stored: run: deleted\n"
     )
     assert expected == capsys.readouterr().err
     with golden.raises(RecordError):
-        _read_back(tmp_path / "run", Outcome(1))
+        _read_back(held, Outcome(1))
+
+
+def test_what_takes_a_runs_place_is_not_read_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where others may rename what they do not own; that they may is said."""
+    (tmp_path / "shared").mkdir()
+    folder = tmp_path / "shared" / "run"
+    run = stored(folder)
+    (tmp_path / "shared").chmod(0o777)
+    with Folder.open(folder) as held:
+        folder.rename(tmp_path / "aside")
+        stored(folder, [])
+        kept = _read_back(held, Outcome(1))
+    assert run.records == kept.records
+    finish_run(kept, load_lab("local"), Outcome(1), report=False, everything=False)
+    said = f"others may put another in its place: {tmp_path}/shared can be written by everybody"
+    assert said in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"status": "failed", "error": {}}, {"restore_errors": ({"host": "h"},)}]
+)
+def test_an_ending_that_gives_no_reason_is_shown(
+    changes: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Somebody else may have written it."""
+    ending = replace(Ending("then", "complete"), **changes)
+    run(monkeypatch, "show", str(stored(tmp_path / "run", ending=ending).folder))
+    printed = capsys.readouterr()
+    assert "no reason known" in printed.out + printed.err
+    assert "bug" not in printed.err
+
+
+def test_whose_run_is_shown_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If no run is named and the last is of somebody else."""
+    monkeypatch.chdir(tmp_path)
+    folder = stored(Path("results/x")).folder
+    for mode, said in ((0o755, ""), (0o777, "the last run is results/x, which can be written by ")):
+        folder.chmod(mode)
+        read_stored(None)
+        err = capsys.readouterr().err
+        assert (err.startswith(said), bool(err)) == (True, bool(said))
 
 
 BARE_LAB = """

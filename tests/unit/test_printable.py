@@ -73,6 +73,7 @@ def test_what_a_terminal_obeys_becomes_its_escape() -> None:
     assert "ä µ → 200 000 ☃" == printable("ä µ → 200 000 ☃")
     assert "a\tb\n" == printable("a\tb\n")
     assert r"a\tb\n" == printable("a\tb\n", keep="")
+    assert r"a\ufffe\uffff" == printable("a\ufffe\uffff")  # no figure could hold them
     assert {"a": [SHOWN, 1, None]} == all_printable({"a": (EVIL, 1, None)})
     assert {SHOWN: SHOWN, 2: []} == all_printable({EVIL: EVIL, 2: []})
 

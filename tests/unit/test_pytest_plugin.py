@@ -607,6 +607,10 @@ def test_a_baseline_is_compared_with_every_point(project: Project) -> None:
     (folder,) = (project.path / "first").glob("*-one-*/")
     result = project.run("--udpbench-baseline", str(folder), "--udpbench-margin", "3%")
     result.assert_outcomes(skipped=1)
+    assert "may be forged" not in result.stdout.str()
+    folder.chmod(0o777)
+    result = project.run("--udpbench-baseline", str(folder), "--udpbench-margin", "3%")
+    result.stdout.fnmatch_lines(["*can be written by everybody, so it may be forged*"])
     project.file(
         "pytest.ini", f"[pytest]\nudpbench_baseline = {folder.relative_to(project.path)}\n"
     )

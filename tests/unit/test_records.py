@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -527,6 +528,23 @@ def test_the_last_run_is_the_one_begun_last(tmp_path: Path) -> None:
         RunWriter.create(tmp_path / name, header)
     (tmp_path / "zz").mkdir()
     assert tmp_path / "a" == last_run(tmp_path)
+
+
+def test_a_run_of_others_is_not_the_last(tmp_path: Path) -> None:
+    """Nor one whose time is none; of a line without end the beginning is read."""
+    header = replace(HEADER, started_at="2026-11-21T08:00:00+00:00", lab_text="x" * 2**17)
+    RunWriter.create(tmp_path / "mine", header)
+    for name, begun in (("z", "9999"), ("others", "9999-11-21T08:00:00+00:00")):
+        RunWriter.create(tmp_path / name, replace(HEADER, started_at=begun))
+    (tmp_path / "others").chmod(0o777)
+    assert tmp_path / "mine" == last_run(tmp_path)
+    (tmp_path / "sparse").mkdir()
+    os.truncate(os.open(tmp_path / "sparse" / RUN_FILE, os.O_CREAT | os.O_WRONLY), 2**36)
+    tracemalloc.start()
+    assert tmp_path / "mine" == last_run(tmp_path)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 2**20
 
 
 @pytest.mark.parametrize("name", [RUN_FILE, "series.jsonl"])

@@ -1,11 +1,12 @@
 """A cell on the worker: starts or resumes ``udpbench run`` as a process in the cell's folder.
 
-Owns that process and its folder; the run owns the hosts. The holder of the folder's lock runs it:
-the run inherits the lock, so that it outlives a dead worker until hosts are restored.
+Owns that process and its folder; the run owns the hosts. The holder of the lock in it runs it: the
+run inherits the lock, so that it outlives a dead worker until hosts are restored.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from udpbench.campaign.cells import (
     stored_result,
 )
 from udpbench.errors import FAILED, INTERRUPTED, YES, RecordError, in_words
-from udpbench.folder import Folder, lock_file
+from udpbench.folder import LOCK_FILE, Folder, holders_of, lock_file
 from udpbench.json_lines import LinePipe
 from udpbench.model.limits import SECOND_NS
 from udpbench.printable import printable
@@ -34,6 +35,8 @@ from udpbench.records import RUN_FILE, SERIES_FILE, read_run
 
 POLL_S = 0.1
 """Interval of checks whether the cell is still wanted."""
+LOCK_S = 600.0
+"""A run that lost its worker is interrupted, and restores its hosts within minutes."""
 SAID_EVERY_S = 1.0
 COMPLAINT_LINES = 3
 COMPLAINT_CHARACTERS = 600
@@ -59,9 +62,13 @@ def run_cell(task: Task, say: Say, unwanted: Callable[[], bool]) -> dict[str, An
             for place in (folder.parent.parent, folder.parent, folder):
                 with Folder.open(place) as part:
                     refuse_strangers(part)
-            if not _locked(held, say, unwanted):
-                return _plain(CellResult(INTERRUPTED))
-            result = stored_result(folder) or _run(task, held, say, unwanted)
+            lock = held.lock()
+            try:
+                if not _locked(lock, folder, say, unwanted):
+                    return _plain(CellResult(INTERRUPTED))
+                result = stored_result(folder) or _run(task, held, lock, say, unwanted)
+            finally:
+                os.close(lock)
             return _plain(result, {} if shared else _files(held))
     except OSError as error:
         return refused(in_words(error))
@@ -90,20 +97,27 @@ def _place(task: Task) -> tuple[Path, bool]:
     return own / task["campaign"] / task["folder"], False
 
 
-def _locked(held: Folder, say: Say, unwanted: Callable[[], bool]) -> bool:
-    """Wait until no other run uses the folder; False if the cell becomes unwanted first."""
-    reported = False
-    while not lock_file(held.fd):
+def _locked(lock: int, folder: Path, say: Say, unwanted: Callable[[], bool]) -> bool:
+    """Wait until no other run uses the folder; False if the cell becomes unwanted first.
+
+    Raises OSError if that takes longer than a dead worker's run needs to end.
+    """
+    begun_s, reported = time.monotonic(), False
+    while not lock_file(lock):
         if not reported:
             say("waiting until the run of a dead worker has restored its hosts")
             reported = True
+        if time.monotonic() - begun_s > LOCK_S:
+            holders = ", ".join(holders_of(lock)) or "a process of another user or machine"
+            what = f"in use for {LOCK_S:.0f} s by {holders}; end it, or let it end"
+            raise OSError(errno.EBUSY, what, str(folder))
         if unwanted():
             return False
         time.sleep(POLL_S)
     return True
 
 
-def _run(task: Task, held: Folder, say: Say, unwanted: Callable[[], bool]) -> CellResult:
+def _run(task: Task, held: Folder, lock: int, say: Say, unwanted: Callable[[], bool]) -> CellResult:
     """Start or resume the run in a locked folder, and store its result."""
     words = [*_words(task, held), "--no-report", *(["--share"] if task["share"] else [])]
     with tempfile.TemporaryFile() as complaints:
@@ -113,7 +127,7 @@ def _run(task: Task, held: Folder, say: Say, unwanted: Callable[[], bool]) -> Ce
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=complaints,
-            pass_fds=(held.fd,),
+            pass_fds=(lock,),
             start_new_session=True,
         )
         _follow(process, say, unwanted)
@@ -123,7 +137,7 @@ def _run(task: Task, held: Folder, say: Say, unwanted: Callable[[], bool]) -> Ce
     code = process.returncode if process.returncode >= 0 else FAILED
     if code not in ANSWERS:
         return CellResult(code, reason or f"udpbench run exited with {process.returncode}")
-    result = _chosen(held.path, code)
+    result = _chosen(held, code)
     store_result(held, result)
     return result
 
@@ -167,14 +181,14 @@ def _follow(process: subprocess.Popen[bytes], say: Say, unwanted: Callable[[], b
     process.wait()
 
 
-def _chosen(folder: Path, code: int) -> CellResult:
+def _chosen(held: Folder, code: int) -> CellResult:
     """Return the result of a complete run; not chosen if no point's needs are met."""
     try:
-        records = read_run(folder).records if code == YES else ()
+        records = read_run(held.path, held.fd).records if code == YES else ()
     except RecordError as error:
         return CellResult(FAILED, str(error))
     unmet = [
-        record.error["message"]
+        record.error.get("message", "no reason known")
         for record in records
         if record.status == "skipped" and record.error is not None
     ]
@@ -188,6 +202,6 @@ def _files(held: Folder) -> dict[str, bytes]:
     files = {}
     for name in held.names():
         path = held.path / name
-        if path.is_file() and not path.is_symlink():
+        if name != LOCK_FILE and path.is_file() and not path.is_symlink():
             files[name] = path.read_bytes()
     return files

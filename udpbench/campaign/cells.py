@@ -174,7 +174,7 @@ class CampaignFolder:
                 if CAMPAIGN_FILE not in held.names():
                     fresh = {"schema": SCHEMA, "campaign": secrets.token_hex(8)}
                     held.write(CAMPAIGN_FILE, json.dumps(fresh).encode() + b"\n")
-                fd = held.file(CAMPAIGN_FILE, os.O_RDWR)
+                fd = held.lock()
             locked = lock_file(fd)
         except OSError as error:
             what = f"{path}: cannot be used as a campaign folder: {error.strerror}"

@@ -30,6 +30,8 @@ _PARSERS: dict[str, Callable[[str], float]] = {
     "files": units.parse_count,
 }
 """Unit of a metric → parser of the quantities it is compared with."""
+MOST_DIGITS = 40
+"""Of a number: with its unit it stays a finite one."""
 KNOWN = (*METRICS, *LEDGER_STAGES)
 """Every name an expectation may use."""
 _OPERATORS = re.compile(r"(<=|>=|==|!=|<|>)")
@@ -40,6 +42,8 @@ def parse(text: str, known_points: Collection[str], helpful: bool = True) -> Exp
 
     One that is ``helpful`` says what may be meant, which takes longer than all else.
     """
+    if re.search(f"[0-9.]{{{MOST_DIGITS + 1}}}", text) is not None:
+        raise refusal("a number is too long", f"at most {MOST_DIGITS} digits")
     parts = _OPERATORS.split(text)
     if len(parts) != 3:
         what = "not an expectation" if len(parts) < 3 else "more than one comparison"

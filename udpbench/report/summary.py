@@ -71,7 +71,8 @@ def ended(run: Run) -> list[str]:
 def message(error: Mapping[str, str]) -> str:
     """Return a recorded error's message, behind the name of its host."""
     host = error.get("host")
-    return f"{host}: {error['message']}" if host else error.get("message", "no reason known")
+    text = error.get("message", "no reason known")
+    return f"{host}: {text}" if host else text
 
 
 def hosts_of(records: Sequence[TrialRecord]) -> dict[str, Facts]:

@@ -22,7 +22,7 @@ from io import BytesIO
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from udpbench.analysis.result_tables import TABLES, named_rows, whole
@@ -403,7 +403,7 @@ def _below(path: Path, fd: int, parts: dict[str, str], left: list[int]) -> Itera
         for name in sorted(names):
             if name.endswith(".parquet"):
                 place = path / name
-                yield StoredFile(str(place), parts, partial(open_regular, place, fd, follow=False))
+                yield StoredFile(str(place), parts, partial(_open_whole, place, fd))
         return
     level = PARTITIONS[len(parts)]
     for name in sorted(names):
@@ -417,6 +417,17 @@ def _below(path: Path, fd: int, parts: dict[str, str], left: list[int]) -> Itera
             yield from _below(path / name, inner, {**parts, **_part(name)}, left)
         finally:
             os.close(inner)
+
+
+def _open_whole(place: Path, folder_fd: int) -> IO[bytes]:
+    """Open a file of a store; ValueError if it has holes, which take no disk but are read."""
+    file = open_regular(place, folder_fd, follow=False)
+    size_bytes = os.fstat(file.fileno()).st_size
+    if size_bytes and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < size_bytes:
+        file.close()
+        raise ValueError(f"{place}: has holes, so it is no file of a store")
+    os.lseek(file.fileno(), 0, os.SEEK_SET)
+    return file
 
 
 def _part(name: str) -> dict[str, str]:

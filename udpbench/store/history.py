@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 DELIVERED = "delivered_pps"
 MOST_POINTS = 4096
 """Points, each on each pair, of which there are histories at once."""
-MOST_STEPS = 2**25
-"""Limit of jumpavg, which takes the square of a point's days: 250 points over a year, in 100 s."""
+MOST_STEPS = 2**22
+"""Limit of jumpavg, which takes the square of a point's days: 30 points over a year, in 40 s."""
 
 
 class StoredTrial(NamedTuple):

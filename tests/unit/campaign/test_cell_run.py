@@ -51,7 +51,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the task of a cell whose campaign is in ``out``, and stand in for its run."""
     Path("stand_in.py").write_text(STAND_IN)
     monkeypatch.setattr(cell_run, "PROGRAM", (sys.executable, str(Path("stand_in.py").absolute())))
-    monkeypatch.setattr(cell_run, "read_run", lambda _: type("Run", (), {"records": ()}))
+    monkeypatch.setattr(cell_run, "read_run", lambda *_: type("Run", (), {"records": ()}))
     with CampaignFolder.open(Path("out")) as campaign:
         return task_of(cells()[0], campaign, share=False)
 
@@ -148,8 +148,11 @@ def test_who_takes_a_cell_over_waits_for_the_run_before(
     """Until it lets the folder go, or the cell is unwanted."""
     messages: list[str] = []
     results: list[dict[str, Any]] = []
-    with Folder.open(Path("out", task["folder"]), make=True) as other:
-        assert lock_file(other.fd)
+    with (
+        Folder.open(Path("out", task["folder"]), make=True) as other,
+        os.fdopen(other.lock()) as lock,
+    ):
+        assert lock_file(lock.fileno())
         assert INTERRUPTED == run(task, unwanted=True)[0]["exit_code"]
         waiting = threading.Thread(
             target=lambda: results.append(run_cell(task, messages.append, lambda: False))
@@ -159,6 +162,22 @@ def test_who_takes_a_cell_over_waits_for_the_run_before(
     waiting.join()
     assert [0] == [result["exit_code"] for result in results]
     golden.check(messages[0])
+
+
+def test_who_keeps_a_cell_for_too_long_is_named(
+    task: dict[str, Any], monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """It fails; whoever only locks what they may read holds nothing up."""
+    monkeypatch.setattr(cell_run, "LOCK_S", 0.0)
+    with Folder.open(Path("out", task["folder"]), make=True) as other:
+        assert lock_file(other.fd)
+        with os.fdopen(other.lock()) as lock:
+            assert lock_file(lock.fileno())
+            result, _ = run(task)
+        assert FAILED == result["exit_code"]
+        why = result["reason"].replace(str(os.getpid()), "PID").replace(task["folder"], "CELL")
+        golden.check(why.replace(str(Path.cwd()), ""))
+        assert 0 == run(task)[0]["exit_code"]
 
 
 def test_a_run_ends_with_its_worker(task: dict[str, Any], tmp_path: Path) -> None:

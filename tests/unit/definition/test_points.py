@@ -270,6 +270,8 @@ def test_expectations_are_read(text: str, left: Side | None, op: str, right: Sid
         ),
         ("1 < unaccounted < 3", "more than one comparison; expected: side op side"),
         ("unaccounted = 0", "not an expectation; expected: side op side"),
+        ("delivered_pps > " + "9" * 400, "a number is too long; expected: at most 40 digits"),
+        ("delivered_pps > " + "9" * 400 + "kpps", "a number is too long; expected: at most"),
         ("3 > 2", "compares two numbers; name a metric, for example delivered_pps"),
         ("delivered_ps > 2", "unknown metric delivered_ps; did you mean delivered_pps?"),
         ("loss < 1%", "unknown metric loss; did you mean loss_ratio?"),

@@ -269,6 +269,18 @@ def test_a_file_that_stands_for_more_than_its_size_is_refused(
         read_runs(tmp_path / "store")
 
 
+def test_a_file_that_takes_no_disk_is_not_read(tmp_path: Path) -> None:
+    """A GiB of nothing between the marks of Parquet would be held in memory."""
+    day = tmp_path / "store" / "campaign=c" / "pair=p" / "day=2026-11-21"
+    day.mkdir(parents=True)
+    with (day / "x.parquet").open("wb") as file:
+        file.write(b"PAR1")
+        file.seek(4 * MIB)
+        file.write(b"\1\0\0\0PAR1")
+    with pytest.raises(RecordError, match=r"x\.parquet: has holes, so it is no file of a store"):
+        read_runs(tmp_path / "store")
+
+
 @pytest.mark.parametrize("declared", [None, 100])
 def test_rows_that_hold_nothing_are_not_read(declared: int | None, tmp_path: Path) -> None:
     """A million took 1.2 GiB; nor if the footer declares less than its row groups."""

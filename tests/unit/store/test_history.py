@@ -134,6 +134,12 @@ def test_more_points_than_can_be_shown_are_refused(
         beside(many(4))
 
 
+def test_days_whose_levels_would_take_minutes_are_refused() -> None:
+    """As 300 days of 90 points, which are 403 KB, took 78 s of CPU."""
+    with pytest.raises(InputError, match="33 points over so many days"):
+        histories(many(33, 365))
+
+
 def test_a_table_says_what_changed(store: Path) -> None:
     """At the first day of the new level, in words of the metric."""
     slower, *_ = histories(read_runs(store))

@@ -10,6 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, TextIO
 
 from udpbench.errors import UdpbenchError, in_words
+from udpbench.folder import other_writers
 from udpbench.printable import printable
 
 if TYPE_CHECKING:
@@ -38,7 +39,11 @@ def read_stored(folder: Path | None) -> Run:
     """Return a stored run; the last one if no folder is named."""
     from udpbench.records import last_run, read_run
 
-    return read_run(folder if folder is not None else last_run(RESULTS))
+    if folder is None:
+        folder = last_run(RESULTS)
+        for how in other_writers(folder.resolve()):
+            say(f"the last run is {folder}, which {how}", sys.stderr)
+    return read_run(folder)
 
 
 def say(line: object, out: TextIO | None = None) -> None:

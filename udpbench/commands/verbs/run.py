@@ -33,6 +33,7 @@ from udpbench.commands.verbs.output import (
 )
 from udpbench.commands.verbs.reach import parse_lease, reach_hosts, real_path
 from udpbench.errors import InputError, Problem, RecordError, worst_code
+from udpbench.folder import Folder, path_writers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,8 +148,9 @@ def run_on_lab(
     from udpbench.report.live import live_view
 
     header, records, lab, writer = begun
+    held = writer.hold()  # another run may take its place meanwhile
     trials = remaining(header.experiments, header.seed, records)
-    with live_view(sys.stdout, trials, quiet) as tell:
+    with held, live_view(sys.stdout, trials, quiet) as tell:
 
         def say(host: str, text: str) -> None:
             tell(Progress("host", f"{host}: {text}"))
@@ -158,7 +160,7 @@ def run_on_lab(
             outcome = run_trials(
                 header.experiments, lab, writer, tell, options, around, stored=records
             )
-    return _read_back(writer.folder, outcome), outcome
+        return _read_back(held, outcome), outcome
 
 
 def typed_command() -> tuple[str, ...]:
@@ -179,7 +181,7 @@ def resume_run(folder: Path, out: Path | None, options: ResumeOptions) -> Resume
     return resumed
 
 
-def _read_back(folder: Path, outcome: Outcome) -> Run:
+def _read_back(held: Folder, outcome: Outcome) -> Run:
     """Return the run that has just ended; if its folder is gone, print why and exit.
 
     An unrestored host is more serious, and is printed first.
@@ -187,7 +189,7 @@ def _read_back(folder: Path, outcome: Outcome) -> Run:
     from udpbench.records import read_run
 
     try:
-        return read_run(folder)
+        return read_run(held.path, held.fd)
     except RecordError:
         if outcome.error is None and not outcome.restore_errors:
             raise
@@ -218,6 +220,8 @@ def finish_run(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything
         if stored.records and report:
             code = try_report(stored, code)
         say(f"run folder: {stored.folder}")
+        for how in path_writers(stored.folder.absolute()):
+            say(f"others may put another in its place: {how}")
         print_remaining(stored)
         if (hint := untried(stored.records, quote(lab.path))) is not None:
             say(hint)
