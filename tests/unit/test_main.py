@@ -700,8 +700,8 @@ def test_what_takes_a_runs_place_is_not_read_back(
         kept = _read_back(held, Outcome(1))
     assert run.records == kept.records
     finish_run(kept, load_lab("local"), Outcome(1), report=False, everything=False)
-    said = f"others may put another in its place: {tmp_path}/shared can be written by everybody"
-    assert said in capsys.readouterr().out.splitlines()
+    warned = f"others may put another in its place: {tmp_path}/shared can be written by everybody"
+    assert warned in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -727,11 +727,14 @@ def test_whose_run_is_shown_is_said(
     """If no run is named and the last is of somebody else."""
     monkeypatch.chdir(tmp_path)
     folder = stored(Path("results/x")).folder
-    for mode, said in ((0o755, ""), (0o777, "the last run is results/x, which can be written by ")):
+    for mode, warned in (
+        (0o755, ""),
+        (0o777, "the last run is results/x, which can be written by "),
+    ):
         folder.chmod(mode)
         read_stored(None)
         err = capsys.readouterr().err
-        assert (err.startswith(said), bool(err)) == (True, bool(said))
+        assert (err.startswith(warned), bool(err)) == (True, bool(warned))
 
 
 BARE_LAB = """
