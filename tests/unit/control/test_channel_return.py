@@ -349,8 +349,8 @@ def test_a_trial_notes_that_a_connection_was_lost(tmp_path: Path) -> None:
         (
             "note",
             (
-                "receiver: the connection was lost and restored (2.1s); "
-                "its workers continued, and no sample is missing"
+                "receiver: the connection was lost and restored; "
+                "workers continued, and no sample is missing (2.1s)"
             ),
         )
     ] == [(finding.severity, str(finding)) for finding in record.findings]

@@ -165,7 +165,7 @@ def test_every_trial_names_whoever_was_there(tmp_path: Path, failing: str) -> No
     assert bool(failing) is (record.status == "failed")
     (finding,) = record.findings
     assert (
-        "machine: another run used this machine (run 1-17 (pid 18)); the results include the load of both runs; "
+        "machine: another run used this machine (run 1-17 (pid 18)); expected: no other run; the results include the load of both; "
         "run one after the other: a run waits for others that were started without --share"
     ) == str(finding)
 

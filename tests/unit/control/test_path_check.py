@@ -173,7 +173,7 @@ def test_a_flow_of_which_nothing_arrives_is_probed_once(tmp_path: Path) -> None:
         (
             {"traffic": {"flows": {"queues": 2}}},
             Queues(lands=[{0: 0}]),
-            "loads 2 RX queues evenly, within 2%: all of them are 1 on queue 0",
+            "loads 2 RX queues evenly, within 2 %: all of them are 1 on queue 0",
         ),
         (
             {"traffic": {"flows": {"from": "1-65", "queues": 1}}},

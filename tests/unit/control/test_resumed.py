@@ -255,7 +255,7 @@ def test_an_environment_that_is_another_for_the_same_point_is_a_finding(tmp_path
     _, now = again(world, tmp_path / "run", definition)
     text = (
         "the environment differs from before the run was resumed "
-        "(governor: performance → powersave); as in one#1; restore it, or start a new run"
+        "(governor: performance → powersave); expected: as in one#1; restore it, or start a new run"
     )
     assert [
         [],
