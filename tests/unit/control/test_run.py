@@ -805,8 +805,8 @@ def test_an_optional_setting_that_is_refused_becomes_a_finding() -> None:
     assert [] == refused("right", (Change(setting, True, True),))
     (finding,) = refused("right", (Change(setting, False, False, "Operation not supported"),))
     assert (
-        "right: optional setting ethtool.features.gro was refused (eth0/rx-gro stays off); "
-        "Operation not supported; compare only with trials that also ran without it"
+        "right: optional setting ethtool.features.gro was refused (eth0/rx-gro stays off; "
+        "Operation not supported); compare only with trials that also ran without it"
     ) == str(finding)
 
 
@@ -845,7 +845,7 @@ def test_a_setting_that_somebody_changed_under_way_makes_the_trial_invalid(tmp_p
     _, run = go(world, tmp_path)
     assert (
         "receiver: a setting was changed by another process during the trial (mtu receive0: 9000 → 1500); "
-        "settings stay as udpbench set them; find out which service or "
+        "expected: as udpbench set it; find out which service or "
         "administrator configures that host"
     ) == str(run.records[0].findings[-1])
     assert ("done", "invalid") == (run.records[0].status, run.records[0].findings[-1].severity)

@@ -16,7 +16,6 @@ from hostile.corpus import CASES, MIB, content_bytes
 from hostile.forked import Ended, ended
 from udpbench.errors import PRECEDENCE, YES
 from udpbench.json_lines import ROOM_BYTES, ROOM_TIMES
-from udpbench.report.document import PAGES_ROOM_BYTES
 from udpbench.store.dataset import ROW_BYTES
 
 SAMPLED = 12
@@ -28,6 +27,8 @@ from pathlib import Path
 from hostile.test_hostile import broken
 print(broken(input(), Path(input())))
 """
+PAGES_ROOM_BYTES = 512 * 2**20
+"""Of pages as PDF and PNG, beside the content; one run of 400 points takes 350 MiB."""
 LIMIT_S = 60
 """Of CPU; several times the slowest."""
 SAID_CHARACTERS = 400
