@@ -294,7 +294,7 @@ def test_a_process_of_any_name_is_its_users(tmp_path: Path) -> None:
     """The kernel escapes in it the one line end that counts (proc_pid_status(5))."""
     for pid, name in ((20, "\rUid:"), (30, "\rUid:\t0\t0\t0\t0"), (40, "\x1cUid:\t0\t0")):
         folder = process(tmp_path, pid, 1, [pid])
-        (folder / "status").write_text(f"Name:\t{name}\nUid:\t7\t1000\t7\t7\n", newline="")
+        (folder / "status").write_bytes(f"Name:\t{name}\nUid:\t7\t1000\t7\t7\n".encode())
     host = Host(tmp_path)
     assert {(20, 20), (30, 30), (40, 40)} == {*module.all_held(host, [20, 30, 40])}
     assert "name30 30 (user 1000)" == module.holders_in_words(host, [30])
