@@ -35,18 +35,20 @@ def _ledger_parts(_: TrialRecord, result: Result) -> Iterator[Row]:
             yield from ((entry.stage, part, packets) for part, packets in entry.parts.items())
 
 
-def _columns(text: str) -> tuple[Column, ...]:
-    """Return columns by name, kind and unit; one without a kind is text."""
-    return tuple(Column(*each.split()) for each in text.split(", "))  # type: ignore[arg-type]
-
-
-_QUEUES = """\
-host, from_ns moment ns, to_ns moment ns, queue, packets count packets, drops count packets, \
-interrupts count, cpu number"""
-_PARTS = "stage, part, packets count packets"
+_QUEUES = (
+    Column("host"),
+    Column("from_ns", "moment", "ns"),
+    Column("to_ns", "moment", "ns"),
+    Column("queue"),
+    Column("packets", "count", "packets"),
+    Column("drops", "count", "packets"),
+    Column("interrupts", "count"),
+    Column("cpu", "number"),
+)
+_PARTS = Column("stage"), Column("part"), Column("packets", "count", "packets")
 TABLES: tuple[tuple[ResultTable, Callable[[TrialRecord, Result], Iterable[Row]]], ...] = (
-    (ResultTable("queues", "Queues of the cards", _columns(_QUEUES)), _queues),
-    (ResultTable("ledger_parts", "Where exactly packets ended", _columns(_PARTS)), _ledger_parts),
+    (ResultTable("queues", "Queues of the cards", _QUEUES), _queues),
+    (ResultTable("ledger_parts", "Where exactly packets ended", _PARTS), _ledger_parts),
 )
 
 

@@ -170,7 +170,7 @@ class Column:
     """A column of a result's table: its key in JSON and frames, and what its cells are."""
 
     name: str
-    kind: Literal["text", "number", "moment", "count", "share"] = "text"
+    kind: Literal["text", "number", "moment", "count"] = "text"
     """A number names something, as CPU 3; moments are left out of the whole phase, where counts of
     the same thing add up."""
     unit: str = ""

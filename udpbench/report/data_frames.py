@@ -44,8 +44,6 @@ KEYS = {
 """First columns of every frame except ``definitions``; together they identify a trial."""
 FINDING = ("severity", "where", "what", "value", "limit", "next_step")
 SETTING = ("host", "kind", "target", "path", "before", "after", "refusal")
-TYPES = {"text": "string", "share": "Float64"}
-"""Kind of a table's column → its pandas type, if not an integer."""
 COLUMNS: dict[str, dict[str, str]] = {
     "trials": {
         **KEYS,
@@ -100,7 +98,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     **{
         table.name: {
             **KEYS,
-            **{each.name: TYPES.get(each.kind, "Int64") for each in table.columns},
+            **{each.name: "string" if each.kind == "text" else "Int64" for each in table.columns},
         }
         for table, _ in TABLES
     },

@@ -7,6 +7,7 @@ count. The truth is the loss that remains if a cause is taken away, from the sam
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -16,7 +17,7 @@ from udpbench.analysis.judge import judge
 from udpbench.analysis.reader_time import LoadedCpu, ReaderTime
 from udpbench.model.experiment import Attach
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import Sample, ThreadUse, TrialRecord
+from udpbench.model.record import Process, Sample, ThreadUse, TrialRecord
 
 OFFERED = 39424
 """Packets of the stored record, in its one second."""
@@ -224,6 +225,54 @@ def test_the_cause_of_a_late_reader_is_what_ablation_says(seed: int) -> None:
 def test_a_hypervisor_takes_the_readers_cpu(share: float, sure: str) -> None:
     """Certain from a fifth of it on."""
     first = judge(recorded(Life(20, 100, 0, robbed=share))).diagnosis[0]
+    assert ("steal", sure) == (first.name, first.certainty)
+
+
+def with_processes(record: TrialRecord, processes: Callable[[Process], Process]) -> TrialRecord:
+    """Return a record whose processes, and a further one that did not run, are others."""
+    (phase,) = record.phases
+    further = Process(77, "hog", 0, "other", (0,))
+    after = {
+        host: replace(each, processes=tuple(map(processes, (*each.processes, further))))
+        for host, each in phase.after.items()
+    }
+    return replace(record, phases=(replace(phase, after=after),))
+
+
+@pytest.mark.parametrize(("hog_ms", "sure"), [(30, "certain"), (80, "likely")])
+def test_a_hypervisor_beside_another_program_is_likely(hog_ms: int, sure: str) -> None:
+    """Even if the program took too little to be named; it may have been the one that mattered."""
+    record = with_processes(
+        recorded(Life(20, 100, 0, robbed=0.4)),
+        lambda each: replace(each, cpu_ns=hog_ms * MS_NS) if each.pid == 77 else each,
+    )
+    first = judge(record).diagnosis[0]
+    assert ("steal", sure) == (first.name, first.certainty)
+
+
+def shortened(record: TrialRecord, times: int) -> TrialRecord:
+    """Return the same load and what was spent on it, but so many times as fast."""
+    record = with_processes(record, lambda each: replace(each, cpu_ns=each.cpu_ns // times))
+    (phase,) = record.phases
+    spent = ("user_ns", "system_ns", "runnable_ns")
+    stats = tuple(
+        replace(
+            each,
+            counts={
+                **{k: n // times if k in spent else n for k, n in each.counts.items()},
+                "last_ns": each.counts["first_ns"]
+                + (each.counts["last_ns"] - each.counts["first_ns"]) // times,
+            },
+        )
+        for each in phase.stats
+    )
+    return replace(record, phases=(replace(phase, stats=stats),))
+
+
+@pytest.mark.parametrize(("times", "sure"), [(1, "certain"), (10, "likely")])
+def test_others_are_certain_only_if_the_load_lasts(times: int, sure: str) -> None:
+    """Of a tenth of a second nobody knows whether they had the CPU just then."""
+    first = judge(shortened(recorded(Life(20, 100, 0, robbed=0.5)), times)).diagnosis[0]
     assert ("steal", sure) == (first.name, first.certainty)
 
 

@@ -374,10 +374,19 @@ def _cpu_sets() -> dict[tuple[Any, ...], Any]:
 
 
 def _worker_days() -> dict[tuple[Any, ...], Any]:
-    """Return 4,000 readers that read for a day."""
-    counts = {"received_packets": 2, "first_ns": 5_001_000_000, "last_ns": DAY_NS}
-    stats = {"role": "receiver", "cpu": 0, "counts": counts, "socket_inodes": [], "cpus_seen": [0]}
-    workers = [{**stats, "worker": f"right.receiver{n}", "buffer_bytes": 1} for n in range(4000)]
+    """Return 4,000 readers that read for a day, of a load that a sender offered."""
+    times = {"first_ns": 5_001_000_000, "last_ns": DAY_NS}
+    stats = {"role": "receiver", "cpu": 0, "socket_inodes": [], "cpus_seen": [0], "buffer_bytes": 1}
+    reads = [
+        dict.fromkeys(("read_packets", "received_packets"), int(n % 4 == 0)) for n in range(4000)
+    ]
+    workers = [
+        {**stats, "worker": f"right.receiver{n}", "counts": {**each, **times}}
+        for n, each in enumerate(reads)
+    ]
+    sent = {"attempted_packets": 1000, "sent_packets": 1000, **times}
+    sender = {"worker": "left.sender0", "role": "sender", "cpu": 1, "cpus_seen": [1]}
+    workers += [{**stats, **sender, "counts": sent}]
     return {
         (*MEASURED, "stats"): workers,
         (1, "record", "overhead_ns"): {"measured": DAY_NS},

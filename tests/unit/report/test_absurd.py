@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from udpbench.model.limits import INTEGERS, LIMITS, SECOND_NS
 from udpbench.model.record import Histogram, Sample, Snapshot, Stall
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write
+from udpbench.report.figure_data import Heat
 from udpbench.report.figures.bursts import rings, sent_per_ms
+from udpbench.report.figures.heat_maps import MOST_NAMES, draw_heat
+from udpbench.report.figures.style import styled
 from udpbench.report.json_output import as_json
 
 MOST = INTEGERS[1]
@@ -26,6 +30,18 @@ MOST = INTEGERS[1]
 def sample(clock_ns: int = START_NS, **changes: Any) -> Sample:
     """Return a sample of the sender."""
     return replace(Sample("left.sender0", clock_ns, {"sent_packets": 5}), **changes)
+
+
+def test_a_heat_map_names_no_more_workers_than_can_be_read() -> None:
+    """And has room for the names, without which nothing of it could be laid out."""
+    names = tuple(f"right.receiver{number}" for number in range(4000))
+    heat = Heat("worker", ("all",), names, ((1 / 4000,) * 4000,))
+    with styled(), warnings.catch_warnings(action="error"):
+        figure = draw_heat(heat)
+        figure.draw_without_rendering()
+    (axes,) = figure.axes
+    named = [label.get_text() for label in axes.get_xticklabels()]
+    assert (MOST_NAMES, "right.receiver0") == (len(named), named[0])
 
 
 def test_a_link_of_an_absurd_speed_has_none() -> None:
