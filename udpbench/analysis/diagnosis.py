@@ -430,6 +430,8 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
         cpu, certainty = case.sending, LIKELY
     if cpu is None or not cpu.full or case.stopped_sender or case.goes_dark:
         return
+    if cpu.sends and case.sent_on_all_of(cpu) < LITTLE * case.packets:
+        return
     if not cpu.sends and case.receiving_need(cpu) > 1:
         certainty = LIKELY
     yield from _had_by_others(case, cpu, certainty)

@@ -221,6 +221,12 @@ class Evidence:
         taken = cpu is not None and cpu.full and max(cpu.others, cpu.steal) >= SPARE
         return cpu if taken else None
 
+    def sent_on_all_of(self, cpu: LoadedCpu) -> float:
+        """Return how many packets more a sender had sent if nobody else had used its CPU."""
+        taken = min(max(cpu.others, cpu.steal), OWN)
+        sent_packets = self.ledger.intended_packets - self.packets
+        return sent_packets * taken / (1 - taken)
+
     @cached_property
     def long_stalls(self) -> list[Stall]:
         """The stalls of senders of 50 ms or more: one that lacks CPU time has many short ones."""
@@ -244,10 +250,13 @@ class Evidence:
         return sum(stall.until_ns - stall.from_ns for stall in self.long_stalls)
 
     @property
-    def sender_waited(self) -> bool:
-        """Whether a stalled sender waited for its CPU most of that time."""
-        waits = [s.counts.get("runnable_ns", 0) for s in self.readings.sender.workers]
-        return max(waits, default=0) >= MOST_OF_IT * self.stalled_ns > 0
+    def sender_waited(self) -> bool | None:
+        """Whether a stalled sender waited for its CPU most of that time; None if not known."""
+        waits = [s.counts.get("runnable_ns") for s in self.readings.sender.workers]
+        known = [waited_ns for waited_ns in waits if waited_ns is not None]
+        if known and max(known) >= MOST_OF_IT * self.stalled_ns > 0:
+            return True
+        return False if len(known) == len(waits) else None
 
     def others_share(self, cpu: LoadedCpu) -> float:
         """Return for which share of the load others, or the machine, had a CPU, at most.
@@ -259,9 +268,14 @@ class Evidence:
         return max(used, cpu.napi_waits if cpu.kept_off >= LITTLE else 0.0)
 
     def belonged_to_others(self, cpu: LoadedCpu | None) -> bool:
-        """Return whether others had a CPU for most of the time of the long stalls, or more."""
+        """Return whether others had a CPU for most of the time of the long stalls, or more.
+
+        Programs only if the sender may have waited for them: a hypervisor it does not see.
+        """
         if cpu is None or self.others_share(cpu) < SPARE:
             return False
+        if self.sender_waited is False and cpu.kept_off < LITTLE:
+            cpu = replace(cpu, others=0.0)
         return self.others_share(cpu) * self.load_ns >= MOST_OF_IT * self.stalled_ns
 
     @property

@@ -27,18 +27,20 @@ def stalled(
     hogs: tuple[Process, ...] = (),
     pace: Any = "spin",
     changed: str = "",
+    rate: int = 1000,
+    stalls: tuple[Stall, ...] = (STALL,),
 ) -> TrialRecord:
     """Return a trial whose sender, on time otherwise, offered nothing for 300 ms."""
     spent = {"running_ns": running_ms * MS}
     spent |= {"runnable_ns": runnable_ms * MS} if runnable_ms is not None else {}
     spent |= {"elapsed_ns": SECOND_NS, "user_ns": running_ms * MS, "system_ns": 0}
-    sender = replace(build.worker("sender", build.sender_counts(700, **spent)), stalls=(STALL,))
+    sender = replace(build.worker("sender", build.sender_counts(700, **spent)), stalls=stalls)
     receiver = build.worker("receiver", build.receiver_counts(700, user_ns=0, system_ns=0))
     busy_ms = running_ms + steal_ms + sum(each.cpu_ns // MS for each in hogs)
     machine = {"cpu.1.idle_ns": (2000 - busy_ms) * MS, "cpu.1.steal_ns": steal_ms * MS}
     machine |= {"cpu.0.idle_ns": 2000 * MS}
     moves = {"machine": machine, "left": {f"changed.{changed}": 1} if changed else {}}
-    of = build.paced(1000, send=Send(pace=pace))
+    of = build.paced(rate, send=Send(pace=pace))
     record = build.record(700, of=of, moves=moves, workers=(sender, receiver))
     (phase,) = record.phases
     own = Process(21, "python", running_ms * MS, "worker", (1,))
@@ -65,6 +67,23 @@ def test_a_sender_whose_cpu_others_had() -> None:
     for runnable_ms in (None, 300):
         taken = stalled(hogs=(HOG,), runnable_ms=runnable_ms)
         assert "others_cpu" == causes(taken)[0][0]
+
+
+@pytest.mark.parametrize("pace", ["spin", "sleep"])
+def test_others_did_not_have_the_cpu_of_a_sender_that_did_not_wait_for_it(pace: Any) -> None:
+    """However much of it they used at other times."""
+    elsewhen = stalled(hogs=(HOG,), runnable_ms=0, running_ms=100, pace=pace)
+    assert ("stopped_sender", "certain") == causes(elsewhen)[0]
+
+
+@pytest.mark.parametrize(("rate", "first"), [(2000, "others_cpu"), (100_000, "sender_cpu")])
+def test_others_are_no_cause_where_a_whole_cpu_would_not_have_sufficed(
+    rate: int, first: str
+) -> None:
+    """700 packets took a third of it."""
+    hog = replace(HOG, cpu_ns=1260 * MS)
+    late = stalled(hogs=(hog,), runnable_ms=300, rate=rate, stalls=())
+    assert first == causes(late)[0][0]
 
 
 def test_a_sender_that_waited_for_its_cpu_was_not_stopped() -> None:
