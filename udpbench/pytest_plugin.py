@@ -99,7 +99,6 @@ def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
     """Return the gate, created on first use; udpbench's errors become usage errors."""
     from udpbench.errors import UdpbenchError
     from udpbench.gate import Gate
-    from udpbench.records import writers_of
     from udpbench.units import parse_duration, parse_ratio
 
     if _GATE in config.stash:
@@ -123,11 +122,18 @@ def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
     except (UdpbenchError, ValueError) as error:
         raise _in_words(error) from None
     for folder in gate.baselines:
-        for how in writers_of(folder):
-            forged = f"--udpbench-baseline {folder}: {how}, so it may be forged"
-            warnings.warn(pytest.PytestWarning(printable(forged)), stacklevel=2)
+        _warn_of_writers("--udpbench-baseline", folder)
     config.stash[_GATE] = gate
     return gate
+
+
+def _warn_of_writers(what: str, folder: Path) -> None:
+    """Warn of everybody else who could have written a stored run."""
+    from udpbench.records import writers_of
+
+    for how in writers_of(folder):
+        forged = f"{what} {folder}: {how}, so it may be forged"
+        warnings.warn(pytest.PytestWarning(printable(forged)), stacklevel=3)
 
 
 def _in_words(error: Exception) -> BaseException:
@@ -302,10 +308,12 @@ class UdpbenchFixture:
         from udpbench.errors import UdpbenchError
         from udpbench.gate import stored_results
 
+        path = self._request.config.rootpath / folder
         try:
-            results = stored_results(self._request.config.rootpath / folder)
+            results = stored_results(path)
         except UdpbenchError as error:
             raise _in_words(error) from None
+        _warn_of_writers("udpbench.baseline", path)
         return next(iter(results.values())) if len(results) == 1 else _mapping(results)
 
     def _load(self, experiment: Union[str, os.PathLike[str], dict[str, Any]]) -> Experiment:

@@ -629,7 +629,18 @@ def test_a_test_may_ask_whether_a_result_is_worse(project: Project) -> None:
         "    base = udpbench.baseline(result.run)\n"
         "    assert not result.worse_than(base, margin='3%')\n",
     )
-    project.run().assert_outcomes(skipped=1)
+    result = project.run()
+    result.assert_outcomes(skipped=1)
+    assert "may be forged" not in result.stdout.str()
+    project.file(
+        "test_it.py",
+        "import pathlib\n"
+        "def test_it(udpbench):\n"
+        "    run = udpbench('one.yaml').run\n"
+        "    pathlib.Path(run).chmod(0o777)\n"
+        "    udpbench.baseline(run)\n",
+    )
+    project.run().stdout.fnmatch_lines(["*udpbench.baseline*written by everybody*forged*"])
     project.file("test_it.py", "def test_it(udpbench):\n    udpbench.baseline('none')\n")
     result = project.run()
     result.assert_outcomes(failed=1)
