@@ -119,6 +119,8 @@ so these come later.
 
 INDEX_OF = "index of "
 """Key of a parameter's value, before an interface: what it is known by under another name."""
+PEER_PID = "peer_pid"
+"""Part of a pair of interfaces: the process in whose namespace the peer is, another each time."""
 SWITCHES = ("adaptive-rx", "adaptive-tx", "autoneg")
 """Keys whose 1 and 0 are ``on`` and ``off``; ``rx`` and ``tx`` as well, of ``pause``."""
 FEW_RUNS, FEW_PARTS = 8, 4
@@ -196,7 +198,7 @@ def _show_parts(kind: str, key: str, value: Mapping[str, Any]) -> str:
         return show_table(value["table"])
     if kind in ("governor", "irqbalance") and len(set(value.values())) == 1:
         return _show(kind, key, next(iter(value.values())))
-    texts = [(name, _show(kind, name, part)) for name, part in value.items()]
+    texts = [(name, _show(kind, name, part)) for name, part in value.items() if name != PEER_PID]
     if kind == "qdisc" and not key:
         return " ".join(f"{name} {options}" for name, options in texts)
     words = [f"{name}=({text})" if " " in text else f"{name}={text}" for name, text in texts]
@@ -209,10 +211,10 @@ def _show_list(value: Sequence[Any]) -> str:
     """Return CPUs as ``0-3``; the CPUs of each RX queue as ``rx-0=0-3 rx-1=4``."""
     if all(isinstance(item, int) for item in value):
         return format_cpu_list(sorted(value)) or "none"
-    if not all(isinstance(item, (list, tuple)) for item in value):
+    if not all(item is None or isinstance(item, (list, tuple)) for item in value):
         return ", ".join(map(str, value))
     words, queue = [], 0
-    for cpus, alike in groupby(map(_show_list, value)):
+    for cpus, alike in groupby(_show_list(item or ()) for item in value):
         first, queue = queue, queue + len(list(alike))
         words.append(f"rx-{format_cpu_list(range(first, queue))}={cpus}")
     return " ".join(words)

@@ -38,6 +38,7 @@ def test_an_indirection_table_is_a_few_words(table: list[int], text: str) -> Non
     [
         ("napi_cpus", [[0], [1]], "rx-0=0 rx-1=1"),
         ("napi_cpus", [[0, 1, 2, 3]] * 3, "rx-0-2=0-3"),
+        ("napi_cpus", [[0, 1], None], "rx-0=0-1 rx-1=none"),
         ("rps", [3, 0, 1, 2], "0-3"),
         ("rps", [], "none"),
         ("coalesce", {"rx-usecs": 5, "adaptive-rx": 0}, "rx-usecs=5 adaptive-rx=off"),
@@ -50,7 +51,7 @@ def test_an_indirection_table_is_a_few_words(table: list[int], text: str) -> Non
         ("irqbalance", {"41/5": False, "42/5": False}, "off"),
         ("governor", {"policy0": "a", "policy1": "b"}, "policy0=a policy1=b"),
         ("qdisc", {"tbf": {"rate_bps": 1, "burst_bytes": 2}}, "tbf rate_bps=1 burst_bytes=2"),
-        ("link", {"peer": "s0", "queues": 1}, "peer=s0 queues=1"),
+        ("link", {"peer": "s0", "peer_pid": 12527, "queues": 1}, "peer=s0 queues=1"),
         ("sysctl", "4096\t131072\t6291456", "4096 131072 6291456"),
         ("sysctl", "", "empty"),
         ("feature", False, "off"),

@@ -86,7 +86,8 @@ class ResumedRun:
         """Return in one line how much is stored; ``installed`` is this udpbench's version."""
         stored = len(lasting(self.run.records, self.run.header.experiments))
         if self.complete:
-            return f"{self.run.folder}: complete: all {stored} trials are stored, nothing to run"
+            all_ = f"all {stored} trials are" if stored != 1 else "its only trial is"
+            return f"{self.run.folder}: complete: {all_} stored, nothing to run"
         total = stored + len(self.left)
         most = max(total, trial_count(self.run.header.experiments)[1])
         text = f"{self.run.folder}: {stored} of {show_range(total, most)} trials are stored"

@@ -13,6 +13,7 @@ from functools import lru_cache
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Literal
 
+from udpbench.definition.elsewhere import elsewhere
 from udpbench.model.limits import ADDRESSES_MAX
 
 MAX_CPU = 4095
@@ -79,12 +80,24 @@ def parse_to(text: str) -> Destinations:
     """Return what ``receiver.addresses[1-4]:4321-4324`` stands for; ValueError says why not."""
     match = _TO.match(text)
     if match is None:
-        raise ValueError("not a destination; write for example receiver.addresses[1-4]:4321")
+        raise ValueError(f"not a destination; {_instead_of(text)}")
     low, high = int(match.group(1)), int(match.group(2) or match.group(1))
     if not 1 <= low <= high <= 65536:
         raise ValueError("not a range of addresses; counted from 1, lower number first")
     ports = parse_ports(match.group(3))
     return Destinations("one" if low == high else "each", tuple(range(low, high + 1)), ports)
+
+
+def _instead_of(text: str) -> str:
+    """Return what to write instead of what is no destination: of an address with its port."""
+    host, _, ports = text.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return "write for example receiver.addresses[1-4]:4321"
+    if address.is_multicast:
+        return elsewhere("multicast")
+    return f"packets go only to the lab's receivers; write receiver.addresses[1]:{ports}"
 
 
 def addresses_of(text: str) -> tuple[str, ...]:

@@ -44,6 +44,20 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     }
 }
 """Key of a map → word that may replace the map → the keys that the word means."""
+MAPS = {
+    "traffic": "{size: 64B, rate: 40kpps}",
+    "flows": "{from: 65400-65403}",
+    "send": "{batch: 64}",
+    "receive": "{workers: 2}",
+    "settings": "{receiver: {mtu: 9000}}",
+    "sweep": "{receive.workers: [1, 2, 4]}",
+    "variants": "{narrow: {receive.workers: 1}, wide: {receive.workers: 4}}",
+    "needs": "{receiver: {cpus: 2}}",
+    "losses": "{udp_rcvbuf: 100}",
+}
+"""Key → an example of the map that is expected there."""
+FIRST_PORT, FLOWS_SHOWN = 20000, 1024
+"""Of the source ports in an example with as many flows as a user names."""
 DURATION_NS = 5 * SECOND_NS
 DURATION_WITH_COUNT_NS = 60 * SECOND_NS
 

@@ -28,13 +28,31 @@ from pydantic import (
 )
 from pydantic.json_schema import models_json_schema
 
-from udpbench.definition.file_keys import PRESETS, RENAMED, ExperimentFile, LabFile
+from udpbench.definition.elsewhere import elsewhere
+from udpbench.definition.file_keys import (
+    FIRST_PORT,
+    FLOWS_SHOWN,
+    MAPS,
+    PRESETS,
+    RENAMED,
+    ExperimentFile,
+    LabFile,
+)
 from udpbench.definition.overrides import NOT_IN_POINTS
-from udpbench.definition.problems import KeyPath, Place, Tree, as_yaml, at, did_you_mean, dotted
-from udpbench.definition.values import BOOLEAN, NAMED, Leaf, listed, quantity
+from udpbench.definition.problems import (
+    KeyPath,
+    Place,
+    Tree,
+    as_yaml,
+    at,
+    did_you_mean,
+    dotted,
+    joined,
+)
+from udpbench.definition.values import BOOLEAN, NAMED, Leaf, quantity, steps_of
 from udpbench.differences import key_of
 from udpbench.errors import InputError, Problem
-from udpbench.units import Bytes, Count, Named, Nanoseconds, Rate
+from udpbench.units import Bytes, Count, Named, Nanoseconds, Rate, plural
 
 T = TypeVar("T")
 
@@ -210,18 +228,31 @@ def _problem(tree: Tree, cls: type, error: dict[str, Any]) -> Problem:
         if RENAMED.get(key) in known:
             what = f"this key is now called {RENAMED[key]}"
             return tree.problem(path, what, "", f"rename it to {RENAMED[key]}")
-        return tree.problem(path, "unknown key", "", did_you_mean(key, known))
+        step = elsewhere(key) or did_you_mean(key, known)
+        return tree.problem(path, "unknown key", "", step)
     expected = {
-        "dict_type": "not a map of keys",
-        "model_type": "not a map of keys",
-        "model_attributes_type": "not a map of keys",
+        **dict.fromkeys(NO_MAP, "not a map of keys"),
         "list_type": "not a list",
         "string_type": "not text",
     }
     value = tree.value(path)
     is_single = kind == "list_type" and not isinstance(value, dict)
-    step = f"write {listed(as_yaml(value))}" if is_single else ""
-    return tree.problem(path, expected.get(kind, error["msg"]), "", step)
+    step = f"write [{', '.join(steps_of(as_yaml(value)))}]" if is_single else ""
+    limit = ""
+    if kind in NO_MAP:
+        limit, step = joined(keys_at(cls, path)), _as_map(str(path[-1]), value)
+    return tree.problem(path, expected.get(kind, error["msg"]), limit, step)
+
+
+NO_MAP = ("dict_type", "model_type", "model_attributes_type")
+
+
+def _as_map(key: str, value: Any) -> str:
+    """Return an example of a map in place of a value; empty if the names of its keys suffice."""
+    if key == "flows" and str(value).isdigit() and 0 < int(value) <= FLOWS_SHOWN:
+        ports = f"{FIRST_PORT}-{FIRST_PORT + int(value) - 1}"
+        return f"for {plural(int(value), 'flow')} write flows: {{from: {ports}}}"
+    return f"write for example {key}: {MAPS[key]}" if key in MAPS else ""
 
 
 def _instead(cls: type, path: KeyPath, value: Any) -> str:

@@ -5,20 +5,26 @@ Every rule is a generator over one point and the lab; ``bind`` checks what depen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition import overrides, yaml_reader
+from udpbench.definition.binding.bind import flow_count
 from udpbench.definition.binding.host_block import DEFAULT_MTU_BYTES, block_of
-from udpbench.definition.endpoints import parse_cpus, parse_to
+from udpbench.definition.endpoints import parse_cpus, parse_ports, parse_to
 from udpbench.definition.problems import Place, Tree
 from udpbench.definition.shipped import shown_as
 from udpbench.definition.values import CPU_RELATIONS
 from udpbench.errors import InputError, Problem
 from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.lab import Lab
+from udpbench.units import plural
+from udpbench.ways import way_to_receive
 
+FEW_POINTS = 3
+SOURCES_EACH = 8
+"""Source ports for each socket of a group in an example: a hash spreads few flows unevenly."""
 SYMBOLS = ("lab", "any", *CPU_RELATIONS)
 
 
@@ -34,6 +40,41 @@ def beyond_lab(experiment: Experiment, lab: Lab) -> Iterator[Problem]:
             continue
         for rule in (_addresses, _cpus, _size, _attached):
             yield from rule(trees.get(trial.point, nowhere), trial, lab)
+
+
+def idle_readers(experiments: Iterable[Experiment], lab: Lab) -> Iterator[str]:
+    """Yield the points with more sockets of a group than flows, each of which reaches one socket.
+
+    The kernel's hash covers source addresses and ports, and the port of the group (udp(7)).
+    """
+    points: dict[tuple[str, str], list[str]] = {}
+    for experiment in experiments:
+        for trial in experiment.points:
+            text = _idle(trial, len(lab.senders))
+            if text:
+                points.setdefault((experiment.name, text), []).append(trial.point)
+    for (name, text), named in points.items():
+        few = ", ".join(named[:FEW_POINTS])
+        few += f" and {len(named) - FEW_POINTS} more" if len(named) > FEW_POINTS else ""
+        yield f"{name}{f'[{few}]' if few else ''}: {text}"
+
+
+def _idle(trial: Trial, senders: int) -> str:
+    """Return how many readers of a point cannot get a packet; empty if all may."""
+    receive, flows = trial.receive, trial.traffic.flows
+    if receive.sockets == "shared" or way_to_receive(receive).takes != "sockets":
+        return ""
+    sources, ports = len(parse_ports(flows.source_ports)), len(parse_to(flows.to).ports)
+    most = senders * (sources * ports if receive.sockets == "reuseport" else flow_count(trial))
+    if most >= receive.workers:
+        return ""
+    what = f"{plural(most, 'flow')} cannot fill {receive.workers} {receive.sockets} workers"
+    first = int(flows.source_ports.partition("-")[0])
+    last = min(first + SOURCES_EACH * receive.workers, 65536) - 1
+    return (
+        f"{what}: {receive.workers - most} will read nothing; widen traffic.flows.from, "
+        f"for example to {first}-{last}"
+    )
 
 
 def _trees(experiment: Experiment, name: str) -> dict[str, Tree]:

@@ -98,10 +98,12 @@ def _load(tree: Tree, trial: Trial) -> Iterator[Problem]:
         return
     if pps < workers:
         limit = "at least one packet per second for each worker"
-        yield tree.problem(("traffic", "rate"), f"{pps} packets per second", limit, "raise it")
+        yield tree.problem(
+            ("traffic", "rate"), f"{units.plural(pps, 'packet')} per second", limit, "raise it"
+        )
     elif count is not None and count * SECOND_NS > pps * trial.duration_ns:
         seconds = -(-count // pps)
-        what = f"takes {seconds}s at {pps} packets per second"
+        what = f"takes {seconds}s at {units.plural(pps, 'packet')} per second"
         limit = f"before the deadline, duration: {units.format_duration(trial.duration_ns)}"
         yield tree.problem(("traffic", "count"), what, limit, "raise duration, or lower count")
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -264,18 +265,59 @@ def _text_of(path: Path, shown_as: str, allow_read: Sequence[Path]) -> tuple[str
 def _read(
     tree: Tree, path: Path, text: str, overrides: list[Override], scope: ReadScope
 ) -> Experiment:
-    shown_as = str(tree.origin)
-    if ("question",) not in tree.places:
-        what = "not an experiment: it has no question"
-        step = "add question: …; name a lab with --lab"
-        raise_all([at(Place(shown_as), "", what, "", step)])
+    problems = list(_no_question(tree))
+    if problems and _is_lab(tree):
+        raise_all(problems)
     written = tree
-    tree = _extended(_with_payloads(tree, scope), path, (path.resolve(),), scope)
+    read, wrong = payloads.inlined(tree, scope)
+    tree = tree if read.data == tree.data else read
+    problems += wrong
+    extended = _collect(problems, lambda: _extended(tree, path, (path.resolve(),), scope))
+    tree = tree if extended is None else extended
+    if problems:
+        raise_all([*problems, *islice(_of_keys(tree, overrides), MANY_PROBLEMS)])
     if overrides or tree is not written:
         # The record must be enough to repeat the run without the other file and the command line.
         data = override.apply(tree, overrides).data
         text = yaml.safe_dump({k: v for k, v in data.items() if k != "extends"}, sort_keys=False)
     return _experiment(tree, path.stem, str(path), text, overrides)
+
+
+def _no_question(tree: Tree) -> Iterator[Problem]:
+    if ("question",) not in tree.places:
+        what = "not an experiment: it has no question"
+        yield at(tree.origin, "", what, "", "add question: …; name a lab with --lab")
+
+
+def _is_lab(tree: Tree) -> bool:
+    """Return whether a file looks like a lab: it has a key of labs alone."""
+    of_labs = {*file_schema.keys_at(LabFile, ())} - {*file_schema.keys_at(ExperimentFile, ())}
+    return not of_labs.isdisjoint(tree.data)
+
+
+def _of_keys(tree: Tree, overrides: list[Override]) -> Iterator[Problem]:
+    """Yield what is wrong with keys and values, of a file that lacks another file.
+
+    Contradictions are left out: what is missing might resolve them.
+    """
+    yield from override.conflicts(tree, overrides)
+    tree = override.apply(replace(tree, data={"question": "?", **tree.data}), overrides)
+    whole, wrong = _whole(tree)
+    yield from wrong
+    if whole is None:
+        yield from file_schema.check(tree, ExperimentFile)[1]
+        return
+    points, wrong = override.points(tree)
+    yield from wrong
+    for point in points:
+        yield from file_schema.check(point.tree, ExperimentFile)[1]
+    yield from _expectations(tree, [point.name for point in points])[1]
+
+
+def _whole(tree: Tree) -> tuple[WholeKeys | None, list[Problem]]:
+    """Return the keys that apply to all points at once, or None and what is wrong with them."""
+    keys = {key: tree.data[key] for key in override.WHOLE if key in tree.data}
+    return file_schema.check(Tree(keys, tree.origin, tree.places), WholeKeys)
 
 
 def _with_payloads(tree: Tree, scope: ReadScope) -> Tree:
@@ -324,8 +366,7 @@ def _experiment(
 ) -> Experiment:
     problems = list(override.conflicts(tree, overrides))
     tree = override.apply(tree, overrides)
-    whole = {key: tree.data[key] for key in override.WHOLE if key in tree.data}
-    whole_file, wrong = file_schema.check(Tree(whole, tree.origin, tree.places), WholeKeys)
+    whole_file, wrong = _whole(tree)
     problems += wrong
     if problems:
         raise_all([*problems, *file_schema.check(tree, ExperimentFile)[1]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from udpbench.definition.elsewhere import elsewhere
 from udpbench.definition.named_files import ReadScope
 from udpbench.definition.problems import KeyPath, Tree
 from udpbench.definition.values import refusal_parts
@@ -32,6 +33,8 @@ def inlined(tree: Tree, scope: ReadScope) -> tuple[Tree, list[Problem]]:
     return replace(tree, data=data), problems
 
 
+CAPTURES = tuple(map(bytes.fromhex, ("d4c3b2a1", "a1b2c3d4", "4d3cb2a1", "a1b23c4d", "0a0d0d0a")))
+"""How files of tcpdump begin: pcap in either byte order, in µs or ns (pcap-savefile(5)), pcapng."""
 Reading = tuple[ReadScope, list[Problem], list[int]]
 
 
@@ -56,9 +59,11 @@ def _read(tree: Tree, name: Any, path: KeyPath, reading: Reading) -> dict[str, s
     except ValueError as error:
         problems.append(tree.problem(path, *refusal_parts(error)))
         return {"hex": "00"}
+    sizes_bytes.append(len(content))
     if not 1 <= len(content) <= MAX_PAYLOAD_BYTES:
         limit = f"1 B to {MAX_PAYLOAD_BYTES} B"
         size = "no bytes" if not content else "more than fits into a datagram"
-        problems.append(tree.problem(path, f"it holds {size}", limit, "name another file"))
-    sizes_bytes.append(len(content))
-    return {"hex": content.hex() or "00"}
+        step = elsewhere("pcap") if content[:4] in CAPTURES else "name another file"
+        problems.append(tree.problem(path, f"it holds {size}", limit, step))
+        return {"hex": "00"}
+    return {"hex": content.hex()}

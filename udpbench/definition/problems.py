@@ -109,17 +109,22 @@ def as_yaml(value: Any) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the next step for an unknown word: similar words, words it begins, or all known."""
     names = list(known)
+    return similar(word, names) or (f"known: {joined(names)}" if names else "")
+
+
+def similar(word: str, names: Sequence[str]) -> str:
+    """Return the next step for a misspelt word: similar words or words it begins; else empty."""
     few = names if len(names) <= SIMILAR_NAMES else ()
     short = [name for name in few if len(name) <= SIMILAR_CHARACTERS]
     near = difflib.get_close_matches(word[:SIMILAR_CHARACTERS], short, n=1)
     near = near or [name for name in names if len(word) > 2 and name.startswith(word)]
-    if near:
-        return f"did you mean {_listed(near, ' or ')}?"
-    return f"known: {_listed(names, ', ')}" if names else ""
+    return f"did you mean {joined(near, ' or ')}?" if near else ""
 
 
-def _listed(names: Sequence[str], between: str) -> str:
+def joined(names: Sequence[str], between: str = ", ") -> str:
     """Return names in words, as many as a line has room for."""
+    if not names:
+        return ""
     text, *others = map(as_yaml, names)
     for place, name in enumerate(others):
         if len(text) + len(name) > LISTED_CHARACTERS:

@@ -12,7 +12,7 @@ from udpbench.definition.problems import KeyPath, Tree
 from udpbench.errors import Problem
 from udpbench.metrics import SEARCHED, goal_of, with_goal
 from udpbench.model.experiment import CompareSpec, Expectation, Search, Trial
-from udpbench.units import format_duration, show_share
+from udpbench.units import format_duration, plural, show_share
 
 GOALS: KeyPath = ("search", "loss")
 LENGTH_STEP = "remove it: search.trial is the length of a trial"
@@ -67,12 +67,13 @@ def _range(tree: Tree, trial: Trial, search: Search) -> Iterator[Problem]:
         step = "give rates in pps, or a size"
         yield tree.problem(where, "a size of 0B has no bits to count", "", step)
         return
+    slow = f"{plural(least, 'packet')} per second"
     if least < trial.send.workers:
         limit = "at least one packet per second for each worker"
-        yield tree.problem((*where, "from"), f"{least} packets per second", limit, "raise it")
+        yield tree.problem((*where, "from"), slow, limit, "raise it")
     if most is not None and least >= most:
         limit = f"below search.rate.to, {most:.0f} packets per second"
-        yield tree.problem((*where, "from"), f"{least} packets per second", limit, "lower it")
+        yield tree.problem((*where, "from"), slow, limit, "lower it")
 
 
 def in_whole(tree: Tree, trials: Sequence[Trial]) -> Iterator[Problem]:

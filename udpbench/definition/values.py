@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from udpbench import units
 from udpbench.definition import published
+from udpbench.definition.elsewhere import elsewhere
 from udpbench.definition.endpoints import (
     address_count,
     parse_cpus,
@@ -23,7 +25,7 @@ from udpbench.definition.endpoints import (
     parse_route,
     parse_to,
 )
-from udpbench.definition.problems import did_you_mean
+from udpbench.definition.problems import did_you_mean, similar
 from udpbench.metrics import METRICS, SEARCHED, goal_of, with_goal
 from udpbench.model.experiment import FEWEST_BLOCKS, LOOKS, MOST_BLOCKS, Answers
 from udpbench.model.lab import SSH_CHARACTERS, SSH_SPEC, Connect
@@ -42,7 +44,8 @@ MAX_RATE = 10**12
 LISTED = 8
 GOALS_MAX = 8
 """Limit for one search: each costs trials of its own."""
-_RANGE = re.compile(r"[0-9]{1,9}-[0-9]{1,9}\Z")
+_END = r"[0-9]{1,9}(?:\.[0-9]{1,9})?[A-Za-zµμ]{0,4}"
+_RANGE = re.compile(rf"(?P<low>{_END}) ?(?:-|–|\.\.|to) ?(?P<high>{_END})\Z")
 MAX_INTERFACE_CHARACTERS = 15
 """IFNAMSIZ less the NUL that ends it."""
 
@@ -78,7 +81,7 @@ class Leaf:
         if self.parse is None:
             known = [str(word) for word in self.words]
             _refuse_several(value, f"one of {', '.join(known)}")
-            step = did_you_mean(str(value), known) if isinstance(value, str) else ""
+            step = elsewhere(value) or similar(value, known) if isinstance(value, str) else ""
             raise refusal("unknown value", f"one of {', '.join(known)}", step)
         try:
             return self.parse(value)
@@ -139,9 +142,10 @@ def quantity(marker: Bytes | Nanoseconds | Count) -> Leaf:
             number = parse(text)
         except ValueError as error:
             what, _, step = str(error).partition("; ")
-            if isinstance(marker, Count) and _RANGE.match(text):
+            each = steps_of(text)
+            if len(each) > 1:
                 what = "a range instead of a single value"
-                step = f"to try each, write {listed(text)} in a sweep"
+                step = f"to try each, write [{', '.join(each)}] in a sweep"
             raise refusal(what, limit, step) from error
         if number < marker.low:
             raise refusal("below the range", limit)
@@ -156,15 +160,44 @@ def quantity(marker: Bytes | Nanoseconds | Count) -> Leaf:
     return Leaf({"anyOf": [whole, text]}, read)
 
 
-def listed(text: str) -> str:
-    """Return ``1-4`` as ``[1, 2, 3, 4]``, shortened if long; any other text as a list of itself."""
-    if _RANGE.match(text) is None:
-        return f"[{text}]"
-    low, high = (int(part) for part in text.split("-"))
-    numbers = [str(number) for number in range(low, min(high, low + LISTED) + 1)]
-    if high > low + LISTED:
-        numbers[-1:] = ["…", str(high)]
-    return f"[{', '.join(numbers)}]"
+def steps_of(text: str) -> list[str]:
+    """Return the values that a range may mean, shortened if long; any other text as it is.
+
+    Of whole numbers each: ``1-4`` is 1, 2, 3, 4; of quantities doubled ones: ``8KiB..64KiB`` is
+    8KiB, 16KiB, 32KiB, 64KiB.
+    """
+    match = _RANGE.match(text)
+    if match is None:
+        return [text]
+    first, last = match.group("low", "high")
+    if first.isdigit() and last.isdigit():
+        low, high = int(first), int(last)
+        steps = [str(number) for number in range(low, min(high, low + LISTED) + 1)]
+    else:
+        low, high, show = _ends(first, last)
+        scaled = (low << place for place in range(LISTED + 1))
+        steps = [show(number) for number in scaled if 0 < number < high]
+        steps += [last] if 0 < low < high and len(steps) <= LISTED else []
+    if high > low and steps[-1:] != [last]:
+        steps[-1:] = ["…", last]
+    return steps or [text]
+
+
+def _ends(first: str, last: str) -> tuple[int, int, Callable[[int], str]]:
+    """Return both ends of a range in a base unit, and how it is written; 0 and 0 if it has none."""
+    for parse, show in (
+        (units.parse_bytes, units.format_bytes),
+        (units.parse_duration, units.format_duration),
+        (units.parse_count, units.format_count),
+        (_packets_per_s, lambda pps: units.format_rate(Rate(pps))),
+    ):
+        with suppress(ValueError):
+            return parse(first), parse(last), show
+    return 0, 0, str
+
+
+def _packets_per_s(text: str) -> int:
+    return units.parse_rate(text).packets_per_s or 0
 
 
 def _parse(parse: Callable[[str], T], text: str, limit: str = "") -> T:
@@ -239,9 +272,7 @@ def _pattern(pattern: str, example: str) -> Leaf:
 def _wait(text: str) -> None:
     word, _, duration = text.partition(" ")
     if word not in ("nap", "busy-poll") or not duration:
-        raise ValueError(
-            "unknown value; write block, epoll, spin, auto, nap 100us or busy-poll 50us"
-        )
+        raise ValueError("unknown value; or write for example nap 100us or busy-poll 50us")
     if not 0 < units.parse_duration(duration) <= 10**9:
         raise ValueError("out of range; above 0s, to 1s")
 
@@ -251,7 +282,7 @@ def _levels(classes: Mapping[str, tuple[int, int]]) -> Callable[[str], None]:
         word, _, level = text.partition(" ")
         known = ", ".join(f"{name} {low} to {high}" for name, (low, high) in classes.items())
         if word not in classes or re.match(r"-?\d{1,3}\Z", level, re.ASCII) is None:
-            raise ValueError(f"unknown value; write normal, {known}")
+            raise ValueError(f"unknown value; or write {known}")
         low, high = classes[word]
         if not low <= int(level) <= high:
             raise ValueError(f"out of range; {word} takes {low} to {high}")

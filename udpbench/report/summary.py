@@ -32,6 +32,10 @@ SCALES = {
     "ns": ((10**9, "s"), (10**6, "ms"), (10**3, "µs")),
     "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
 }
+COUNTED = ("packets", "calls", "skbs", "files", "CPUs")
+"""Units of which there can be a single one."""
+MANY = 1000
+"""From here on all digits of a number are shown, in groups."""
 LOGGING = "app_log"
 """The only stage whose packets were received: those that could not be logged."""
 FEW_POINTS = 3
@@ -176,7 +180,8 @@ def show_number(value: float | None, unit: str) -> str:
     for scale, name in SCALES.get(unit, ()):
         if abs(value) >= scale:
             return f"{value / scale:.4g} {name}"
-    return f"{value:.4g} {unit}"
+    text = show_count(value) if abs(value) >= MANY else f"{value:.4g}"
+    return f"{text} {unit.removesuffix('s') if value == 1 and unit in COUNTED else unit}"
 
 
 def resolved(comparisons: Sequence[Comparison]) -> list[str]:
@@ -408,12 +413,18 @@ def diagnosed(chapter: Chapter) -> list[str]:
         worst_of = causes[0]
         names = [name_of(point) for point, _ in alike]
         head = ", ".join(names) if len(names) <= FEW_POINTS else f"{len(names)} points"
+        if len({_sentences(each) for _, each in alike}) > 1:
+            head += f" (numbers of {name_of(point)})"
         but = "" if worst_of.stage else but_lossy([r for point, _ in alike for r in point.results])
-        text = " ".join(each.sentence for each in causes) + but
+        text = _sentences(causes) + but
         if not point.valid:
             text = f"Invalid, {reason(point)}. {text}"
         lines.append(f"{head}: {text}" if len(chapter.points) > 1 else text)
     return lines
+
+
+def _sentences(causes: Sequence[Bottleneck]) -> str:
+    return " ".join(each.sentence for each in causes)
 
 
 def reasons(result: Result) -> tuple[Finding, ...]:

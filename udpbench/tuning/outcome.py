@@ -21,7 +21,7 @@ from udpbench.model.result import Bottleneck
 from udpbench.tuning.recipe import Form, Instruction, as_yaml, instructions
 from udpbench.tuning.steps import is_allowed, sets_of, steps_against
 from udpbench.tuning.tuner import BASE, ENDINGS, Tuning, is_useless, limiting, refused
-from udpbench.units import show_seconds
+from udpbench.units import plural, show_seconds
 
 A_CABLE = "Proven in the built-in lab: with real hosts, cable, card and driver may change it."
 
@@ -151,7 +151,7 @@ def _too_short(tuning: Tuning) -> str:
         show_seconds(time_ns)
         for time_ns in (cut.needs_ns, before_ns, tuning.tune.within_ns, before_ns + cut.needs_ns)
     )
-    trials = f"{cut.needed_blocks} blocks of {len(cut.planned.points)} trials"
+    trials = f"{cut.needed_blocks} blocks of {plural(len(cut.planned.points), 'trial')}"
     tried = "the time was up before that" if cut.results else "nothing was tried"
     return (
         f"{tried}. A try takes {trials}, about {needed}, and what comes before it {spent}: "

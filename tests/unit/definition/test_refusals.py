@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from definition_fixture import refused, write
+from definition_fixture import loaded, refused, write
 from golden import Golden
 
 from udpbench.definition import load
+from udpbench.definition.file_keys import MAPS
 from udpbench.errors import InputError
 
 
@@ -20,7 +21,56 @@ from udpbench.errors import InputError
             "receve: {}",
             "x.yaml:2: receve: unknown key; did you mean receive?",
         ),
-        ("send: 3", "x.yaml:2: send: 3: not a map of keys"),
+        (
+            "send: 3",
+            (
+                "x.yaml:2: send: 3: not a map of keys; expected: workers, workers_as, cpus, call, batch, gso, "
+                "tail, zerocopy, pace, bucket, buffer, force_buffer, priority; "
+                "write for example send: {batch: 64}"
+            ),
+        ),
+        (
+            "traffic: {flows: 16}",
+            (
+                "x.yaml:2: traffic.flows: 16: not a map of keys; expected: from, to, queues, spread; "
+                "for 16 flows write flows: {from: 20000-20015}"
+            ),
+        ),
+        (
+            "traffic: {flows: 1}",
+            (
+                "x.yaml:2: traffic.flows: 1: not a map of keys; expected: from, to, queues, spread; "
+                "for 1 flow write flows: {from: 20000-20000}"
+            ),
+        ),
+        (
+            "sweep: {receive.buffer: 8KiB..64KiB}",
+            (
+                "x.yaml:2: sweep.receive.buffer: 8KiB..64KiB: not a list; "
+                "write [8KiB, 16KiB, 32KiB, 64KiB]"
+            ),
+        ),
+        (
+            "receive: {buffer: 100kB-300kB}",
+            (
+                "x.yaml:2: receive.buffer: 100kB-300kB: a range instead of a single value; "
+                "expected: 1B to 1GiB, or default; to try each, write [100000B, 200000B, 300kB] in a sweep"
+            ),
+        ),
+        (
+            "sweep: {traffic.rate: 100kpps to 400kpps}",
+            (
+                "x.yaml:2: sweep.traffic.rate: 100kpps to 400kpps: not a list; "
+                "write [100kpps, 200kpps, 400kpps]"
+            ),
+        ),
+        (
+            "receive: {sockets: own}",
+            (
+                "x.yaml:2: receive.sockets: own: unknown value; expected: one of shared, reuseport, "
+                "reuseport-cpu, reuseport-ebpf, incoming-cpu"
+            ),
+        ),
         ("expect: x > 3", "x.yaml:2: expect: x > 3: not a list; write [x > 3]"),
         ("expect: {a: b}", "x.yaml:2: expect: not a list"),
         (
@@ -194,8 +244,8 @@ from udpbench.errors import InputError
         (
             "traffic: {flows: {to: 10.0.0.1:4321}}",
             (
-                "x.yaml:2: traffic.flows.to: 10.0.0.1:4321: not a destination; "
-                "write for example receiver.addresses[1-4]:4321"
+                "x.yaml:2: traffic.flows.to: 10.0.0.1:4321: not a destination; packets go only to the lab's "
+                "receivers; write receiver.addresses[1]:4321"
             ),
         ),
         (
@@ -209,7 +259,7 @@ from udpbench.errors import InputError
             "receive: {wait: nap}",
             (
                 "x.yaml:2: receive.wait: nap: unknown value; expected: block, epoll, spin, auto; "
-                "write block, epoll, spin, auto, nap 100us or busy-poll 50us"
+                "or write for example nap 100us or busy-poll 50us"
             ),
         ),
         (
@@ -224,7 +274,7 @@ from udpbench.errors import InputError
             "send: {priority: high}",
             (
                 "x.yaml:2: send.priority: high: unknown value; expected: normal; "
-                "write normal, nice -20 to 19, fifo 1 to 99"
+                "or write nice -20 to 19, fifo 1 to 99"
             ),
         ),
         (
@@ -365,6 +415,45 @@ def test_values_that_contradict_each_other_are_refused(text: str, golden: Golden
 def test_ways_that_contradict_each_other_are_refused(text: str, golden: Golden) -> None:
     """Each rule of ``ways`` fires, with the line of the value to change."""
     golden.check(refused(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "question: Why?\nextends: nothing.yaml\ntraffic: {payload: {file: no.bin}}\nsend: {bach: 3}",
+        (
+            "question: Why?\ntraffic: {payload: {file: no.bin}, raet: 3}\n"
+            "variants: {a: {receive.bufer: 1B}}\nsweep: {send.batch: [0, 2]}\nexpect: [lost > 3]"
+        ),
+        "questoin: Why?\nsend: {bach: 3}\ndoes: it",
+        "question: Why?\ntraffic: {payload: {file: no.bin}}\nsweep: 3\nsend: 4",
+    ],
+)
+def test_what_is_missing_hides_nothing_else_that_is_wrong(text: str, golden: Golden) -> None:
+    """A file that is not there, or no question: misspelt keys and values are reported with it."""
+    write(Path.cwd(), text)
+    with golden.raises(InputError):
+        load.load_experiments(["x.yaml"])
+
+
+def test_a_lab_named_as_an_experiment_is_reported_as_such_alone(golden: Golden) -> None:
+    """Its keys are not misspelt."""
+    write(Path.cwd(), "sender: [{connect: local}]\nreceiver: []\n")
+    with golden.raises(InputError):
+        load.load_experiments(["x.yaml"])
+
+
+@pytest.mark.parametrize("key", MAPS)
+def test_the_example_of_a_map_is_valid(key: str) -> None:
+    """Whoever copies it from the message has an experiment that loads."""
+    inner = f"traffic:\n  {key}: {MAPS[key]}" if key == "flows" else f"{key}: {MAPS[key]}"
+    assert loaded(inner).points
+
+
+def test_a_capture_as_a_payload_is_called_one(golden: Golden) -> None:
+    """It is longer than a datagram, and begins as tcpdump's files do."""
+    Path("x.pcap").write_bytes(bytes.fromhex("d4c3b2a1") + bytes(70000))
+    golden.check(refused("traffic: {payload: {file: x.pcap}}"))
 
 
 def test_everything_wrong_is_reported_at_once_over_all_files() -> None:

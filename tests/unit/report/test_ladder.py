@@ -281,7 +281,7 @@ def test_whatever_else_was_published_stands_beside_ours() -> None:
     first, second = ladders(chapters)[0].rungs[:2]
     assert (
         Pair("216.0 kpps offered", "1.0 kpps offered"),
-        Pair("900 000 – 1 000 000 packets received", "1000 packets received"),
+        Pair("900 000 – 1 000 000 packets received", "1 000 packets received"),
     ) == first.pairs
     assert (
         Pair("60.0 kpps offered", "1.0 kpps offered"),

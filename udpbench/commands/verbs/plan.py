@@ -27,12 +27,14 @@ def plan(
     experiments, chosen_lab = load_definitions(names, lab, sets, allow_read)
     from udpbench.commands.resume import acts_on_receivers
     from udpbench.control.plan import rehearse
+    from udpbench.definition.lab_limits import idle_readers
     from udpbench.report.plan import print_rehearsal, print_skips, print_trials
 
     console = open_console()
     print_trials(console, experiments, chosen_lab.built_in)
-    for act in dict.fromkeys(acts_on_receivers(experiments, chosen_lab)):
-        console.print(act, markup=False, highlight=False)
+    acts = dict.fromkeys(acts_on_receivers(experiments, chosen_lab))
+    for line in (*acts, *idle_readers(experiments, chosen_lab)):
+        console.print(line, markup=False, highlight=False)
     rehearsals: Sequence[Rehearsed] = rehearse(
         experiments, chosen_lab, reach_hosts(chosen_lab, no_deploy, wheels)
     )

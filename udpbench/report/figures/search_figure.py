@@ -23,7 +23,7 @@ from udpbench.report.figures.style import (
     show_values,
 )
 from udpbench.report.search import found_text
-from udpbench.units import rate_scale, show_pps
+from udpbench.units import plural, rate_scale, show_pps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,5 +101,5 @@ def _draw(axes: Axes, search: PointSearch, colours: Mapping[str, str]) -> None:
     axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
     axes.minorticks_off()
     axes.grid(axis="y", color=GRID)
-    axes.set_xlabel(f"intended load ({unit}); n = {len(places)} trials")
+    axes.set_xlabel(f"intended load ({unit}); n = {plural(len(places), 'trial')}")
     axes.set_ylabel("lost (%)")
