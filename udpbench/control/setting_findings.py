@@ -5,7 +5,7 @@ Changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from udpbench.control.agents import MACHINE, Agents
@@ -22,6 +22,9 @@ from udpbench.model.host import Change, Facts, Planned, Setting
 from udpbench.model.lab import Lab
 from udpbench.model.record import Finding
 from udpbench.setting_kinds import asked_for, requested_part, show_value, show_values
+
+FEW_TARGETS = 3
+"""Targets that a finding names; beyond it they are counted."""
 
 
 def desired(
@@ -48,35 +51,41 @@ def links(settings: dict[str, tuple[Setting, ...]]) -> list[Setting]:
 
 
 def refused(host: str, changes: tuple[Change, ...]) -> list[Finding]:
-    """Return a finding for each optional setting that the host refused."""
+    """Return a finding for the optional settings that the host refused alike."""
     return [
         Finding(
             "warning",
             f"optional setting {change.setting.path or change.setting.kind} was refused",
             host,
-            change.setting.target
-            + (f" stays {_got(change, change.after)}" if change.after is not None else "")
-            + f"; {change.refusal}",
+            targets + text,
             next_step="compare only with trials that also ran without it",
         )
-        for change in changes
-        if change.refusal is not None
+        for change, targets, text in _alike(
+            [change for change in changes if change.refusal is not None],
+            lambda change: (
+                (f" stays {_got(change, change.after)}" if change.after is not None else "")
+                + f"; {change.refusal}"
+            ),
+        )
     ]
 
 
 def rounded(host: str, changes: tuple[Change, ...]) -> list[Finding]:
-    """Return a finding for each setting whose value the host rounded."""
+    """Return a finding for the settings whose values the host rounded alike."""
     return [
         Finding(
             "note",
             f"{change.setting.path or change.setting.kind} was rounded",
             host,
-            f"{change.setting.target}: asked for "
-            f"{show_value(change.setting.kind, change.setting.value)} "
-            f"→ got {_got(change, change.after)}",
+            f"{targets}: {text}",
         )
-        for change in changes
-        if change.rounded
+        for change, targets, text in _alike(
+            [change for change in changes if change.rounded],
+            lambda change: (
+                f"asked for {show_value(change.setting.kind, change.setting.value)} "
+                f"→ got {_got(change, change.after)}"
+            ),
+        )
     ]
 
 
@@ -86,27 +95,42 @@ def _got(change: Change, value: Any) -> str:
 
 
 def altered(host: str, changes: tuple[Change, ...]) -> list[Finding]:
-    """Return a finding for each setting that another process has changed during the trial."""
+    """Return a finding for the settings that another process has changed alike during the trial."""
     return [
         Finding(
             "invalid",
             "a setting was changed by another process during the trial",
             host,
-            f"{change.setting.kind} {change.setting.target}: "
-            + " → ".join(
-                show_values(
-                    change.setting.kind,
-                    *(
-                        requested_part(change.setting.value, value)
-                        for value in (change.before, change.after)
-                    ),
-                )
-            ),
+            f"{change.setting.kind} {targets}: {text}",
             "as udpbench set it",
             "find out which service or administrator configures that host",
         )
-        for change in changes
+        for change, targets, text in _alike(changes, _moved)
     ]
+
+
+def _moved(change: Change) -> str:
+    """Return a setting's value before and after, of a mapping only what was requested."""
+    kind, requested = change.setting.kind, change.setting.value
+    values = (requested_part(requested, value) for value in (change.before, change.after))
+    return " → ".join(show_values(kind, *values))
+
+
+def _alike(
+    changes: Iterable[Change], text_of: Callable[[Change], str]
+) -> Iterator[tuple[Change, str, str]]:
+    """Yield the first of the changes with the same key and text, all their targets, and the text.
+
+    A host with 20 neighbours that are removed has one finding, not 20.
+    """
+    groups: dict[tuple[str, str, str], list[Change]] = {}
+    for change in changes:
+        key = (change.setting.kind, change.setting.path, text_of(change))
+        groups.setdefault(key, []).append(change)
+    for (_, _, text), same in groups.items():
+        targets = [change.setting.target for change in same]
+        more = f" and {len(targets) - FEW_TARGETS} more" if len(targets) > FEW_TARGETS else ""
+        yield same[0], ", ".join(targets[:FEW_TARGETS]) + more, text
 
 
 def rules_changed(before: Facts, now: Facts) -> list[Finding]:
