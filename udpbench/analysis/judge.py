@@ -78,7 +78,7 @@ def judge(record: TrialRecord) -> Result:
 
 def _watched(measured: Readings) -> Result:
     """Return what was read at live hosts, and what each stage took; its findings are losses."""
-    record = measured.record
+    record, ledger = measured.record, watched_ledger(measured)
     return Result(
         trial=record.trial,
         status=record.status,
@@ -87,8 +87,9 @@ def _watched(measured: Readings) -> Result:
         numbers={
             "received_packets": arrived(measured).packets,
             "delivered_pps": rates.node_rate(measured.receiver, "received_packets"),
+            "ledger_received_packets": ledger.received_packets,
         },
-        ledger=watched_ledger(measured),
+        ledger=ledger,
         workers=_workers(measured),
         took_ns=took_ns(record),
     )

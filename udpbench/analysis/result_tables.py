@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
+from udpbench.analysis.clock_offsets import since_start_ns
 from udpbench.analysis.motion import intervals
 from udpbench.analysis.queue_counters import queue_uses
 from udpbench.analysis.readings import readings_of
-from udpbench.model.record import TrialRecord
+from udpbench.model.record import SOCKET, Sample, TrialRecord
 from udpbench.model.result import Cell, Column, Result, ResultTable, Row
 
 
@@ -35,6 +37,25 @@ def _ledger_parts(_: TrialRecord, result: Result) -> Iterator[Row]:
             yield from ((entry.stage, part, packets) for part, packets in entry.parts.items())
 
 
+def _sockets(record: TrialRecord, _result: Result) -> Iterator[Row]:
+    """Yield what each socket of a watched host dropped between two looks."""
+    measured = readings_of(record)
+    if measured is None:
+        return
+    series: dict[str, list[Sample]] = {}
+    for sample in record.series:
+        if SOCKET in sample.worker:
+            series.setdefault(sample.worker, []).append(sample)
+    for name, samples in series.items():
+        host, _, owner = name.partition(SOCKET)
+        for before, after in pairwise(samples):
+            both = before, after
+            times = (since_start_ns(measured.phase, host, each.clock_ns) for each in both)
+            first, last = (each.counts.get("dropped_packets", 0) for each in both)
+            if last > first:
+                yield (host, *times, owner, last - first)
+
+
 _QUEUES = (
     Column("host"),
     Column("from_ns", "moment", "ns"),
@@ -45,10 +66,18 @@ _QUEUES = (
     Column("interrupts", "count"),
     Column("cpu", "number"),
 )
+_SOCKETS = (
+    Column("host"),
+    Column("from_ns", "moment", "ns"),
+    Column("to_ns", "moment", "ns"),
+    Column("socket"),
+    Column("dropped", "count", "packets"),
+)
 _PARTS = Column("stage"), Column("part"), Column("packets", "count", "packets")
 TABLES: tuple[tuple[ResultTable, Callable[[TrialRecord, Result], Iterable[Row]]], ...] = (
     (ResultTable("queues", "Queues of the cards", _QUEUES), _queues),
     (ResultTable("ledger_parts", "Where exactly packets ended", _PARTS), _ledger_parts),
+    (ResultTable("sockets", "Which sockets dropped packets", _SOCKETS), _sockets),
 )
 
 

@@ -36,7 +36,15 @@ from udpbench.model.experiment import Experiment, Needs, Receive, Send, Traffic,
 from udpbench.model.host import Facts
 from udpbench.model.lab import SSH_CHARACTERS, SSH_SPEC, Connect, Lab, Node
 from udpbench.model.limits import DAY_NS, SECOND_NS
-from udpbench.model.record import Finding, Phase, Sample, Snapshot, TrialRecord, WorkerStats
+from udpbench.model.record import (
+    SOCKET,
+    Finding,
+    Phase,
+    Sample,
+    Snapshot,
+    TrialRecord,
+    WorkerStats,
+)
 from udpbench.model.work import WorkerSpec
 from udpbench.records import Ending, RunWriter, new_header, now_utc
 from udpbench.units import format_duration
@@ -48,6 +56,8 @@ FACTS_NS = 60 * SECOND_NS
 MOST_SOCKETS = 2**18
 """Open on a watched host; each takes 1 KiB here as long as it is."""
 PORTS_NAMED = 12
+SOCKETS_KEPT = 16
+"""Sockets whose drops are stored at one look, the worst first."""
 LOOPBACK = "lo"
 
 
@@ -151,6 +161,8 @@ class _Onlooker:
         self._said = live_host(
             self._first, self._latest, now, self._facts, self._said, self._watched.port
         )
+        if self._kept is not None:
+            self._kept.add_drops(self._said, self._latest.snapshot, now.snapshot)
         self._latest = now
         return self._said
 
@@ -237,6 +249,18 @@ class KeptLooks:
             self._writer.stream(tuple(self._samples), tuple(self._motion))
             self._samples.clear()
             self._motion.clear()
+
+    def add_drops(self, live: LiveHost, before: Snapshot, now: Snapshot) -> None:
+        """Keep what the sockets that lose most have dropped, before and after one look."""
+        seconds = max(now.clock_ns - before.clock_ns, 1) / SECOND_NS
+        for loss in live.losing[:SOCKETS_KEPT]:
+            name = f"{live.host}{SOCKET}{loss.owner} {loss.address}"
+            lately = round(loss.dropped_pps * seconds)
+            for clock_ns, dropped in (
+                (before.clock_ns, loss.dropped - lately),
+                (now.clock_ns, loss.dropped),
+            ):
+                self._samples.append(Sample(name, clock_ns, {"dropped_packets": dropped}))
 
     def finish(self, findings: Sequence[Finding]) -> None:
         """Write the looks, with losses as findings, as a completed trial."""

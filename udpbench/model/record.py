@@ -297,9 +297,15 @@ class HostLook:
     """Process, as of ``UdpSocket`` → its threads since the look before, if a socket dropped."""
 
 
+SOCKET = " socket "
+"""Between host, and process and address, of a watched socket in place of a worker."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """One worker's counts during a phase, as totals since it began.
+
+    Of a watched host, also a socket's ``dropped_packets`` before and after each look with drops.
 
     A receiver's also have ``queued_bytes`` and ``dropped_packets`` of its sockets, of one that
     several share the first alone; missing where not read at that moment.

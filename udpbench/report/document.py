@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
+from udpbench.installation import how_to_add
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.printable import all_printable
 from udpbench.records import Run
@@ -122,7 +123,7 @@ def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
         if name not in FORMATS
     ]
     if "parquet" in formats and find_spec("pyarrow") is None:
-        step = "pip install 'udpbench[store]'"
+        step = how_to_add("store")
         problems.append(Problem("needs pyarrow", "--format", "parquet", next_step=step))
     in_lab = {any(record.built_in_lab for record in run.records) for run in runs if run.records}
     if len(in_lab) > 1:

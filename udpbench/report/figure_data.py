@@ -39,6 +39,8 @@ MOST_BINS = 36_000
 """Most bins of a timeline: an hour; those of a longer one are wider."""
 MOST_TIMELINES = 4
 """Maximum points shown over time; beyond it only the extreme ones."""
+MOST_SOCKETS = 5
+"""Sockets of watched hosts that are drawn over time."""
 RECEIVED, UNACCOUNTED = "received", "unaccounted"
 UNCERTAIN = "one of those stages"
 """Packets of merged skbs, beyond the minimum that each stage must have dropped."""
@@ -83,7 +85,7 @@ class Timeline:
     offered: tuple[Step, ...]
     delivered: tuple[Step, ...]
     drops: Mapping[str, tuple[Step, ...]]
-    """Stage → packets per second that ended there, by its counters."""
+    """Stage → packets per second that ended there, by its counters; or socket of a watched host."""
     cpus: Mapping[str, tuple[Step, ...]]
     """``sender, CPU 1`` → busy share."""
 
@@ -208,7 +210,7 @@ def _timeline(point: Point, result: Result, record: TrialRecord) -> Timeline | N
         result.trial.repetition,
         offered,
         delivered,
-        dict(_drops(measured, watched, result)),
+        dict(_by_socket(result)) or dict(_drops(measured, watched, result)),
         dict(_cpus(shown, watched)),
     )
 
@@ -256,6 +258,24 @@ def _drops(
                     for (begin_s, end_s), each in zip(spans, watched, strict=True)
                 ),
             )
+
+
+def _by_socket(result: Result) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    """Yield the sockets of watched hosts that dropped most, with their rates of drops over time."""
+    table = next((table for table in result.tables if table.name == "sockets"), None)
+    sockets: dict[str, list[tuple[int, int, int]]] = {}
+    for row in named_rows(table) if table is not None else ():
+        sockets.setdefault(row["socket"], []).append((row["from_ns"], row["to_ns"], row["dropped"]))
+    worst_first = sorted(sockets, key=lambda name: -sum(row[2] for row in sockets[name]))
+    for name in worst_first[:MOST_SOCKETS]:
+        steps, end_ns = [], 0
+        for from_ns, to_ns, dropped in sockets[name]:
+            if from_ns > end_ns:
+                steps.append(Step(*_seconds((end_ns, from_ns)), 0.0))
+            begin_s, end_s = _seconds((from_ns, to_ns))
+            steps.append(Step(begin_s, end_s, dropped / (end_s - begin_s)))
+            end_ns = to_ns
+        yield name, tuple(steps)
 
 
 def _within(span_ns: tuple[int, int], load: tuple[int, int] | None) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from udpbench.analysis.points import Point, estimate
+from udpbench.analysis.watch.host import HELPS
 from udpbench.definition.published import Bar, published
 from udpbench.judged_run import Chapter
 from udpbench.metrics import METRICS
@@ -176,8 +177,11 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
         rows = [{**asdict(line), "quiet": line.stage and not line.moved} for line in lines]
         points = [trial_name(point, result) for point, result in group]
         moved = [line.name for line in lines if line.moved and line.stage]
+        watched = all(result.trial.watched for result in results)
         explanations = [
-            _stage_advice(name) for name in moved if name in MEANT and name not in explained
+            _stage_advice(name, watched)
+            for name in moved
+            if name in MEANT and name not in explained
         ]
         explained.update(moved)
         long = 2 * len(explanations) + len(moved) > MOST_TOGETHER
@@ -235,9 +239,12 @@ def _findings_of_trial(
     return {"findings": own, "shared": shared}
 
 
-def _stage_advice(stage: str) -> dict[str, str]:
-    """Return the meaning of a loss at a stage and its remedy, as sentences."""
-    helps = MEANT[stage].helps
+def _stage_advice(stage: str, watched: bool) -> dict[str, str]:
+    """Return the meaning of a loss at a stage and its remedy, as sentences.
+
+    Of a watched host, without keys of an experiment.
+    """
+    helps = HELPS[stage] if watched else MEANT[stage].helps
     return {"stage": stage, "means": MEANT[stage].means, "helps": f"What helps: {helps}."}
 
 

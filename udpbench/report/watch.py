@@ -30,6 +30,8 @@ SCHEMA = 1
 """Form of ``watch --json``. History: 1 — the first form."""
 LOSING_IN_LINE = 3
 """Maximum sockets in a plain line."""
+EXACT_WIDTH = 100
+"""Terminal columns for the counts of ``--exact`` beside everything else of a socket."""
 OF_LOSS = ("dropped_pps", "dropped", "arrived_pps", "read_pps", "stages", "known")
 Tell = Callable[[LiveHost], None]
 
@@ -46,7 +48,7 @@ def watch_view(out: TextIO, as_json: bool) -> Iterator[Tell]:
 
             def draw(live: LiveHost) -> None:
                 rows = max((console.size.height - 12) // max(len(views), 1), 5)
-                views[live.host] = view(live, rows)
+                views[live.host] = view(live, rows, console.width)
                 screen.update(Group(*views.values()), refresh=True)
 
             yield draw
@@ -63,16 +65,20 @@ def print_watched(hosts: Sequence[LiveHost]) -> None:
     """Print what was seen of each host at the end."""
     console = Terminal(file=sys.stdout)
     for live in hosts:
-        console.print(view(live, rows=len(live.sockets)))
+        console.print(view(live, len(live.sockets), console.width))
 
 
 def losses(hosts: Sequence[LiveHost]) -> list[Finding]:
     """Return losses as findings: before the sockets, and per socket."""
     return [
-        Finding("warning", what, f"{live.host}: {where}", f"{show_count(n)} packets", "", step)
+        Finding("warning", what, f"{live.host}: {where}", _packets(n), "", step)
         for live in hosts
         for where, what, n, step in _lost(live)
     ]
+
+
+def _packets(number: int) -> str:
+    return f"{show_count(number)} packet{'s' * (number != 1)}"
 
 
 def _lost(live: LiveHost) -> Iterator[tuple[str, str, int, str]]:
@@ -86,7 +92,10 @@ def _lost(live: LiveHost) -> Iterator[tuple[str, str, int, str]]:
         if each.dropped:
             step = helps.get(each.stages[0], "") if each.stages else ""
             step = each.reader_helps or step
-            yield f"{owner(each)} {address(each)}", f"dropped: {why(each)}", each.dropped, step
+            yield f"{each.owner} {each.address}", f"dropped: {why(each)}", each.dropped, step
+    if live.unbound_packets:
+        step = "find out why no socket was bound to it"
+        yield "udp_no_port", "lost", live.unbound_packets, step
     ended = live.ended_dropped + live.unlisted
     if ended:
         yield "closed sockets", "dropped", ended, ""
@@ -105,7 +114,7 @@ def line(live: LiveHost) -> str:
     if lost or not live.losing:
         parts.append(f"lost: {', '.join(lost)}" if lost else "nothing lost")
     parts += [
-        f"{owner(loss)} {address(loss)} {show_pps(loss.dropped_pps)}: {why(loss)}"
+        f"{loss.owner} {loss.address} {show_pps(loss.dropped_pps)}: {why(loss)}"
         for loss in live.losing[:LOSING_IN_LINE]
     ]
     if len(live.losing) > LOSING_IN_LINE:
@@ -113,8 +122,8 @@ def line(live: LiveHost) -> str:
     return "; ".join(parts)
 
 
-def view(live: LiveHost, rows: int) -> RenderableType:
-    """Return a host with at most so many sockets."""
+def view(live: LiveHost, rows: int, width: int = EXACT_WIDTH) -> RenderableType:
+    """Return a host with at most so many sockets, for a terminal of ``width`` columns."""
     seconds = live.elapsed_ns / SECOND_NS
     head = (
         f"{live.host}  {seconds:.0f} s  in {show_pps(live.received_pps)}  "
@@ -124,13 +133,13 @@ def view(live: LiveHost, rows: int) -> RenderableType:
     if live.stages:
         parts.append(_stages(live))
     if live.sockets:
-        parts.append(_sockets(live, rows))
+        parts += _sockets(live, rows, width)
     if not live.lost:
         parts.append(Text("nothing lost"))
     for stage, helps in live.helps().items():
         parts.append(Text(f"{stage}: {helps}"))
     parts += [
-        Text(f"{owner(loss)} {address(loss)}: {loss.reader_helps}")
+        Text(f"{loss.owner} {loss.address}: {loss.reader_helps}")
         for loss in live.sockets[:rows]
         if loss.reader_helps
     ]
@@ -160,60 +169,47 @@ def _stages(live: LiveHost) -> Table:
     return drawn(("lost at", "now", "so far"), rows, "stages", (1, 2))
 
 
-def _sockets(live: LiveHost, rows: int) -> Table:
-    numbers = ["queue", "buffer", "dropped/s", "so far", *["arrived/s", "read/s"] * live.exact]
-    columns = ("process", "address", *numbers, "why")
-    cells = [
-        [
-            Text(cell, style="red" if loss.dropped_pps else "")
-            for cell in socket_cells(loss, live.exact)
-        ]
-        for loss in live.sockets[:rows]
-    ]
+def _sockets(live: LiveHost, rows: int, width: int) -> Iterator[Table]:
+    """Yield the sockets in one table, or beside each other in two if they are too wide for one."""
+    state, drops, rates = ("queue", "buffer"), ("dropped/s", "so far"), ("arrived/s", "read/s")
+    groups: list[tuple[str, ...]] = [(*state, *drops, *(rates if live.exact else ()), "why")]
+    if live.exact and width < EXACT_WIDTH:
+        groups = [(*drops, "why"), (*state, *rates)]
     rest = live.sockets[rows:]
-    if rest:
-        losing = sum(1 for loss in rest if loss.dropped)
-        cells.append([Text(f"and {len(rest)} more, {losing or 'none'} of which lost packets")])
-    return drawn(columns, cells, "sockets", range(2, 2 + len(numbers)))
-
-
-def socket_cells(loss: SocketLoss, exact: bool) -> list[str]:
-    """Return a socket's row."""
-    size_bytes = loss.socket.buffer_bytes
-    cells = [
-        owner(loss),
-        address(loss),
-        show_percent(loss.filled) if loss.filled is not None else "–",
-        format_bytes(size_bytes) if size_bytes is not None else "–",
-        show_count(loss.dropped_pps),
-        show_count(loss.dropped),
-    ]
-    if exact:
-        cells += [
-            show_count(pps) if pps is not None else "–" for pps in (loss.arrived_pps, loss.read_pps)
+    title = "sockets"
+    for names in groups:
+        numbers = [place for place, name in enumerate(names, start=2) if name != "why"]
+        cells = [
+            [
+                Text(cell, style="red" if loss.dropped_pps else "")
+                for cell in (loss.owner, loss.address, *(socket_cell(loss, n) for n in names))
+            ]
+            for loss in live.sockets[:rows]
         ]
-    return [*cells, why(loss)]
+        if rest:
+            losing = sum(1 for loss in rest if loss.dropped)
+            more = f"and {len(rest)} more, {losing or 'none'} of which lost packets"
+            cells.append([Text(more)])
+        yield drawn(("process", "address", *names), cells, title, numbers)
+        title = "sockets, continued"
 
 
-def owner(loss: SocketLoss) -> str:
-    """Return a socket's process; without root only the user for other users' sockets."""
-    processes = loss.socket.processes
-    if not processes:
-        return f"of user {loss.socket.uid}"
-    more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
-    return f"{processes[0]}{more}"
-
-
-def address(loss: SocketLoss) -> str:
-    """Return a socket's address, and the other end's if it is connected."""
-    text = _endpoint(loss.socket.address, loss.socket.port)
-    if loss.socket.peer is None:
-        return text
-    return f"{text} ← {_endpoint(loss.socket.peer, loss.socket.peer_port)}"
-
-
-def _endpoint(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+def socket_cell(loss: SocketLoss, name: str) -> str:
+    """Return what a socket has in a column; a dash where that is not known."""
+    if name == "why":
+        return why(loss)
+    if name == "queue":
+        return show_percent(loss.filled) if loss.filled is not None else "–"
+    if name == "buffer":
+        size_bytes = loss.socket.buffer_bytes
+        return format_bytes(size_bytes) if size_bytes is not None else "–"
+    number = {
+        "dropped/s": loss.dropped_pps,
+        "so far": loss.dropped,
+        "arrived/s": loss.arrived_pps,
+        "read/s": loss.read_pps,
+    }[name]
+    return show_count(number) if number is not None else "–"
 
 
 def why(loss: SocketLoss) -> str:

@@ -16,7 +16,7 @@ from udpbench.analysis.judge import judge
 from udpbench.analysis.result_tables import TABLES, named_rows, whole, with_tables
 from udpbench.judged_run import chapters_of
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import Snapshot, TrialRecord
+from udpbench.model.record import SOCKET, Sample, Snapshot, TrialRecord
 from udpbench.model.result import Column, ResultTable
 from udpbench.report import document
 from udpbench.report.json_output import as_json, trial_json
@@ -30,7 +30,7 @@ NAMES = [table.name for table, _ in TABLES]
 def queued() -> TrialRecord:
     """Return a trial whose only queue took 750 packets, 300 of them in the first second.
 
-    The backlogs of two CPUs had no room for 250.
+    The backlogs of two CPUs had no room for 250; a socket dropped 5, as of a watched host.
     """
     backlogs = {"softnet.cpu0.dropped": 100, "softnet.cpu1.dropped": 150}
     right, left = {TAKEN: 750, "link.receive0.rx_dropped": 250}, {"link.send0.tx_dropped": 250}
@@ -39,7 +39,11 @@ def queued() -> TrialRecord:
     taken = {TAKEN: before["right"].counters[TAKEN] + 300}
     half = START_NS + SECOND_NS
     between = tuple(Snapshot(host, half, taken if host == "right" else {}) for host in before)
-    return replace(plain, motion=between)
+    dropped = tuple(
+        Sample(f"right{SOCKET}dns 1 0.0.0.0:53", at_ns, {"dropped_packets": packets})
+        for at_ns, packets in ((START_NS, 0), (half, 5), (half, 5), (half + SECOND_NS, 5))
+    )
+    return replace(plain, motion=between, series=(*plain.series, *dropped))
 
 
 def table_of(record: TrialRecord, name: str) -> ResultTable:
@@ -67,6 +71,12 @@ def test_parts_of_the_ledger_say_where_exactly_packets_ended() -> None:
         ("rx_backlog", "softnet.cpu0.dropped", 100),
         ("rx_backlog", "softnet.cpu1.dropped", 150),
     ] == list(table.rows())
+
+
+def test_a_watched_socket_has_a_row_for_each_look_at_which_it_dropped() -> None:
+    """With process and address, since the first look."""
+    rows = list(table_of(queued(), "sockets").rows())
+    assert [("right", 0, SECOND_NS, "dns 1 0.0.0.0:53", 5)] == rows
 
 
 def test_numbers_that_changed_under_way_are_all_named() -> None:

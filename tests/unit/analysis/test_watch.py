@@ -221,7 +221,7 @@ def test_what_no_listed_socket_dropped_is_reported() -> None:
     [
         ({}, None, None, False),
         ({"snmp.Udp.NoPorts": 5}, None, None, False),
-        ({"snmp.Udp.NoPorts": 5}, 53, None, True),
+        ({"snmp.Udp.NoPorts": 5}, 53, None, False),
         (counted(5, *RCVBUF), None, None, True),
         (counted(5, *RCVBUF), 53, None, False),
         (counted(5, *RCVBUF), None, (1,), False),
@@ -232,9 +232,24 @@ def test_what_no_listed_socket_dropped_is_reported() -> None:
 def test_stages_before_a_watched_socket_count(
     moved: dict[str, int], port: int | None, only: tuple[int, ...] | None, lost: bool
 ) -> None:
-    """Of those at sockets only what the watched sockets dropped; nobody's port only with a port."""
+    """Of those at sockets only what the watched sockets dropped; packets to a port of nobody never."""
     looks = [replace(each, watched=only) for each in (look(0, V4, V6), look(1, moved=moved))]
     assert lost == watched(*looks, port=port).lost
+
+
+def test_a_port_that_nobody_is_bound_to_loses_packets() -> None:
+    """Between two looks at neither of which a socket was bound; before and after it is another's."""
+    missed = {"snmp.Udp.NoPorts": 5}
+    more = {"snmp.Udp.NoPorts": 12}
+    closed = replace(look(2, moved=missed), ended=(1,))
+    gone = watched(look(0, V4), look(1, moved=missed), closed, port=53)
+    assert (0, False) == (gone.unbound_packets, gone.lost)
+    still = look(3, moved=more)
+    looks = (look(0, V4), look(1, moved=missed), closed, still)
+    assert (7, True) == (watched(*looks, port=53).unbound_packets, watched(*looks, port=53).lost)
+    back = watched(*looks, look(4, replace(V4, cookie=9), moved={"snmp.Udp.NoPorts": 20}), port=53)
+    assert (7, True) == (back.unbound_packets, back.lost)
+    assert not watched(*looks).lost
 
 
 def test_stages_before_ip_name_their_interface() -> None:

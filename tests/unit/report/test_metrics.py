@@ -108,7 +108,7 @@ def test_a_trials_keys_in_json_stay(tmp_path: Path) -> None:
         "findings",
     ]
     after = ["stalls", "ledger_received_packets", "ledger", "unaccounted", "workers"]
-    after += ["queues", "ledger_parts"]
+    after += ["queues", "ledger_parts", "sockets"]
     run = stored(tmp_path, [unlogged(400), failed()])
     assert [[*before, *NUMBERS, *after]] * 2 == [list(trial_) for trial_ in as_json(run)["trials"]]
 

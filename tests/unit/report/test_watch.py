@@ -27,6 +27,7 @@ from udpbench.report.data_frames import frames
 from udpbench.report.document import write
 from udpbench.report.figure_data import timelines
 from udpbench.report.sessions import to_type
+from udpbench.report.sheets import ledger_rows
 from udpbench.report.summary import answer
 from udpbench.report.terminal import Terminal
 from udpbench.report.watch import line, live_json, losses, print_watched, view, watch_view
@@ -74,7 +75,7 @@ READERS = replace(
 def shown(live: LiveHost, rows: int = 9, width: int = 100) -> str:
     """Return the view as text."""
     console = Terminal(file=io.StringIO(), width=width)
-    console.print(view(live, rows))
+    console.print(view(live, rows, width))
     assert isinstance(console.file, io.StringIO)
     return "\n".join(row.rstrip() for row in console.file.getvalue().splitlines())
 
@@ -130,6 +131,19 @@ def test_exact_counts_have_columns_and_the_rest_a_line(golden: Golden) -> None:
     golden.check(shown(replace(LIVE, sockets=exact, exact=True), rows=1))
 
 
+def test_exact_counts_fit_into_80_columns(golden: Golden) -> None:
+    """In two tables with the same sockets, so that no column is a letter wide."""
+    exact = tuple(replace(loss, arrived_pps=48_211.0, read_pps=1e5) for loss in LIVE.sockets)
+    golden.check(shown(replace(LIVE, sockets=exact, exact=True), width=80))
+
+
+def test_packets_to_a_port_without_a_socket_are_a_finding(golden: Golden) -> None:
+    """Of a port that is watched, while nobody was bound to it."""
+    nothing = replace(LIVE, stages=(), sockets=(), ended_dropped=0, unlisted=0)
+    (finding,) = losses([replace(nothing, unbound_packets=1)])
+    golden.check(finding)
+
+
 def test_a_line_names_the_worst_sockets(golden: Golden) -> None:
     """And says when nothing is lost now."""
     golden.check(line(LIVE))
@@ -180,6 +194,9 @@ def test_a_kept_watch_has_the_report_of_a_run(tmp_path: Path, golden: Golden) ->
     (page,) = write([run], folder, ["html"])
     (chapter,) = chapters_of(run)
     golden.check(answer(chapter))
+    rows = [(row.name, *row.cells) for row in ledger_rows(chapter.results)]
+    assert [("udp_rcvbuf", "300"), ("received", "2 700")] == [r for r in rows if r[1] != "0"]
+    assert not {"intended", "sent", "unaccounted"} & {name for name, _ in rows}
     assert "udpbench watch left" in page.read_text()
     assert "--seed" not in page.read_text()
     assert ["repeat it", "its tables and ledgers"] == [does for does, _ in to_type(run)]

@@ -87,6 +87,8 @@ class LiveHost:
     """A watched socket, or a stage before it, lost a packet since the first look."""
     unwatched: tuple[str, ...] = ()
     """Stages whose packets are no loss of what is watched."""
+    unbound_packets: int = 0
+    """Packets to ports without a socket, while the watched port had none at two looks in a row."""
 
     @cached_property
     def losing(self) -> tuple[SocketLoss, ...]:
@@ -120,7 +122,10 @@ def live_host(
     stages = _stage_losses(lately, ever, now.interfaces, facts, seconds)
     if "udp_memory" not in [loss.stage for loss in stages]:
         stages += _in_memory(sockets)
-    unwatched = _unwatched(now.watched is None, port)
+    unwatched = (*(() if now.watched is None and port is None else SOCKET_STAGES), *NOT_LOST)
+    unbound_packets = earlier.unbound_packets if earlier is not None else 0
+    if port is not None and not (_is_bound(port, before) or _is_bound(port, now)):
+        unbound_packets += round(seconds * sum(e.pps for e in stages if e.stage in NOT_LOST))
     knows_whose = port is None or now.watched is not None
     ended_dropped = now.ended_dropped if knows_whose else 0
     device_readings = [
@@ -150,8 +155,10 @@ def live_host(
         exact=now.counts is not None,
         lost=any(loss.packets for loss in stages if loss.stage not in unwatched)
         or ended_dropped > 0
+        or unbound_packets > 0
         or any(loss.dropped for loss in sockets),
         unwatched=unwatched,
+        unbound_packets=unbound_packets,
     )
 
 
@@ -170,10 +177,8 @@ def _unlisted(
     return counted - listed if counted - listed > passing_by else 0
 
 
-def _unwatched(every_socket: bool, port: int | None) -> tuple[str, ...]:
-    """Return the stages whose packets are no loss of what is watched."""
-    others = () if every_socket and port is None else SOCKET_STAGES
-    return (*others, *(() if port is not None else NOT_LOST))
+def _is_bound(port: int, state: HostState) -> bool:
+    return any(each.port == port for each in state.sockets.values())
 
 
 def _sum(delta: Deltas, pattern: str) -> int:

@@ -164,6 +164,23 @@ class SocketLoss:
     """None: nothing was dropped for which it may have been late."""
 
     @property
+    def owner(self) -> str:
+        """Return its process; without root only the user for other users' sockets."""
+        processes = self.socket.processes
+        if not processes:
+            return f"of user {self.socket.uid}"
+        more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
+        return f"{processes[0]}{more}"
+
+    @property
+    def address(self) -> str:
+        """Return its address, and the other end's if it is connected."""
+        text = _endpoint(self.socket.address, self.socket.port)
+        if self.socket.peer is None:
+            return text
+        return f"{text} ← {_endpoint(self.socket.peer, self.socket.peer_port)}"
+
+    @property
     def reader_helps(self) -> str:
         """Return what helps its reader; empty if that is not known."""
         return self.reader.helps(self.socket.buffer_bytes) if self.reader is not None else ""
@@ -173,6 +190,10 @@ class SocketLoss:
         """Return the share of its buffer in which datagrams wait."""
         size_bytes = self.socket.buffer_bytes
         return self.socket.queued_bytes / size_bytes if size_bytes else None
+
+
+def _endpoint(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def losses_by_socket(

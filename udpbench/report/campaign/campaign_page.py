@@ -21,7 +21,6 @@ from udpbench.report.document import refuse_shared
 from udpbench.report.figures.inline_svg import InlineFigures
 from udpbench.report.html_page import filled
 from udpbench.report.summary import LAB_LABEL
-from udpbench.store.dataset import read_runs
 from udpbench.store.history import PointHistory, histories, refuse_many
 from udpbench.store.pairs import ALPHA, FEWEST_TRIALS, PointOnPairs, beside, differing_facts
 from udpbench.units import plural, show_percent
@@ -56,13 +55,13 @@ NOTES = {
 FACTOR_COLUMNS = ("point", "least", "greatest", "least / greatest", "p", "pairs differ")
 
 
-def write_campaign(path: str, folder: Path, named: bool = True) -> Path:
-    """Write the page of a store into a folder; return the file.
+def write_campaign(trials: pd.DataFrame, path: str, folder: Path, named: bool = True) -> Path:
+    """Write the page of the trials of a store, or of run folders, into a folder; return the file.
 
-    InputError or RecordError if there is no store, InputError if the folder cannot be created, or
-    was not ``named`` to be written to and others write it.
+    InputError if there is no trial, or the folder cannot be created, or was not ``named`` to be
+    written to and others write it.
     """
-    page = campaign_page(read_runs(path), path)
+    page = campaign_page(trials, path)
     try:
         with Folder.open(folder, make=True) as out:
             if not named:

@@ -90,6 +90,8 @@ STAGE_STYLES = {
     "answer_lost": (RED, "xx"),
 }
 """Stage → its colour everywhere and, where a colour comes again or is seen in grey, its hatch."""
+SOCKET_COLOURS = (RED, BLUE, ORANGE, GREEN, PINK)
+"""Of the sockets of a watched host, in turn."""
 
 
 def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
@@ -355,8 +357,10 @@ def _draw_drops(axes: Axes, timeline: Timeline) -> None:
     scale, unit, _ = rate_scale(largest)
     for number, (stage, steps) in enumerate(timeline.drops.items()):
         x, y = _stairs(steps, 1 / scale)
-        colour = STAGE_STYLES.get(stage, (GREY, ""))[0]
-        axes.plot(x, y, color=colour, linestyle=_line_style(number), lw=1.3, label=stage)
+        colour = STAGE_STYLES.get(stage, (SOCKET_COLOURS[number % len(SOCKET_COLOURS)], ""))[0]
+        axes.plot(
+            x, y, color=colour, linestyle=_line_style(number), lw=1.3, label=short_name(stage)
+        )
     axes.set_ylabel(f"dropped\n({unit})")
 
 
