@@ -28,6 +28,7 @@ from urllib.parse import quote, unquote
 from udpbench.analysis.result_tables import TABLES, named_rows, whole
 from udpbench.errors import InputError, Problem, RecordError
 from udpbench.folder import Folder
+from udpbench.installation import how_to_add
 from udpbench.json_lines import MOST_BYTES, ROOM_BYTES, ROOM_TIMES, open_regular
 from udpbench.records import RUN_FILE, Run, read_run
 from udpbench.report.data_frames import COLUMNS, held
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = ("campaign", "pair", "day")
 """Hive partitions ``campaign=…/pair=…/day=2026-11-22/``; the day is the run's start in UTC."""
+ORDER = ["started_at", *PARTITIONS, "experiment", "point", "repetition"]
 DAY = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
 SEARCHED = "throughput_pps"
 """Columns of a search, repeated in the row of each of its trials."""
@@ -236,8 +238,7 @@ def _as_frame(table: Any) -> pd.DataFrame:
             raise ValueError(f"a value of {name} is infinite")
     shared = frame.select_dtypes("category").columns
     frame = frame.assign(**{name: frame[name].astype(pd.StringDtype("python")) for name in shared})
-    order = ["started_at", *PARTITIONS, "experiment", "point", "repetition"]
-    return frame.sort_values(order, ignore_index=True)
+    return frame.sort_values(ORDER, ignore_index=True)
 
 
 def is_store(path: str | Path) -> bool:
@@ -266,7 +267,7 @@ def _as_parquet(arrow: Any, run: Run) -> bytes:
     from pyarrow import parquet
 
     content = BytesIO()
-    table = arrow.Table.from_pylist(list(_rows(run)), _schema(arrow, tables=True))
+    table = arrow.Table.from_pylist(list(trial_rows(run)), _schema(arrow, tables=True))
     parquet.write_table(table, content, row_group_size=GROUP_ROWS)
     return content.getvalue()
 
@@ -283,7 +284,8 @@ def _schema(arrow: Any, tables: bool) -> Any:
     return arrow.schema(plain + maps + [(ALL_TABLES, arrow.string())] * tables)
 
 
-def _rows(run: Run) -> Iterator[dict[str, Any]]:
+def trial_rows(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield a row for each trial of a run: its columns, those of the run, and its tables."""
     data = as_json(run)
     same = {
         "run": data["run"],
@@ -324,7 +326,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        step = "pip install 'udpbench[store]'"
+        step = how_to_add("store")
         raise InputError([Problem("needs pyarrow", "store", next_step=step)]) from error
     return pyarrow
 

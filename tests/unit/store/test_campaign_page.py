@@ -140,7 +140,7 @@ def test_figures_show_medians_and_changes(store: Path) -> None:
 
 def test_the_page_says_it_all(store: Path, tmp_path: Path) -> None:
     """What differs first, then the pairs, then the days; nothing is fetched, all is escaped."""
-    file = write_campaign(str(store), tmp_path)
+    file = write_campaign(read_runs(store), str(store), tmp_path)
     assert "campaign.html" == file.name
     page = Page(file.read_text())
     heads = ["Campaign nightly", "What differs between the pairs", "Pairs side by side"]
@@ -208,4 +208,4 @@ def test_a_folder_that_cannot_be_made_is_refused(store: Path, tmp_path: Path) ->
     from udpbench.errors import InputError
 
     with pytest.raises(InputError, match="--out"):
-        write_campaign(str(store), tmp_path / "file" / "below")
+        write_campaign(read_runs(store), str(store), tmp_path / "file" / "below")

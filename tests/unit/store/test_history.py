@@ -181,7 +181,7 @@ def test_the_verb(
     assert 2 == run(monkeypatch, "history", str(store), "--metric", "delivered")
     assert "did you mean delivered_pps?" in capsys.readouterr().err
     assert 2 == run(monkeypatch, "history", str(store.parent / "nothing"))
-    assert "no run is stored there" in capsys.readouterr().err
+    assert "neither a store nor a folder with run folders" in capsys.readouterr().err
 
 
 def test_nothing_is_printed_as_markup(tmp_path: Path) -> None:

@@ -7,15 +7,21 @@ from typing import Annotated
 
 import typer
 
+from udpbench.commands.verbs.options import runs_like
 from udpbench.commands.verbs.output import read_stored, say, write_report
 from udpbench.commands.verbs.reach import real_path
+from udpbench.commands.verbs.store import read_trials
 from udpbench.errors import InputError, Problem
 
 
 def report(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="run folders (default: the last run), or a store"),
+        typer.Argument(
+            metavar="[RUN]...",
+            help="run folders (default: the last run); or a folder of them, or a store",
+            autocompletion=runs_like,
+        ),
     ] = None,
     form: Annotated[
         str, typer.Option("--format", help="html, pdf, png, csv, parquet; comma-separated")
@@ -36,15 +42,18 @@ def report(
 
 
 def _report_store(path: str, out: Path | None) -> bool:
-    """Write the page of a store; return whether the path was a store."""
+    """Write the page of a store, or of run folders; return False for a run folder itself."""
+    from udpbench.records import RUN_FILE
     from udpbench.store.dataset import is_store
 
-    if not is_store(path):
+    if not is_store(path) and ((Path(path) / RUN_FILE).exists() or not Path(path).is_dir()):
         return False
     from udpbench.report.campaign.campaign_page import write_campaign
 
     if out is None and "://" in path:
         raise InputError([Problem("missing", "--out", None, "a folder for the page")])
-    page = write_campaign(path, out if out is not None else Path(path), out is not None)
+    trials, source = read_trials(path)
+    page = write_campaign(trials, path, out if out is not None else Path(path), out is not None)
+    say(f"read: {path}: {source}")
     say(f"report: {page}")
     return True

@@ -1,0 +1,61 @@
+"""Run folders in place of a store: their trials with the same columns, without pyarrow.
+
+A run's pair is its lab, its campaign the folder that holds the run folder, as when they are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from udpbench.errors import RecordError
+from udpbench.records import RUN_FILE, Run, read_run
+from udpbench.store.dataset import ORDER, PARTITIONS, RUN, TRIAL, trial_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEPTH = 3
+"""How deep run folders are looked for: those of a campaign are two folders below it."""
+
+
+def run_folders(path: Path) -> list[Path]:
+    """Return the run folders that a path is or holds, in the order of their names."""
+    patterns = ("*/" * depth + RUN_FILE for depth in range(DEPTH + 1))
+    return sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
+
+
+def readable_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """Return the runs of some folders, and why others cannot be read; watches are left out."""
+    runs, problems = [], []
+    for folder in folders:
+        try:
+            run = read_run(folder)
+        except RecordError as error:
+            problems.append(str(error))
+        else:
+            runs += [] if run.header.watched else [run]
+    return runs, problems
+
+
+def trials_of(runs: Sequence[Run], point: str | None = None) -> pd.DataFrame:
+    """Return the trials of runs as ``read_runs`` returns those of a store."""
+    import pandas as pd
+
+    types = dict.fromkeys(PARTITIONS, "string") | TRIAL | RUN
+    rows = [row for run in runs for row in _rows(run) if point in (None, row["point"])]
+    frame = pd.DataFrame(rows, columns=[*types, "values", "ledger"]).astype(types)
+    return frame.sort_values(ORDER, ignore_index=True)
+
+
+def _rows(run: Run) -> Iterator[dict[str, object]]:
+    values = (campaign_of(run), run.header.lab_name, run.header.started_at[:10])
+    parts = dict(zip(PARTITIONS, values, strict=True))
+    for row in trial_rows(run):
+        yield {**row, "values": dict(row["values"]), "ledger": dict(row["ledger"]), **parts}
+
+
+def campaign_of(run: Run) -> str:
+    """Return the name under which a run is put into a store if none is named."""
+    return run.folder.resolve().parent.name or "runs"
