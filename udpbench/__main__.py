@@ -81,8 +81,11 @@ def run_command_line() -> int:
 
     from udpbench.commands.command_line import app
 
+    _accept_completion_of_click()
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="udpbench", standalone_mode=False)
+    except SystemExit as ended:  # of shell completion
+        return ended.code if isinstance(ended.code, int) else 0
     except UdpbenchError as error:
         print(printable(str(error)), file=sys.stderr)
         return error.exit_code
@@ -96,6 +99,16 @@ def run_command_line() -> int:
         print(printable(f"udpbench: {in_words(error)}"), file=sys.stderr)
         return UdpbenchError.exit_code
     return code if isinstance(code, int) else 0
+
+
+COMPLETION = "_UDPBENCH_COMPLETE"
+
+
+def _accept_completion_of_click() -> None:
+    """Let ``bash_source``, as click's pages have it, mean typer's ``source_bash``."""
+    shell, _, does = os.environ.get(COMPLETION, "").partition("_")
+    if does in ("source", "complete"):
+        os.environ[COMPLETION] = f"{does}_{shell}"
 
 
 def report_bug(error: BaseException) -> int:

@@ -173,7 +173,9 @@ def test_every_option_and_verb_is_in_the_page_of_commands() -> None:
     sections = dict(section.findall(page))
     for verb in verbs():
         assert f"`udpbench {verb}" in page
-        options = set(re.findall(r"^  (--[a-z-]+)", helped(verb), re.MULTILINE)) - {"--help"}
+        below = re.findall(r"^  ([a-z]+)  ", helped(verb).partition("Commands:")[2], re.MULTILINE)
+        texts = "".join(helped(*words) for words in [[verb], *([verb, each] for each in below)])
+        options = set(re.findall(r"^  (--[a-z-]+)", texts, re.MULTILINE)) - {"--help"}
         named = set(re.findall(r"`(--[a-z-]+)", sections.get(verb, ""))) - {"--no-report"}
         assert (verb, options) == (verb, named)
 

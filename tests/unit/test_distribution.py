@@ -19,6 +19,7 @@ FILES = (
     "LICENSE",
     "MANIFEST.in",
     "README.md",
+    "mkdocs.yml",
     "noxfile.py",
     "pyproject.toml",
     "setup.py",

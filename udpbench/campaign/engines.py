@@ -13,6 +13,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from udpbench.errors import InputError, Problem
+from udpbench.installation import how_to_add
 
 if TYPE_CHECKING:
     from udpbench.campaign.conduct import CellEngine
@@ -68,7 +69,7 @@ def open_engine(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in PACKAGES:
             raise
-        step = "pip install 'udpbench[campaign]'"
+        step = how_to_add("campaign")
         problem = Problem("campaigns need the package distributed", "udpbench", None, "", step)
         raise InputError([problem]) from error
     engine = DaskEngine(address, pairs, warn)

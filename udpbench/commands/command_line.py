@@ -16,6 +16,7 @@ from udpbench.commands.verbs import (
     deploy,
     doctor,
     facts,
+    helping,
     history,
     init,
     plan,
@@ -25,47 +26,69 @@ from udpbench.commands.verbs import (
     schema,
     selftest,
     show,
+    store,
     tune,
     watch,
 )
-from udpbench.commands.verbs.output import own_version
+from udpbench.installation import named_version
 
+FIRST = "First: udpbench run smoke (here), or udpbench watch. Then: udpbench help run"
 app = typer.Typer(
     help="How many UDP packets per second can this host receive, and where are the rest lost?",
     rich_markup_mode=None,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def _print_version(requested: bool) -> None:
     if requested:
-        print(f"udpbench {own_version()}")
+        print(f"udpbench {named_version()}")
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True, epilog=FIRST)
 def program(
-    version: Annotated[
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback prints it
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
     ] = False,
 ) -> None:
-    """Options before the verb."""
+    """Options before the verb; without a verb, the help."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
-app.command()(init.init)
-app.command()(deploy.deploy)
-app.command()(plan.plan)
-app.command()(doctor.doctor)
-app.command()(facts.facts)
-app.command()(selftest.selftest)
-app.command()(run.run)
-app.command()(tune.tune)
-app.command()(show.show)
-app.command()(compare.compare)
-app.command()(history.history)
-app.command()(report.report)
-app.command(cls=campaign.ManyLabs)(campaign.campaign)
-app.command()(restore.restore)
-app.command()(watch.watch)
+BRIEFLY = {
+    facts.facts: "Write what the hosts report about themselves, anonymized.",
+    selftest.selftest: "Lose packets on purpose: is the ledger right on these kernels?",
+    tune.tune: "Try what the diagnosis recommends; keep and print what helps.",
+    compare.compare: "Which point, or run, is better? Exit with 1 if one is worse.",
+    history.history: "Print each point's medians by day, and where they changed.",
+    report.report: "Write the report of stored runs, or their data as files.",
+    campaign.campaign: "Run experiments on many pairs of hosts, in parallel.",
+    watch.watch: "Watch a live host: which socket drops packets, and why?",
+}
+"""For the list of all verbs, whose line has no room for their own first sentence."""
+for verb in (
+    init.init,
+    deploy.deploy,
+    plan.plan,
+    doctor.doctor,
+    facts.facts,
+    selftest.selftest,
+    run.run,
+    tune.tune,
+    show.show,
+    compare.compare,
+    history.history,
+    report.report,
+    campaign.campaign,
+    restore.restore,
+    watch.watch,
+):
+    many = campaign.ManyLabs if verb is campaign.campaign else None
+    app.command(cls=many, short_help=BRIEFLY.get(verb))(verb)
+app.add_typer(store.store, name="store")
 app.command()(schema.schema)
+app.command(name="help")(helping.show_help)

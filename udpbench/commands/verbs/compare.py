@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from udpbench.commands.verbs.options import runs_like
 from udpbench.commands.verbs.output import open_console, print_json, read_stored, reader_may_leave
 from udpbench.commands.verbs.reach import real_path
 from udpbench.errors import InputError, Problem
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 def compare(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help="a run (default: the last); or a base and a run"),
+        typer.Argument(
+            metavar="[RUN]...",
+            help="a run (default: the last); or a base and a run",
+            autocompletion=runs_like,
+        ),
     ] = None,
     against: Annotated[
         list[Path] | None,

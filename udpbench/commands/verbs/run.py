@@ -11,11 +11,11 @@ import typer
 
 from udpbench.commands.verbs.compare import print_comparisons, read_side
 from udpbench.commands.verbs.options import (
-    LAB_HELP,
-    NAMES_HELP,
     AllowRead,
     Everything,
     NoDeploy,
+    OptionalLab,
+    OptionalNames,
     Sets,
     Trust,
     Wheels,
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 
 def run(
-    names: Annotated[list[str] | None, typer.Argument(metavar="X...", help=NAMES_HELP)] = None,
-    lab: Annotated[str | None, typer.Option("--lab", help=f"{LAB_HELP}  [default: local]")] = None,
+    names: OptionalNames = None,
+    lab: OptionalLab = None,
     out: Annotated[Path | None, typer.Option(help="run folder to create")] = None,
     sets: Sets = None,
     lease: Annotated[

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from udpbench.commands.verbs.options import (
-    LAB_HELP,
     NAME_HELP,
     AllowRead,
     NoDeploy,
+    OptionalLab,
     Sets,
     Trust,
     Wheels,
+    experiments_like,
 )
 from udpbench.commands.verbs.output import RESULTS, print_run, reader_may_leave
 from udpbench.commands.verbs.run import (
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 
 
 def tune(
-    name: Annotated[str | None, typer.Argument(metavar="X", help=NAME_HELP)] = None,
-    lab: Annotated[str | None, typer.Option("--lab", help=f"{LAB_HELP}  [default: local]")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="X", help=NAME_HELP, autocompletion=experiments_like)
+    ] = None,
+    lab: OptionalLab = None,
     point: Annotated[
         str | None, typer.Option(metavar="NAME", help="the point to tune, if there are several")
     ] = None,
