@@ -448,8 +448,7 @@ def browser(session: nox.Session) -> None:
     """Open the HTML report in Debian's Chromium: checks requests, width and contrast."""
     prepare(session)
     install_system_packages(BROWSER_PACKAGES)
-    project = nox.project.load_toml(ROOT / "pyproject.toml")
-    run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, "browser"))
+    install_group(session, "browser")
     paths = ("-o", "pythonpath=tests/fixtures tests/unit")
     run(session, "pytest", *paths, "tests/browser", *session.posargs)
 
@@ -458,8 +457,7 @@ def browser(session: nox.Session) -> None:
 def s3(session: nox.Session) -> None:
     """Write runs to a store in S3, on moto's server, including interrupted uploads."""
     prepare(session)
-    project = nox.project.load_toml(ROOT / "pyproject.toml")
-    run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, "s3"))
+    install_group(session, "s3")
     paths = ("-o", "pythonpath=tests/fixtures tests/unit")
     run(session, "pytest", *paths, "tests/s3", *session.posargs)
 
@@ -468,9 +466,46 @@ def s3(session: nox.Session) -> None:
 def portable(session: nox.Session) -> None:
     """Build the C extension for hosts with another CPU architecture or with musl."""
     prepare(session)
-    project = nox.project.load_toml(ROOT / "pyproject.toml")
-    run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, "portable"))
+    install_group(session, "portable")
     run(session, "python", "native/portable.py")
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build what can be published into dist/: the source, and a wheel for each portable target."""
+    prepare(session)
+    install_group(session, "portable")
+    run(session, "python", "native/portable.py")
+    run(session, "python", "native/wheels.py")
+
+
+@nox.session
+def installs(session: nox.Session) -> None:
+    """Install a checkout and a wheel by pipx and uv, each in a line, and run what they install."""
+    prepare(session)
+    install_group(session, "installs")
+    run(session, "pytest", *tests_in(session, "tests/installs"))
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """Build the documentation as a site in site/, with a search that needs no network; check it."""
+    prepare(session)
+    install_group(session, "site")
+    pages = ROOT / ".nox" / "site" / "pages"
+    shutil.rmtree(pages, ignore_errors=True)
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
+        shutil.copy2(ROOT / name, pages.mkdir(parents=True, exist_ok=True) or pages / name)
+    for folder in ("docs", "experiments"):
+        shutil.copytree(ROOT / folder, pages / folder)
+    run(session, "mkdocs", "build", "--quiet")
+    run(session, "pytest", *tests_in(session, "tests/site"))
+
+
+def install_group(session: nox.Session, group: str) -> None:
+    """Install a dependency group of pyproject.toml into the shared environment."""
+    project = nox.project.load_toml(ROOT / "pyproject.toml")
+    run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, group))
 
 
 @nox.session
@@ -478,7 +513,7 @@ def lock(session: nox.Session) -> None:
     """Write the versions and digests of the wheels that are sent to hosts: the newest of PyPI."""
     prepare(session)
     project = nox.project.load_toml(ROOT / "pyproject.toml")
-    run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, "lock"))
+    install_group(session, "lock")
     asked = Path(session.create_tmp()) / "agent.in"
     of_agent = [text for text in project["project"]["dependencies"] if ";" not in text]
     asked.write_text("\n".join(of_agent))
