@@ -58,7 +58,14 @@ from udpbench.model.limits import (
     PhaseName,
     Scope,
 )
-from udpbench.model.record import FlowStats, HostLook, Sample, Snapshot, WorkerStats
+from udpbench.model.record import (
+    FlowStats,
+    HostLook,
+    Sample,
+    Snapshot,
+    Survey,
+    WorkerStats,
+)
 from udpbench.model.work import LossSpec, WorkerSpec
 
 # mypy: disable-error-code="empty-body"
@@ -369,6 +376,13 @@ class AgentVerbs:
         """Return all traffic of a process's namespace and sockets, of a unit's, or of all.
 
         And what changed since the previous look; ``exact``: by BPF's counts.
+        """
+
+    @verb(20, "looking at the host")
+    def survey(self, exact: bool, closely: bool = False) -> Survey:
+        """Return all traffic and sockets of every network namespace; ``exact``: this one's.
+
+        ``closely``: also settings, changes, and what processes use.
         """
 
     @verb(10, "preparing to lose packets on purpose")

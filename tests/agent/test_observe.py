@@ -25,12 +25,13 @@ from udpbench.protocol import PROTOCOL, VERBS, build_id
 PACKAGE = Path(udpbench.__file__).parent
 REACHED = {
     *("counters.parse", "counters.snapshot"),
-    *("anonymity", "loop", "notes", "observe", "recording", "watch", "workers.usage"),
+    *("anonymity", "loop", "notes", "observe", "recording", "spaces", "watch", "workers.usage"),
     *(
         f"host.{name}"
         for name in (
             *("bpf.bpf", "bpf.btf", "bpf.instructions", "bpf.kfree_skb", "bpf.port_taker"),
-            *("bpf.socket_counts", "bpf.socket_programs", "capabilities", "control_path"),
+            *("bpf.socket_counts", "bpf.socket_programs", "capabilities", "changes"),
+            "control_path",
             *("cpu_clocks", "doctor", "environment", "ethtool", "facts", "files", "genetlink"),
             *("interrupts", "namespace", "native", "nf_tables", "privileges"),
             *("processes", "programs", "reading", "rtstats", "socket_options", "socket_owners"),

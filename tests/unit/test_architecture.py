@@ -61,6 +61,15 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "setting_kinds": (("cpu_lists", "model", "text_tables"), ()),
     "text_tables": ((), ()),
     "ways": (("model",), ()),
+    "flight": (LEAVES, ()),
+    "export": (
+        (
+            *(*LEAVES, "analysis.watch", "control.agent_client", "control.wait"),
+            *("agent.scrapes", "control.connections.local_agent", "export", "flight"),
+        ),
+        (),
+    ),
+    "export.exposition": ((*LEAVES, "analysis.watch"), ("prometheus_client",)),
     "definition": ((*LEAVES, "definition"), ("yaml", "pydantic", "pydantic_core")),
     "definition.binding.flow_selection": ((*LEAVES, "definition"), ("scipy",)),
     "analysis": ((*LEAVES, "analysis"), ("MLRsearch", "numpy")),
@@ -150,6 +159,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "__main__": (("errors", "printable", "commands.command_line"), ("typer",)),
     "commands.command_line": (("commands.verbs", "installation"), ("typer",)),
     "commands.verbs": (("",), ("typer", "rich")),
+    "commands.flight": ((*LEAVES, "analysis.watch", "flight"), ()),
     "commands.init": ((*LEAVES, "definition", "control"), ()),
     "commands.recorded_hosts": ((*LEAVES, "control"), ()),
     "commands.resume": ((*LEAVES, "definition", "control", "records", "tuning.derived_points"), ()),

@@ -43,12 +43,12 @@ from udpbench.agent.watch import Looks
 from udpbench.errors import AgentError, HelloRefused, HostError, in_words
 from udpbench.model.host import Facts, Inspection
 from udpbench.model.limits import Edge, Scope
-from udpbench.model.record import HostLook, Snapshot
+from udpbench.model.record import HostLook, Snapshot, Survey
 from udpbench.protocol import Hello, RecordedTree, Taken, Use, build_id
 
 ORDERS = (
     *("hello", "take", "release", "leave", "ping"),
-    *("look", "facts", "inspect", "snapshot", "record"),
+    *("look", "survey", "facts", "inspect", "snapshot", "record"),
 )
 """Every verb that an observer serves; none changes anything."""
 KEPT = (SYS_PTRACE, DAC_READ_SEARCH)
@@ -197,6 +197,12 @@ class Observer(Service):
         """Return the host's state and what changed since the previous look."""
         looks: Any = self._looks
         result: HostLook = looks.look(pid, unit, exact)
+        return result
+
+    def survey(self, exact: bool, closely: bool = False) -> Survey:
+        """Return the state of every network namespace, and what changed since the last survey."""
+        looks: Any = self._looks
+        result: Survey = looks.survey(exact, closely)
         return result
 
     def tick(self, now_ns: int) -> Optional[int]:

@@ -1,4 +1,4 @@
-"""Readings of a live host for ``udpbench watch``: counters, UDP sockets, and what changed.
+"""Readings of a live host for ``watch`` and ``export``: counters, UDP sockets, what changed.
 
 Owns the state of the previous look, and moves into the network namespace of a watched process.
 Sends no packet, changes no setting, takes no lock.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Optional, Union
@@ -22,8 +23,11 @@ from udpbench.agent.counters.snapshot import (
     queue_counters,
 )
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
+from udpbench.agent.host.changes import Changes
+from udpbench.agent.host.facts import limits
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.namespace import enter
+from udpbench.agent.host.processes import TICK_NS, parse_process
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.socket_owners import (
     SocketOwners,
@@ -32,13 +36,26 @@ from udpbench.agent.host.socket_owners import (
     why_unseen,
 )
 from udpbench.agent.host.udp_diag import SocketList
+from udpbench.agent.spaces import OWN, OtherSpaces
 from udpbench.agent.workers.usage import ThreadSampler
 from udpbench.errors import NothingToWatch
-from udpbench.model.record import HostLook, Snapshot, SocketCount, ThreadUse, UdpSocket
+from udpbench.model.record import (
+    HostLook,
+    Snapshot,
+    SocketCount,
+    SpaceLook,
+    Survey,
+    ThreadUse,
+    UdpSocket,
+)
 
 LOOPBACK = "lo"
+EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
 MOST_INTERFACES = 8
 """Above this number only interfaces of devices: a container host has a veth per container."""
+TRIPLES = ("net.ipv4.udp_mem", "net.ipv4.ip_local_port_range")
+CLOSE_LOOKS = 60
+"""For which processes are read once packets were dropped, and after which in any case."""
 RARELY = 10
 """Looks between two queries for something that few hosts have."""
 READERS_MAX = 8
@@ -59,6 +76,7 @@ class Looks:
         self._host = host
         self._name = name
         self._owners = SocketOwners(host)
+        self._others = OtherSpaces(host, self._owners)
         self._list = SocketList()
         self._listed: dict[int, UdpSocket] = {}
         self._sockets: dict[int, UdpSocket] = {}
@@ -76,6 +94,12 @@ class Looks:
         self._tick_ns = 0
         self._number = 0
         self._begun = False
+        self._dropping = False
+        """A socket had dropped packets since the look before."""
+        self._changes = Changes(host)
+        self._cpu_ns: dict[str, int] = {}
+        """Process → what it had used when that was last read."""
+        self._close_until = 0
 
     def look(self, pid: Optional[int], unit: Optional[str], exact: bool) -> HostLook:
         """Return the host's state and what changed since the last look; raises NothingToWatch."""
@@ -100,6 +124,7 @@ class Looks:
             for cookie, each in changed.items()
             if cookie in self._sockets and each.drops != self._sockets[cookie].drops
         ]
+        self._dropping = bool(dropping or self._others.dropping)
         self._sockets.update(changed)
         for cookie in ended:
             del self._sockets[cookie]
@@ -114,8 +139,60 @@ class Looks:
             counts=self._changed(counts) if counts is not None else None,
             namespaces=self._owners.namespaces if pid is None else (),
             names_reasons=self._counting is not None and self._counting.names_reasons,
-            threads=self._uses(dropping, changed.values(), watched),
+            threads=self._uses([*self._others.dropping, *dropping], changed.values(), watched),
         )
+
+    def survey(self, exact: bool, closely: bool = False) -> Survey:
+        """Return this namespace's state and every other's, and what changed there.
+
+        ``closely``: also settings, what was changed here, and what processes use while packets are
+        lost, or now and then.
+        """
+        others = self._others.look()
+        own = self.look(None, None, exact)
+        space = self._host.netns()
+        looks = [each.look for each in others if each.look is not None]
+        processes = {
+            process for look in (own, *looks) for each in look.sockets for process in each.processes
+        }
+        ports = read(self._host, EPHEMERAL) or ""
+        return Survey(
+            wall_ns=self._host.wall_ns(),
+            spaces=(SpaceLook(space, OWN, own), *others),
+            units={name: self._unit(name) for name in processes},
+            ephemeral=tuple(int(port) for port in ports.split()),
+            left_out=self._others.left_out,
+            sees_all=self._owners.sees_all,
+            cpu_ns=time.process_time_ns(),
+            settings=self._settings() if closely else {},
+            changed=self._changes.counts(own.interfaces) if closely else {},
+            processes=self._busy() if closely else {},
+        )
+
+    def _settings(self) -> dict[str, str]:
+        settings = {name: str(value) for name, value in limits(self._host, ()).items()}
+        for name in TRIPLES:
+            text = read(self._host, "/proc/sys/" + name.replace(".", "/"))
+            settings.update({name: " ".join(text.split())} if text is not None else {})
+        return settings
+
+    def _busy(self) -> dict[str, int]:
+        """Return the processes that ran since this was last read; empty if it is not due."""
+        if self._dropping:
+            self._close_until = self._number + CLOSE_LOOKS
+        if self._number > self._close_until and self._number % CLOSE_LOOKS != 1:
+            return {}
+        before, self._cpu_ns = self._cpu_ns, self._times_ns()
+        return {name: ns for name, ns in self._cpu_ns.items() if ns != before.get(name)}
+
+    def _times_ns(self) -> dict[str, int]:
+        paths = [f"/proc/{name}/stat" for name in names(self._host, "/proc") if name.isdigit()]
+        texts = (read(self._host, path) for path in paths)
+        known = (parse_process(text, TICK_NS) for text in texts if text)
+        return {f"{each.name} {each.pid}": each.cpu_ns for each in known}
+
+    def _unit(self, process: str) -> str:
+        return self._owners.unit(int(process.rpartition(" ")[2]))
 
     def tick(self, now_ns: int) -> Optional[int]:
         """Look at the threads of readers if that is due; return when the next look is."""

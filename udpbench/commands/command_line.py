@@ -15,6 +15,7 @@ from udpbench.commands.verbs import (
     compare,
     deploy,
     doctor,
+    export,
     facts,
     helping,
     history,
@@ -68,6 +69,8 @@ BRIEFLY = {
     report.report: "Write the report of stored runs, or their data as files.",
     campaign.campaign: "Run experiments on many pairs of hosts, in parallel.",
     watch.watch: "Watch a live host: which socket drops packets, and why?",
+    export.export: "Export what this host loses to Prometheus; record it.",
+    show.show: "Print the result of a stored run, or what a recording lost.",
 }
 """For the list of all verbs, whose line has no room for their own first sentence."""
 for verb in (
@@ -86,6 +89,7 @@ for verb in (
     campaign.campaign,
     restore.restore,
     watch.watch,
+    export.export,
 ):
     many = campaign.ManyLabs if verb is campaign.campaign else None
     app.command(cls=many, short_help=BRIEFLY.get(verb))(verb)

@@ -73,6 +73,10 @@ TEXTS: dict[str, tuple[Callable[[str], object], Callable[[Any], Iterable[str]]]]
     "inspect": (ip_interface, lambda known: chain(*(known.other_addresses or {}).values())),
     "hear_strangers": (ip_address, lambda heard: (stranger.address for stranger in heard)),
     "look": (int, lambda look: look.counts or ()),
+    "survey": (
+        int,
+        lambda survey: chain(*(each.look.counts or () for each in survey.spaces if each.look)),
+    ),
 }
 """Verb → what refuses a text that it cannot be, and such texts of a reply."""
 

@@ -291,14 +291,14 @@ def write_frames(runs: Sequence[Run], folder: Folder, form: Data) -> list[Path]:
     for name in COLUMNS:
         frame = getattr(whole, name)
         if form == "csv":
-            content = _unobeyed(frame).to_csv(index=False).encode()
+            content = unobeyed(frame).to_csv(index=False).encode()
         else:
             content = frame.to_parquet(index=False)
         files.append(folder.write(f"{name}.{form}", content))
     return files
 
 
-def _unobeyed(frame: pd.DataFrame) -> pd.DataFrame:
+def unobeyed(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame whose texts no spreadsheet computes: an apostrophe is before a formula."""
     safe = {
         name: frame[name].map(_as_text, na_action="ignore")

@@ -21,6 +21,7 @@ from udpbench.analysis.watch.sockets import SocketLoss
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding
 from udpbench.printable import all_printable, printable
+from udpbench.records import now_utc
 from udpbench.report.live_rates import queue_rate
 from udpbench.report.screen import MOST_ROWS, busiest_first, cpu_cells, queue_row
 from udpbench.report.terminal import Terminal, drawn
@@ -37,11 +38,13 @@ Tell = Callable[[LiveHost], None]
 
 
 @contextmanager
-def watch_view(out: TextIO, as_json: bool) -> Iterator[Tell]:
-    """Yield the callback for the type of output."""
+def watch_view(out: TextIO, as_json: bool, every_socket: bool = False) -> Iterator[Tell]:
+    """Yield the callback for the type of output; ``every_socket`` of JSON: uneventful ones, too."""
     console = Terminal(file=out)
     if as_json:
-        yield lambda live: _write(out, json.dumps(live_json(live), allow_nan=False))
+        yield lambda live: _write(
+            out, json.dumps(live_json(live, now_utc(), every_socket), allow_nan=False)
+        )
     elif console.is_terminal and not console.is_dumb_terminal:
         views: dict[str, RenderableType] = {}
         with Live(console=console, auto_refresh=False, transient=True, screen=False) as screen:
@@ -239,15 +242,16 @@ def _load(live: LiveHost) -> Iterator[str]:
         yield f"CPU {cpu}  {'  '.join(cpu_cells(share))}"
 
 
-def live_json(live: LiveHost) -> dict[str, Any]:
-    """Return a look as JSON data, with the sockets that have anything to report."""
+def live_json(live: LiveHost, time: str, every_socket: bool = False) -> dict[str, Any]:
+    """Return a look at a time as JSON data, with the sockets that have anything to report."""
     telling = [
         loss
         for loss in live.sockets
-        if loss.dropped or loss.socket.queued_bytes or loss.arrived_pps
+        if every_socket or loss.dropped or loss.socket.queued_bytes or loss.arrived_pps
     ]
     data: dict[str, Any] = {
         "schema": SCHEMA,
+        "time": time,
         "host": live.host,
         "elapsed_ns": live.elapsed_ns,
         "received_pps": live.received_pps,

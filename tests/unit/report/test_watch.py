@@ -62,6 +62,7 @@ LIVE = LiveHost(
 
 
 TIME = ReaderTime((), None, 0.1, 0.0, 0.6, 0.3, 0.0, 0, None, call="futex")
+AT = "2026-11-24T03:00:00.000+00:00"
 READERS = replace(
     LIVE,
     sockets=(
@@ -90,7 +91,7 @@ def test_what_a_reader_does_is_beside_the_stage_and_what_helps_it_below(golden: 
     golden.check(shown(READERS, width=140))
     golden.check(line(READERS))
     golden.check(losses([READERS]))
-    late, unseen, idle = [each["reader"] for each in live_json(READERS)["sockets"]]
+    late, unseen, idle = [each["reader"] for each in live_json(READERS, AT)["sockets"]]
     assert None is idle
     assert {
         "does": "sleeps 60 % of the time (in futex), waits for datagrams 30 % of the time",
@@ -154,9 +155,11 @@ def test_a_line_names_the_worst_sockets(golden: Golden) -> None:
 
 def test_json_has_the_same_numbers() -> None:
     """A socket without anything to tell is only counted."""
-    data = live_json(LIVE)
+    data = live_json(LIVE, AT)
     assert data == json.loads(json.dumps(data))
     assert [53, 443] == [each["port"] for each in data["sockets"]]
+    assert 3 == len(live_json(LIVE, AT, every_socket=True)["sockets"])
+    assert AT == data["time"]
     assert (3, 3, 7, True) == (
         data["sockets_watched"],
         data["sockets_ended"],

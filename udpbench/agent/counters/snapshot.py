@@ -57,14 +57,14 @@ def snapshot(
     return Snapshot(name, clock_ns, counters)
 
 
-def namespace_counters(host: Host) -> dict[str, int]:
-    """Return the network namespace's counters of IP and UDP."""
+def namespace_counters(host: Host, net: str = NET) -> dict[str, int]:
+    """Return the counters of IP and UDP of a network namespace, by default this one's."""
     return {
-        **parse.parse_snmp(host.read_text(f"{NET}/snmp"), "snmp"),
-        **parse.parse_snmp6(read(host, f"{NET}/snmp6") or ""),
-        **parse.parse_snmp(host.read_text(f"{NET}/netstat"), "netstat"),
-        **parse.parse_conntrack(read(host, f"{NET}/stat/nf_conntrack") or ""),
-        **parse.parse_xfrm(read(host, f"{NET}/xfrm_stat") or ""),
+        **parse.parse_snmp(host.read_text(f"{net}/snmp"), "snmp"),
+        **parse.parse_snmp6(read(host, f"{net}/snmp6") or ""),
+        **parse.parse_snmp(host.read_text(f"{net}/netstat"), "netstat"),
+        **parse.parse_conntrack(read(host, f"{net}/stat/nf_conntrack") or ""),
+        **parse.parse_xfrm(read(host, f"{net}/xfrm_stat") or ""),
     }
 
 

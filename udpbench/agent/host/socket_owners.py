@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
@@ -34,6 +35,8 @@ MOST_NAMESPACES = 64
 """Any user may make thousands (user_namespaces(7)), each of which is read and reported."""
 TABLE_BYTES = 2**17
 """A thousand sockets."""
+CONTAINER = re.compile("-?[0-9a-f]{32,64}")
+"""The id of a container in the name of its scope: another for each start."""
 UNSEEN = "a process that could not be seen"
 
 
@@ -68,6 +71,36 @@ class SocketOwners:
     def processes(self, inode: int) -> tuple[str, ...]:
         """Return name and pid, ``unbound 1234``, of each process that holds a socket."""
         return tuple(self.label(pid) for pid in self.holders(inode))
+
+    def doors(self) -> dict[int, list[int]]:
+        """Return the processes in each network namespace, as far as these are visible."""
+        doors: dict[int, list[int]] = {}
+        for pid, space in self._spaces.items():
+            if space:
+                doors.setdefault(space, []).append(pid)
+        return doors
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the namespace of every process is visible; one that has ended has none."""
+        for pid in [pid for pid, space in self._spaces.items() if not space]:
+            try:
+                os.readlink(self._host.path(f"/proc/{pid}/ns/net"))  # noqa: PTH115
+            except PermissionError:
+                return False
+            except OSError:
+                continue
+        return True
+
+    def unit(self, pid: int) -> str:
+        """Return the system's unit of a process, ``unbound.service``; empty if it has none."""
+        tops = _cgroups(self._host, 1)
+        for kind, path in _cgroups(self._host, pid).items():
+            named = _units(path, tops.get(kind, ""))
+            units = sorted(name for name in named if not name.endswith(".slice"))
+            if units:
+                return CONTAINER.sub("", units[0])
+        return ""
 
     def in_unit(self, unit: str) -> list[int]:
         """Return the processes of a unit of the system's systemd, by cgroup path."""

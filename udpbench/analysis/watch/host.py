@@ -119,7 +119,7 @@ def live_host(
     seconds = max(lately.elapsed_ns, 1) / SECOND_NS
     known = earlier.sockets if earlier is not None else None
     sockets = losses_by_socket(before, now, lately, ever, known, port)
-    stages = _stage_losses(lately, ever, now.interfaces, facts, seconds)
+    stages = stage_losses(lately, ever, now.interfaces, facts, seconds)
     if "udp_memory" not in [loss.stage for loss in stages]:
         stages += _in_memory(sockets)
     unwatched = (*(() if now.watched is None and port is None else SOCKET_STAGES), *NOT_LOST)
@@ -186,7 +186,7 @@ def _sum(delta: Deltas, pattern: str) -> int:
     return known_sum(delta.values.get(name) for name in named) or 0
 
 
-def _stage_losses(
+def stage_losses(
     lately: Deltas,
     ever: Deltas,
     interfaces: Collection[str],
@@ -221,6 +221,20 @@ def _stage_losses(
             losses.items(), key=lambda item: (order[item[0][0]], item[0][1])
         )
     )
+
+
+def observable_stages(
+    delta: Deltas, interfaces: Collection[str], facts: Mapping[str, Facts]
+) -> frozenset[str]:
+    """Return the stages of a watched host whose packets its kernel and drivers count."""
+    named: set[str] = set()
+    for name in interfaces:
+        if name in facts:
+            readings = _readings(delta, 4, {delta.host: facts[name]})
+            named |= stage_packets(readings, DEVICE_STAGES).keys()
+    for family in FAMILIES:
+        named |= stage_packets(_readings(delta, family, {}), LATER_STAGES).keys()
+    return frozenset(named)
 
 
 def _ended(readings: CounterView, stages: Collection[str]) -> dict[str, int]:
@@ -271,7 +285,7 @@ def watched_ledger(measured: Readings) -> Ledger:
     lost: dict[str, dict[str, int]] = {stage: {} for stage in stage_packets(measured)}
     for host, delta in measured.deltas.items():
         known = {each.interface: each for each in facts if each.host == host}
-        for loss in _stage_losses(delta, delta, tuple(known), known, 1.0):
+        for loss in stage_losses(delta, delta, tuple(known), known, 1.0):
             where = " ".join(filter(None, (host * (len(measured.deltas) > 1), loss.where)))
             lost.setdefault(loss.stage, {})[where] = loss.packets
     either = sum(lost.pop(EITHER, {}).values())

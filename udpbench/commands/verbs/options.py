@@ -104,6 +104,17 @@ Everything = Annotated[
 ]
 
 
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="of a recording: from 03:00 on (default: its last hour)"),
+]
+
+
+Until = Annotated[
+    str | None, typer.Option(metavar="TIME", help="of a recording: to 03:20 (default: its end)")
+]
+
+
 NoDeploy = Annotated[
     bool, typer.Option("--no-deploy", help="do not install the agent; fail where it is missing")
 ]

@@ -43,6 +43,9 @@ def watch(
     as_json: Annotated[
         bool, typer.Option("--json", help="print one JSON object per second")
     ] = False,
+    all_sockets: Annotated[
+        bool, typer.Option("--all-sockets", help="with --json: list uneventful sockets, too")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="store it in this run folder, with a report")
     ] = None,
@@ -57,6 +60,9 @@ def watch(
     from udpbench.report.watch import losses, print_watched, watch_view
 
     duration_ns = _watch_time(pid, unit, duration)
+    if all_sockets and not as_json:
+        what, step = "a terminal shows the worst of them", "add --json"
+        raise InputError([Problem(what, "--all-sockets", next_step=step)])
     chosen_lab = lab_to_watch(host, load_lab(lab) if lab is not None else None)
     words = watch_words(pid, unit, exact)
     around = Surroundings(reach_observers(chosen_lab, no_deploy, wheels, *words))
@@ -64,7 +70,7 @@ def watch(
     seen: list[LiveHost] = []
     kept = KeptLooks.create(out, chosen_lab, typed_command()) if out is not None else None
     try:
-        with reader_may_leave(), watch_view(sys.stdout, as_json) as tell:
+        with reader_may_leave(), watch_view(sys.stdout, as_json, all_sockets) as tell:
             seen = look_on(chosen_lab, watched, duration_ns, around, tell, kept)
     except UdpbenchError as error:
         if kept is not None:

@@ -32,7 +32,7 @@ def open_local(host: str, command: Sequence[str]) -> Channel:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": _python_path()},
+            env=own_environment(),
         )
     except OSError as error:
         text = f"{command[0]} cannot be started: {error.strerror}; install it or fix PATH"
@@ -60,14 +60,14 @@ def open_local(host: str, command: Sequence[str]) -> Channel:
     )
 
 
-def _python_path() -> str:
-    """Return PYTHONPATH with this udpbench first: the agent must be of the same build.
+def own_environment() -> dict[str, str]:
+    """Return the environment of a process that must be of the same build: this udpbench is first.
 
-    Without empty parts, each of which would be the current folder.
+    PYTHONPATH has no empty parts, each of which would be the current folder.
     """
     own = str(Path(udpbench.__file__).parent.parent)
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join([own, *filter(None, given)])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([own, *filter(None, given)])}
 
 
 def open_machine(host: str) -> Channel:

@@ -1,0 +1,195 @@
+"""What a recording says: when a loss began, at which socket, and what had changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from analysis.test_sums import DNS, FACTS, POD, look, survey
+from analysis.test_watch import RCVBUF, counted
+from udpbench.analysis.watch.incidents import Course, course_of
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Moment, SpaceLook, Survey, UdpSocket
+
+LOST = 50
+
+
+def second(
+    number: int, *sockets: UdpSocket, lost: int = 0, came: int = 0, **also: object
+) -> Survey:
+    """Return the survey of a second, with what was lost until then."""
+    moved = {**counted(lost, *RCVBUF), **counted(came, "snmp.Ip.InReceives", "snmp.Ip.InDelivers")}
+    given = {name: also.pop(name) for name in ("settings", "changed", "processes") if name in also}
+    each = survey(look(number, *sockets, moved=moved, **also))  # type: ignore[arg-type]
+    return replace(each, wall_ns=number * SECOND_NS, **given)  # type: ignore[arg-type]
+
+
+def course(surveys: list[Survey], since: int = 0) -> Course:
+    """Return what they say."""
+    given = (Moment(each, FACTS, whole=number == 0) for number, each in enumerate(surveys))
+    return course_of(given, since * SECOND_NS, "right")
+
+
+def losing(first: int, last: int, whole: int) -> Iterator[Survey]:
+    """Yield seconds in which a socket loses packets from one to another."""
+    for number in range(whole):
+        lost = LOST * min(max(number - first, 0), last - first)
+        sockets = (replace(DNS, drops=5 + lost),) if number == 0 or first < number <= last else ()
+        yield second(number, *sockets, lost=lost, came=1000 * number)
+
+
+def test_a_loss_has_its_start_its_socket_and_its_end() -> None:
+    """It began after the last look without it."""
+    seen = course([*losing(20, 25, 60)])
+    ((incident,), (loss,)) = (seen.incidents, seen.incidents[0].losses)
+    assert (20 * SECOND_NS, 25 * SECOND_NS) == (incident.start_ns, incident.end_ns)
+    assert ("dns 9 0.0.0.0:53", "host", ("udp_rcvbuf",)) == (loss.place, loss.netns, loss.stages)
+    assert (5 * LOST, float(LOST)) == (loss.packets, loss.peak_pps)
+    assert loss.helps
+    assert (0, 59 * SECOND_NS, 59) == (seen.since_ns, seen.until_ns, len(seen.seconds))
+    assert {LOST: 5} == {
+        pps: len([s for s in seen.seconds if s.lost.get("udp_rcvbuf") == pps]) for pps in (LOST,)
+    }
+
+
+def test_a_pause_makes_it_another() -> None:
+    """One that is short does not."""
+    first = [*losing(20, 22, 40)]
+    again = [
+        second(n, replace(DNS, drops=5 + 2 * LOST + 7), lost=2 * LOST + 7)
+        if n == 60
+        else second(n, lost=2 * LOST)
+        for n in range(40, 61)
+    ]
+    assert [20, 59] == [each.start_ns // SECOND_NS for each in course(first + again).incidents]
+    soon = [second(n, replace(DNS, drops=5 + 3 * LOST), lost=3 * LOST) for n in (29,)]
+    assert 1 == len(course([*first[:29], *soon]).incidents)
+
+
+def test_what_had_changed_is_named() -> None:
+    """Settings, buffers, sockets, the load, what is busy, rules: those about the start."""
+    base = {
+        "settings": {"net.core.rmem_max": "212992"},
+        "changed": {"changed.firewall": 1, "changed.routes": 0},
+    }
+    new = {
+        "settings": {"net.core.rmem_max": "4096"},
+        "changed": {"changed.firewall": 2, "changed.routes": 0},
+    }
+    mine = replace(DNS, cookie=8, port=99, processes=("web 7",))
+    small = replace(DNS, buffer_bytes=4096)
+    days = [
+        second(
+            n,
+            *([DNS, mine] if n == 0 else []),
+            came=100 * n,
+            **base,
+            processes={"hog 5": 0, "web 7": 0},
+        )
+        for n in range(40)
+    ]
+    days.append(
+        second(40, small, came=4000, **new, processes={"hog 5": SECOND_NS, "web 7": 0}, ended=(8,))
+    )
+    days.append(second(41, replace(small, drops=25), lost=20, came=9000, **new))
+    days.append(second(42, replace(mine, cookie=9), lost=20, came=9100, **new))
+    (incident,) = course(days).incidents
+    assert [
+        "net.core.rmem_max: 212992 → 4096",
+        "firewall changed",
+        "hog 5 uses 100 % of a CPU",
+        "dns 9 0.0.0.0:53: receive buffer 208KiB → 4KiB",
+        "web 7 closed 0.0.0.0:99",
+        "packets that come: 100 pps → 5.0 kpps",
+        "web 7 opened 0.0.0.0:99",
+    ] == [event.what for event in incident.events]
+    assert {40, 41, 42} == {event.at_ns // SECOND_NS for event in incident.events}
+
+
+def test_facts_of_interfaces_are_settings() -> None:
+    """By interface and key."""
+    given = [
+        Moment(second(0, DNS), FACTS, whole=True),
+        Moment(second(1), {"receive0": replace(FACTS["receive0"], mtu=576)}),
+    ]
+    (event,) = course_of(given, 0, "right").events
+    assert event.what.startswith("receive0: mtu: ")
+    assert event.what.endswith("→ 576")
+
+
+def test_a_segment_that_begins_changes_nothing() -> None:
+    """Its whole state is the state before; sockets that are gone have closed."""
+    surveys = [*losing(20, 25, 60)]
+    given = [
+        Moment(
+            replace(
+                each,
+                spaces=(
+                    replace(
+                        each.spaces[0],
+                        look=replace(
+                            each.spaces[0].look,
+                            sockets=(replace(DNS, drops=5 + LOST * min(max(n - 20, 0), 5)),),
+                        ),
+                    ),
+                ),
+            ),  # type: ignore[type-var,arg-type]
+            FACTS,
+            whole=True,
+        )
+        for n, each in enumerate(surveys)
+    ]
+    whole = course_of(given, 0, "right")
+    assert course(surveys).incidents == whole.incidents
+    assert () == whole.events
+
+
+def test_where_nobody_looked_is_said() -> None:
+    """What was lost meanwhile is not known, and nothing is made of it."""
+    surveys = [second(n, *([DNS] if n in (0, 100) else [])) for n in (*range(5), *range(100, 105))]
+    surveys[5] = second(100, replace(DNS, drops=999), lost=994)
+    surveys[6:] = [second(n, lost=994) for n in range(101, 105)]
+    seen = course(surveys)
+    assert ((4 * SECOND_NS, 100 * SECOND_NS),) == seen.gaps
+    assert () == seen.incidents
+
+
+def test_what_was_before_is_not_told() -> None:
+    """It only says what was there."""
+    surveys = [*losing(20, 25, 60)]
+    assert () == course(surveys, since=30).incidents
+    (late,) = course(surveys, since=22).incidents
+    assert 22 == late.start_ns // SECOND_NS
+
+
+def test_what_a_rule_refuses_is_a_loss_if_it_is_more_than_usual() -> None:
+    """Anybody may send what a firewall is to refuse; a rule that is new refuses more."""
+
+    def refused(number: int) -> Survey:
+        came = 10_000 * number
+        lost = 10 * number + 5000 * max(number - 30, 0)
+        moved = {"snmp.Ip.InReceives": came, "snmp.Ip.InDelivers": came - lost}
+        return replace(survey(look(number, moved=moved)), wall_ns=number * SECOND_NS)
+
+    assert () == course([refused(n) for n in range(30)]).incidents
+    (incident,) = course([refused(n) for n in range(60)]).incidents
+    ((loss,), first) = (incident.losses, incident.start_ns // SECOND_NS)
+    assert ("rx_netfilter", 30) == (loss.place, first)
+
+
+def test_a_stage_before_any_socket_is_a_place_and_another_namespace_has_its_name() -> None:
+    """Of a stage that sockets have, theirs are told."""
+
+    def pod(number: int, drops: int) -> SpaceLook:
+        each = look(number, replace(DNS, drops=drops), moved=counted(drops, *RCVBUF))
+        return SpaceLook(POD, "blue", replace(each, interfaces=()))
+
+    surveys = []
+    for n in range(30):
+        moved = counted(max(n - 10, 0), "softnet.cpu0.dropped", "link.receive0.rx_dropped")
+        each = survey(look(n, moved=moved), pod(n, max(n - 20, 0)))
+        surveys.append(replace(each, wall_ns=n * SECOND_NS))
+    (incident,) = course(surveys).incidents
+    assert {("rx_backlog receive0", "host", 10), ("dns 9 0.0.0.0:53", "blue", 20)} == {
+        (loss.place, loss.netns, loss.start_ns // SECOND_NS) for loss in incident.losses
+    }

@@ -1,0 +1,157 @@
+"""``udpbench export``: what it refuses, where it writes, and what it says of failures."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from analysis.test_sums import FACTS, look, survey
+from golden import Golden
+
+from udpbench.commands.verbs import export as verb
+from udpbench.errors import AgentError, AgentLost, InputError
+from udpbench.export import exporter as module
+from udpbench.export.exporter import Exporter, ServedPage, TextFile, listener
+from udpbench.export.run import Options, check, run
+from udpbench.export.surveys import Own, Surveyed
+from udpbench.model.limits import SECOND_NS
+
+OWN = Own("0.2.0", "abc")
+LOOK = Surveyed(survey(look(0)), FACTS, SECOND_NS // 10)
+
+
+def test_options_that_mean_nothing_are_refused(golden: Golden) -> None:
+    """All at once, each with what would do."""
+    check(Options(listen="127.0.0.1:1", label=["address"]))
+    wrong = (
+        Options(),
+        Options(textfile="a.prom", every="5", at_most="much", label=["pid"]),
+        Options(record="a", every="2min", at_most="1MiB", tls_key="key.pem"),
+    )
+    for options in wrong:
+        with golden.raises(InputError):
+            check(options)
+    with golden.raises(InputError):
+        verb._shipped("panels")
+    assert "alert:" in verb._shipped("rules")
+
+
+def test_options_are_words_again() -> None:
+    """As a service has them."""
+    assert [] == Options().words()
+    all_of_them = Options("a:1", "b.prom", "c", "9s", "1GiB", True, ("address",), "d", "e", "f")
+    words = all_of_them.words()
+    assert "--listen a:1 --textfile b.prom --record c --every 9s --at-most 1GiB" == " ".join(
+        words[:10]
+    )
+    assert "--tls-cert d --tls-key e --tls-client-ca f --exact --label address" == " ".join(
+        words[10:]
+    )
+
+
+def test_a_page_is_on_loopback_or_behind_tls(golden: Golden) -> None:
+    """And an address is one."""
+    for text in (
+        "127.0.0.1",
+        "localhost:80",
+        "0.0.0.0:10717",
+        "[2001:db8::1]:10717",
+        "127.0.0.1:70000",
+    ):
+        with golden.raises(InputError):
+            listener(text, None)
+    with listener("127.0.0.1:0", None) as opened:
+        port = opened.getsockname()[1]
+        opened.listen()
+        with pytest.raises(InputError, match="choose another port"):
+            listener(f"127.0.0.1:{port}", None)
+    with listener("[::1]:0", None) as opened:
+        assert socket.AF_INET6 == opened.family
+
+
+def test_what_it_needs_is_said_before_anything_starts(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of TLS, a folder to record into, and the package, which only a page and a file need."""
+    with golden.raises(InputError):
+        run(
+            Options("127.0.0.1:1", tls_cert="/no/a", tls_key="/no/b", tls_client_ca="/no/c"),
+            "1",
+            print,
+        )
+    with golden.raises(InputError):
+        run(Options(record="/proc/no"), "1", print)
+    monkeypatch.setattr("udpbench.export.run.find_spec", lambda _: None)
+    with golden.raises(InputError):
+        run(Options("127.0.0.1:1"), "1", print)
+
+
+def test_a_file_has_the_name_that_node_exporter_reads(golden: Golden, tmp_path: Path) -> None:
+    """In a folder that is there."""
+    with golden.raises(InputError):
+        TextFile(tmp_path / "udpbench.txt")
+    with golden.raises(InputError):
+        TextFile(Path("/no/such/udpbench.prom"))
+
+
+def test_what_a_killed_exporter_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    """Each text replaces the file; the end removes it."""
+    for name in (".a.prom.0123abcd", ".b.prom.0123abcd", "b.prom"):
+        (tmp_path / name).write_text("x")
+    file = TextFile(tmp_path / "a.prom")
+    file.replace(b"one 1\n")
+    file.replace(b"two 2\n")
+    assert [".b.prom.0123abcd", "a.prom", "b.prom"] == sorted(p.name for p in tmp_path.iterdir())
+    assert "two 2\n" == (tmp_path / "a.prom").read_text()
+    file.remove()
+    assert not (tmp_path / "a.prom").exists()
+
+
+class Broken(TextFile):
+    """A file on a disk that is full."""
+
+    def __init__(self) -> None:
+        pass
+
+    def replace(self, _text: bytes) -> None:
+        """Fail."""
+        raise OSError(28, "No space left on device", "/x/a.prom")
+
+    def remove(self) -> None:
+        """Do nothing."""
+
+
+def test_a_failure_is_counted_and_said_once(golden: Golden) -> None:
+    """As long as it lasts; the next look goes on."""
+    said: list[str] = []
+    failed = replace(LOOK, survey=None, error=AgentError("no answer", "here"))
+    with Exporter(OWN, False, None, Broken(), said.append) as exporter:
+        exporter.run([failed, failed, LOOK, LOOK])
+        assert {"look": 2, "file": 2, "record": 0} == exporter._errors
+    golden.check(said)
+
+
+def test_a_page_whose_process_ended_ends_the_exporter(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service manager then starts both again."""
+    monkeypatch.setattr(module, "SERVER", "udpbench.no_such_module")
+    page = ServedPage(listener("127.0.0.1:0", None), None, SECOND_NS)
+    page._process.wait()
+    with Exporter(OWN, False, page, None, print) as exporter, golden.raises(AgentLost):
+        exporter.run([LOOK, LOOK])
+
+
+def test_a_page_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some seconds."""
+    monkeypatch.setattr(module, "END_S", 0.1)
+    monkeypatch.setattr(
+        module.subprocess,
+        "Popen",
+        lambda _, real=module.subprocess.Popen, **given: real(("sleep", "60"), **given),
+    )
+    page = ServedPage(listener("127.0.0.1:0", None), None, SECOND_NS)
+    page.close()
+    assert -9 == page._process.returncode

@@ -1,0 +1,78 @@
+"""Surveys of this machine at their times, and what of them may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from control.fake import FakeAgent, World, facts
+
+from udpbench.errors import AgentError, AgentLost
+from udpbench.export.surveys import Surveyed, observer, surveys
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import HostLook, Snapshot, SpaceLook, Survey
+
+
+class Surveyor(FakeAgent):
+    """An agent whose third survey fails, and which loses an interface."""
+
+    surveys = 0
+
+    def _survey(self, **_: bool) -> Survey:
+        self.surveys += 1
+        if self.surveys == 3:
+            raise AgentError("too many sockets", self.host)
+        if self.surveys == 5:
+            raise AgentLost("gone", self.host)
+        names = ("eth2", "gone") if self.surveys < 4 else ("eth2",)
+        own = HostLook(Snapshot(self.host, self.world.clock.now_ns(), {}), names, ())
+        return Survey(0, (SpaceLook(1, "host", own),))
+
+    def _facts(self, interface: str) -> Any:
+        self.world.say(f"facts {interface}")
+        if interface == "gone":
+            raise AgentError("no such interface", self.host)
+        return facts(self.host, interface, ())
+
+
+def surveyed(world: World, every_ns: int) -> Iterator[Surveyed]:
+    """Yield what an observer of this world answers."""
+
+    def reach(host: str, _words: Sequence[str]) -> Surveyor:
+        return Surveyor(host, world)
+
+    with observer((), reach) as client:
+        yield from surveys(client, False, every_ns, world.clock, world.interrupt)
+
+
+def test_a_survey_each_time_until_the_agent_is_lost() -> None:
+    """One that fails is told; facts are asked of interfaces that are new."""
+    world = World()
+    seen: list[Surveyed] = []
+    times: list[int] = []
+
+    def collect() -> None:
+        for each in surveyed(world, 5 * SECOND_NS):
+            seen.append(each)
+            times.append(world.clock.now_ns())
+
+    with pytest.raises(AgentLost):
+        collect()
+    assert [None, None, "too many sockets", None] == [
+        each.error and each.error.message for each in seen
+    ]
+    assert [["eth2"]] * 4 == [[*each.facts] for each in seen]
+    gaps = [b - a for a, b in pairwise(times)]
+    assert [5.0] * 3 == [round(gap / SECOND_NS, 1) for gap in gaps]
+
+
+def test_a_signal_ends_it() -> None:
+    """Between two surveys."""
+    world = World()
+    seen: list[Surveyed] = []
+    for each in surveyed(world, SECOND_NS):
+        seen.append(each)
+        world.interrupt.note()
+    assert 1 == len(seen)

@@ -1,0 +1,247 @@
+"""A flight recorder: what is written, kept and read again, and what a death costs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from analysis.test_sums import DNS, FACTS, POD, look, survey
+from analysis.test_watch import RCVBUF, counted
+from golden import Golden
+
+from udpbench import flight as module
+from udpbench.commands.flight import flight_folder, read_flight
+from udpbench.errors import InputError, RecordError
+from udpbench.flight import LEAST_BYTES, NAME, Recorder, is_flight, moments, segments, span_ns
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Moment, SpaceLook, Survey
+
+MIDNIGHT_NS = 1_764_115_200 * SECOND_NS
+"""2025-11-26 in UTC."""
+ALWAYS = 0, 2**62
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder."""
+    return sorted(file.name for file in folder.iterdir())
+
+
+def at(second: int, *sockets: object, **also: object) -> Survey:
+    """Return a survey at a time of day in UTC."""
+    each = survey(look(second, *sockets, **also))  # type: ignore[arg-type]
+    return replace(each, wall_ns=MIDNIGHT_NS + second * SECOND_NS)
+
+
+def recorded(folder: Path, surveys: list[Survey], lost: int = 0) -> None:
+    """Write them."""
+    recorder = Recorder(folder, LEAST_BYTES, {"version": "1"})
+    for each in surveys:
+        recorder.add(each, FACTS, lost)
+    recorder.close()
+
+
+def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
+    """Counters are whole at each look; sockets as they changed, and whole where a segment begins."""
+    looks = [
+        at(0, DNS),
+        at(1),
+        at(2, replace(DNS, drops=9), moved=counted(4, *RCVBUF)),
+        at(3, ended=(1,)),
+    ]
+    recorded(tmp_path / "a", looks)
+    read = [*moments(tmp_path / "a", *ALWAYS)]
+    assert [True, False, False, False] == [each.whole for each in read]
+    for written, each in zip(looks, read, strict=True):
+        assert written.spaces[0].look is not None
+        assert each.survey.spaces[0].look is not None
+        assert written.spaces[0].look.snapshot == each.survey.spaces[0].look.snapshot
+        assert written.spaces[0].look.sockets == each.survey.spaces[0].look.sockets
+        assert FACTS == each.facts
+    assert (MIDNIGHT_NS, MIDNIGHT_NS + 3 * SECOND_NS) == span_ns(tmp_path / "a")
+    assert is_flight(tmp_path / "a")
+    assert not is_flight(tmp_path)
+    assert not is_flight(tmp_path / "b")
+
+
+def test_only_what_changed_is_written(tmp_path: Path) -> None:
+    """A quiet second takes some hundred bytes."""
+    recorded(tmp_path, [at(second) for second in range(20)])
+    (file,) = tmp_path.iterdir()
+    lines = file.read_bytes().split(b"\n")
+    assert max(map(len, lines[2:])) < 1000
+
+
+def test_the_next_recorder_begins_a_segment_and_a_second_is_refused(tmp_path: Path) -> None:
+    """Nothing is appended to what another has written."""
+    recorded(tmp_path, [at(0, DNS)])
+    recorded(tmp_path, [at(5, DNS)])
+    names = names_in(tmp_path)
+    assert [1, 2] == [number for _, number, _ in segments(names)]
+    recorder = Recorder(tmp_path, LEAST_BYTES, {})
+    with pytest.raises(OSError, match="another process records into this folder"):
+        Recorder(tmp_path, LEAST_BYTES, {})
+    recorder.close()
+
+
+def test_the_oldest_are_removed_and_those_with_a_loss_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder stays as small as it is to be; what others put there is left alone."""
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "looks-1-2.jsonl.gz").write_text("mine")
+    recorder = Recorder(tmp_path, 2**18, {})
+    sizes = []
+    for second in range(1200):
+        sockets = [replace(DNS, cookie=n, queued_bytes=second) for n in range(4)]
+        recorder.add(at(second, *sockets), FACTS, 100 if second == 300 else 0)
+        names = [name for name in names_in(tmp_path) if NAME.fullmatch(name)]
+        sizes.append(sum((tmp_path / name).stat().st_size for name in names))
+    recorder.close()
+    assert max(sizes) <= 2**18
+    kept = [name for name in names_in(tmp_path) if name.startswith("loss")]
+    times = [begin // SECOND_NS - MIDNIGHT_NS // SECOND_NS for _, _, begin in segments(kept)]
+    assert min(times) <= 300
+    assert max(times) >= 345
+    read = [
+        each.survey.wall_ns // SECOND_NS - MIDNIGHT_NS // SECOND_NS
+        for each in moments(tmp_path, *ALWAYS)
+    ]
+    assert {*range(290, 361), 1199} <= {*read}
+    assert 0 not in read
+    assert {"notes.txt", "looks-1-2.jsonl.gz"} <= {*names_in(tmp_path)}
+
+
+def test_where_all_is_loss_the_oldest_go(tmp_path: Path) -> None:
+    """Half of the room is for what lost nothing, but not for what is not there."""
+    recorder = Recorder(tmp_path, 2**18, {})
+    for second in range(600):
+        sockets = [replace(DNS, cookie=n, queued_bytes=second) for n in range(4)]
+        recorder.add(at(second, *sockets), FACTS, 100)
+    recorder.close()
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 2**18
+    (*_, last) = moments(tmp_path, *ALWAYS)
+    assert 599 == (last.survey.wall_ns - MIDNIGHT_NS) // SECOND_NS
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from analysis.test_sums import DNS, FACTS
+from test_flight import at, replace
+from udpbench.flight import LEAST_BYTES, Recorder
+recorder = Recorder(Path(sys.argv[1]), 2**18, {})
+second = 0
+while True:
+    recorder.add(at(second, replace(DNS, queued_bytes=second)), FACTS, 0)
+    print(second, flush=True)
+    second += 1
+"""
+
+
+@pytest.mark.parametrize("seconds", [1, 40, 400])
+def test_a_killed_recorder_loses_a_torn_line(tmp_path: Path, seconds: int) -> None:
+    """Whatever it did; it leaves its segments and nothing else, and the next goes on."""
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parent / "fixtures")]
+    with subprocess.Popen(
+        (sys.executable, "-c", KILLED, str(tmp_path / "a"), *paths),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) >= seconds:
+                break
+        process.send_signal(signal.SIGKILL)
+        process.stdout.read()
+    assert all(NAME.fullmatch(name) for name in names_in(tmp_path / "a"))
+    (*_, last) = moments(tmp_path / "a", *ALWAYS)
+    assert last.survey.wall_ns >= MIDNIGHT_NS + seconds * SECOND_NS
+    recorded(tmp_path / "a", [at(90_000)])
+
+
+def test_a_torn_line_is_not_read(tmp_path: Path) -> None:
+    """A damaged one ends in an error that names it."""
+    recorded(tmp_path, [at(0, DNS), at(1), at(2)])
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-5])
+    assert 2 == len([*moments(tmp_path, *ALWAYS)])
+    lines = whole.split(b"\n")
+    file.write_bytes(b"\n".join([*lines[:2], b'{"look": 3, "facts": {}}', *lines[3:]]))
+    with pytest.raises(ValueError, match=r"jsonl:3: not a look of this version"):
+        [*moments(tmp_path, *ALWAYS)]
+    with pytest.raises(RecordError):
+        read_flight(tmp_path, None, None)
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_half_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor a segment without its beginning."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    recorder = Recorder(tmp_path, LEAST_BYTES, {})
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "append", full)
+        with pytest.raises(OSError, match="No space left"):
+            recorder.add(at(0, DNS), FACTS, 0)
+    assert [] == names_in(tmp_path)
+    recorder.add(at(1), FACTS, 0)
+    recorder.close()
+    (moment,) = moments(tmp_path, *ALWAYS)
+    assert moment.survey.spaces[0].look is not None
+    assert (DNS,) == moment.survey.spaces[0].look.sockets
+
+
+def test_other_namespaces_are_recorded_too(tmp_path: Path) -> None:
+    """From when they come; one that cannot be read is there without a look."""
+    pod = SpaceLook(POD, "pod", replace(look(1, DNS), interfaces=()))
+    looks = [at(0), at(1), at(2)]
+    looks[1] = replace(looks[1], spaces=(*looks[1].spaces, pod))
+    looks[2] = replace(looks[2], spaces=(*looks[2].spaces, SpaceLook(POD, "pod", None)))
+    recorded(tmp_path, looks)
+    read: list[Moment] = [*moments(tmp_path, *ALWAYS)]
+    assert pod == read[1].survey.spaces[1]
+    assert None is read[2].survey.spaces[1].look
+
+
+def test_times_are_of_a_clock(
+    tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one before the end of the recording; only a recording has times."""
+    monkeypatch.setenv("TZ", "UTC")
+    recorded(tmp_path, [at(3600 * hour) for hour in range(30)])
+    spans = {
+        (None, None): (5, 29),
+        ("03:00", None): (27, 29),
+        ("23:00", "01:30"): (23, 25),
+        ("02:00:00", "2025-11-26T04:00"): (2, 4),
+    }
+    for (since, until), hours in spans.items():
+        course = read_flight(tmp_path, since, until)
+        if since is not None:
+            assert MIDNIGHT_NS + hours[0] * 3600 * SECOND_NS == course.since_ns
+        assert MIDNIGHT_NS + hours[1] * 3600 * SECOND_NS == course.until_ns
+    for since, until in (("25:00", None), ("soon", None), ("2025-11-26T05:00", "2025-11-26T01:00")):
+        with golden.raises(InputError):
+            read_flight(tmp_path, since, until)
+    with golden.raises(InputError):
+        flight_folder("/no/such", "03:00", None)
+    assert None is flight_folder(None, None, None)
+    assert tmp_path == flight_folder(tmp_path, "03:00", None)
+
+
+def test_the_form_of_a_segment_is_known(tmp_path: Path) -> None:
+    """Its first line says by whom it was written."""
+    recorded(tmp_path, [at(0)])
+    (file,) = tmp_path.iterdir()
+    assert {"schema": 1, "version": "1"} == json.loads(file.read_text().split("\n")[0])

@@ -1,0 +1,389 @@
+"""What a recorded host lost and when: each loss with its start, its socket, and what had changed.
+
+Pure: from looks in their order. A loss begins after the last look without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from udpbench.analysis.watch.history import HostState, after
+from udpbench.analysis.watch.host import SOCKET_STAGES, LiveHost, live_host
+from udpbench.analysis.watch.sockets import SocketLoss
+from udpbench.differences import differences, flat, written
+from udpbench.model.host import Facts
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import Moment, SpaceLook, UdpSocket
+from udpbench.units import show_percent, show_pps
+
+QUIET_NS = 10 * SECOND_NS
+"""Without a loss, from which on the next is another."""
+GAP_NS = 5 * SECOND_NS
+"""Between two looks of a recorder that looks each second: it did not run."""
+BEFORE_NS, AFTER_NS = 60 * SECOND_NS, 3 * SECOND_NS
+"""Around the start of a loss: what changed then may be its cause."""
+MUCH = 0.2
+"""Of a CPU, from which on a process that had not used it before is an event."""
+GREW = 1.5
+"""Times the packets that came before, from which on the load is an event."""
+LOAD_LOOKS = 30
+"""Of which the load before is the mean."""
+LEAST_PPS = 100
+REFUSED = ("rx_xdp", "rx_tc", "rx_netfilter", "rx_policy")
+"""Stages at which rules refuse packets, as they are to."""
+LEAST_REFUSED_PPS = 10
+EPHEMERAL = 32768
+"""From here on ports are clients', and their sockets no events."""
+MOST_EVENTS, MOST_LOSSES = 1000, 1000
+"""Kept of a recording; more are counted."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that changed."""
+
+    at_ns: int
+    """By CLOCK_REALTIME: when it was first seen."""
+    what: str
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Packets that one place lost, without a pause."""
+
+    place: str
+    """A socket with its process, or a stage with its interface."""
+    netns: str
+    stages: tuple[str, ...]
+    start_ns: int
+    """Of the last look before it; it began less than a look later."""
+    end_ns: int
+    packets: int
+    peak_pps: float
+    reader: str = ""
+    """What the socket's reader did, in words."""
+    helps: str = ""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Losses at the same time, and what had changed when they began."""
+
+    losses: tuple[Loss, ...]
+    """The largest first."""
+    events: tuple[Event, ...]
+
+    @property
+    def start_ns(self) -> int:
+        """When the first loss began."""
+        return min(loss.start_ns for loss in self.losses)
+
+    @property
+    def end_ns(self) -> int:
+        """When the last one ended."""
+        return max(loss.end_ns for loss in self.losses)
+
+
+@dataclass(frozen=True)
+class Second:
+    """One look of one namespace in numbers."""
+
+    at_ns: int
+    netns: str
+    received_pps: float
+    read_pps: float
+    lost: Mapping[str, float]
+    """Stage → packets per second."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """A recorded time."""
+
+    host: str
+    since_ns: int
+    until_ns: int
+    seconds: tuple[Second, ...]
+    gaps: tuple[tuple[int, int], ...]
+    """Between two looks that are further apart: nobody looked."""
+    incidents: tuple[Incident, ...]
+    events: tuple[Event, ...]
+    left_out: int = 0
+    """Losses and events beyond those that are kept."""
+
+
+def course_of(moments: Iterable[Moment], since_ns: int, host: str) -> Course:
+    """Return what happened from a time on; earlier looks only say what was there before."""
+    replayed = _Replay(since_ns)
+    for moment in moments:
+        replayed.add(moment)
+    return replayed.course(host)
+
+
+@dataclass
+class _Space:
+    """One namespace across looks."""
+
+    first: HostState
+    latest: HostState
+    live: LiveHost | None = None
+
+
+@dataclass
+class _Open:
+    """A loss that may go on."""
+
+    loss: Loss
+    last_ns: int
+    load: Event | None = None
+
+
+@dataclass
+class _Replay:
+    """A recording from look to look."""
+
+    since_ns: int
+    spaces: dict[int, _Space] = field(default_factory=dict)
+    before: Moment | None = None
+    open: dict[tuple[str, str], _Open] = field(default_factory=dict)
+    losses: list[_Open] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    seconds: list[Second] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    busy: dict[str, float] = field(default_factory=dict)
+    cpu_ns: dict[str, int] = field(default_factory=dict)
+    cpu_at_ns: int = 0
+    loads: dict[str, list[float]] = field(default_factory=dict)
+    usual: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    left_out: int = 0
+    begun_ns: int | None = None
+
+    def add(self, moment: Moment) -> None:
+        """Take the next look."""
+        now_ns = moment.survey.wall_ns
+        before = self.before
+        if before is not None and not 0 < now_ns - before.survey.wall_ns <= GAP_NS:
+            if min(now_ns, before.survey.wall_ns) >= self.since_ns:
+                self.gaps.append((before.survey.wall_ns, now_ns))
+            self.spaces, self.busy, self.cpu_ns, before = {}, {}, {}, None
+        if before is not None:
+            self._note(before, moment)
+        listed = {each.netns for each in moment.survey.spaces}
+        self.spaces = {number: each for number, each in self.spaces.items() if number in listed}
+        for place, each in enumerate(moment.survey.spaces):
+            if each.look is not None:
+                then_ns = before.survey.wall_ns if before is not None else now_ns
+                self._look(each, moment, moment.facts if place == 0 else {}, then_ns)
+        self.begun_ns = now_ns if self.begun_ns is None else self.begun_ns
+        self.before = moment
+
+    def _look(
+        self, each: SpaceLook, moment: Moment, facts: Mapping[str, Facts], then_ns: int
+    ) -> None:
+        look = each.look
+        if look is None:
+            return
+        known = self.spaces.get(each.netns)
+        if known is None:
+            state = after(None, look)
+            self.spaces[each.netns] = _Space(state, state)
+            return
+        if moment.whole:
+            there = {socket.cookie for socket in look.sockets}
+            look = replace(look, ended=tuple(known.latest.sockets.keys() - there))
+        self._compare_sockets(known.latest.sockets, look.sockets, look.ended, moment.survey.wall_ns)
+        now = after(known.latest, look)
+        known.live = live_host(known.first, known.latest, now, facts, known.live)
+        known.latest = now
+        if then_ns >= self.since_ns:
+            self._lose(known.live, each.name, then_ns, moment.survey.wall_ns)
+
+    # --- losses --------------------------------------------------------------------------------
+
+    def _lose(self, live: LiveHost, netns: str, then_ns: int, now_ns: int) -> None:
+        lost = {loss.stage: loss.pps for loss in live.stages if loss.pps}
+        self.seconds.append(Second(now_ns, netns, live.received_pps, live.read_pps, lost))
+        helps = live.helps()
+        for each in live.losing:
+            packets = round(each.dropped_pps * live.seconds)
+            place = f"{owner_of(each)} {address_of(each.socket)}"
+            reader = each.reader.does if each.reader is not None else ""
+            step = each.reader_helps or (helps.get(each.stages[0], "") if each.stages else "")
+            loss = Loss(
+                *(place, netns, each.stages, then_ns, now_ns, packets, each.dropped_pps),
+                *(reader, step),
+            )
+            self._extend(loss)
+        for stage in live.stages:
+            is_of_socket = stage.stage in SOCKET_STAGES and bool(live.losing)
+            packets = round(stage.pps * live.seconds)
+            is_loss = stage.stage not in live.unwatched and not is_of_socket
+            if packets and is_loss and self._is_unusual(netns, stage.stage, stage.pps):
+                place = f"{stage.stage} {stage.where}".strip()
+                steps = [helps.get(name, "") for name in stage.stage.split(" or ")]
+                names = (stage.stage,)
+                self._extend(
+                    Loss(place, netns, names, then_ns, now_ns, packets, stage.pps, "", steps[0])
+                )
+        self._load(live, netns, now_ns)
+
+    def _is_unusual(self, netns: str, stage: str, pps: float) -> bool:
+        """Return whether a stage takes more than usual, if it takes what a rule is to refuse."""
+        if stage not in REFUSED:
+            return True
+        usual = self.usual.setdefault((netns, stage), [])
+        mean = sum(usual) / len(usual) if usual else pps
+        if pps > 2 * mean + LEAST_REFUSED_PPS:
+            return True
+        usual.append(pps)
+        del usual[:-LOAD_LOOKS]
+        return False
+
+    def _extend(self, loss: Loss) -> None:
+        key = (loss.netns, loss.place)
+        known = self.open.get(key)
+        if known is None or loss.start_ns - known.last_ns > QUIET_NS:
+            if len(self.losses) >= MOST_LOSSES:
+                self.left_out += 1
+                return
+            known = self.open[key] = _Open(loss, loss.end_ns)
+            self.losses.append(known)
+            return
+        before, known.last_ns = known.loss, loss.end_ns
+        known.loss = replace(
+            before,
+            end_ns=loss.end_ns,
+            packets=before.packets + loss.packets,
+            peak_pps=max(before.peak_pps, loss.peak_pps),
+            stages=loss.stages or before.stages,
+            reader=loss.reader or before.reader,
+            helps=loss.helps or before.helps,
+        )
+
+    # --- events --------------------------------------------------------------------------------
+
+    def _event(self, at_ns: int, what: str) -> None:
+        if at_ns < self.since_ns - BEFORE_NS:
+            return
+        if len(self.events) >= MOST_EVENTS:
+            self.left_out += 1
+        else:
+            self.events.append(Event(at_ns, what))
+
+    def _note(self, before: Moment, moment: Moment) -> None:
+        """Note what differs between two looks but for counters and sockets."""
+        now_ns, old, new = moment.survey.wall_ns, before.survey, moment.survey
+        for each in differences(old.settings, new.settings):
+            self._event(now_ns, f"{each.path}: {each.before} → {each.after}")
+        for name, count in new.changed.items():
+            if count > old.changed.get(name, count):
+                self._event(now_ns, f"{name.removeprefix('changed.')} changed")
+        for name, facts in moment.facts.items():
+            known = before.facts.get(name)
+            if known is not None and known is not facts and known != facts:
+                for each in differences(dict(flat(known)), dict(flat(facts))):
+                    self._event(now_ns, f"{name}: {each}")
+        if new.processes:
+            self._busy(new.processes, now_ns)
+
+    def _busy(self, processes: Mapping[str, int], now_ns: int) -> None:
+        elapsed_ns = now_ns - self.cpu_at_ns if self.cpu_at_ns else 0
+        shares = {
+            name: (ns - self.cpu_ns[name]) / elapsed_ns
+            for name, ns in processes.items()
+            if elapsed_ns and name in self.cpu_ns
+        }
+        for name in processes.keys() - self.cpu_ns.keys() if elapsed_ns else ():
+            shares[name] = min(processes[name] / elapsed_ns, 1.0)
+        for name, share in shares.items():
+            if share >= MUCH > 2 * self.busy.get(name, 0.0):
+                self._event(now_ns, f"{name} uses {show_percent(share)} of a CPU")
+        self.busy = shares
+        self.cpu_ns.update(processes)
+        self.cpu_at_ns = now_ns
+
+    def _compare_sockets(
+        self,
+        before: Mapping[int, UdpSocket],
+        listed: Iterable[UdpSocket],
+        ended: Iterable[int],
+        now_ns: int,
+    ) -> None:
+        for each in listed:
+            known = before.get(each.cookie)
+            if known is None and 0 < each.port < EPHEMERAL:
+                self._event(now_ns, f"{_holder(each)} opened {address_of(each)}")
+            elif known is not None and known.buffer_bytes != each.buffer_bytes:
+                sizes = (
+                    written("x_bytes", size) for size in (known.buffer_bytes, each.buffer_bytes)
+                )
+                change = " → ".join(sizes)
+                self._event(now_ns, f"{_holder(each)} {address_of(each)}: receive buffer {change}")
+        for cookie in ended:
+            gone = before.get(cookie)
+            if gone is not None and 0 < gone.port < EPHEMERAL:
+                self._event(now_ns, f"{_holder(gone)} closed {address_of(gone)}")
+
+    def _load(self, live: LiveHost, netns: str, now_ns: int) -> None:
+        """Note when many more packets come than before."""
+        loads = self.loads.setdefault(netns, [])
+        mean = sum(loads) / len(loads) if loads else None
+        if mean is not None and live.received_pps > max(GREW * mean, mean + LEAST_PPS):
+            text = f"{show_pps(mean)} → {show_pps(live.received_pps)}"
+            self._event(now_ns, f"packets that come: {text}{_in_space(netns)}")
+            loads.clear()
+        loads.append(live.received_pps)
+        del loads[:-LOAD_LOOKS]
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def course(self, host: str) -> Course:
+        """Return all of it."""
+        until_ns = self.before.survey.wall_ns if self.before is not None else self.since_ns
+        return Course(
+            host=host,
+            since_ns=max(self.since_ns, self.begun_ns or 0),
+            until_ns=until_ns,
+            seconds=tuple(self.seconds),
+            gaps=tuple(self.gaps),
+            incidents=tuple(self._incidents()),
+            events=tuple(each for each in self.events if each.at_ns >= self.since_ns),
+            left_out=self.left_out,
+        )
+
+    def _incidents(self) -> Iterator[Incident]:
+        """Yield the losses that overlap together."""
+        group: list[Loss] = []
+        for each in sorted((each.loss for each in self.losses), key=lambda loss: loss.start_ns):
+            if group and each.start_ns > max(loss.end_ns for loss in group) + QUIET_NS:
+                yield self._incident(group)
+                group = []
+            group.append(each)
+        if group:
+            yield self._incident(group)
+
+    def _incident(self, losses: list[Loss]) -> Incident:
+        start_ns = min(loss.start_ns for loss in losses)
+        near = [e for e in self.events if -BEFORE_NS <= e.at_ns - start_ns <= AFTER_NS]
+        largest_first = sorted(losses, key=lambda loss: -loss.packets)
+        return Incident(tuple(largest_first), tuple(near))
+
+
+def owner_of(loss: SocketLoss) -> str:
+    """Return a socket's process, or its user."""
+    return _holder(loss.socket)
+
+
+def _holder(each: UdpSocket) -> str:
+    return each.processes[0] if each.processes else f"user {each.uid}"
+
+
+def address_of(each: UdpSocket) -> str:
+    """Return the address to which a socket is bound, ``0.0.0.0:53``."""
+    address = f"[{each.address}]" if ":" in each.address else each.address
+    return f"{address}:{each.port}"
+
+
+def _in_space(netns: str) -> str:
+    return "" if netns == "host" else f" (namespace {netns})"

@@ -1,0 +1,509 @@
+"""What a host has lost since an exporter began, as counters that never fall, by few labels.
+
+Pure but for its own sums. Whoever may open a socket chooses its process's name and port: such
+labels have a budget for each user, and what exceeds it is summed under ``other`` for good.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from udpbench.analysis.delta import deltas, is_u32, since_u32
+from udpbench.analysis.reader_time import reading_threads
+from udpbench.analysis.watch.host import (
+    DEVICE_STAGES,
+    LATER_STAGES,
+    NOT_LOST,
+    observable_stages,
+    stage_losses,
+)
+from udpbench.analysis.watch.sockets import REASONS, possible_stages
+from udpbench.model.host import Facts
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import (
+    HostLook,
+    Snapshot,
+    SocketCount,
+    Survey,
+    ThreadUse,
+    UdpSocket,
+)
+from udpbench.printable import printable
+
+OTHER = "other"
+UNKNOWN = "unknown"
+"""A process that was not seen, or a stage that no counter tells."""
+USER_SETS, GROUP_SETS = 64, 128
+"""Most sets of labels of a user's sockets, and of all system users' or of all others'."""
+REFUSED = (*NOT_LOST, "rx_xdp", "rx_tc", "rx_netfilter", "rx_policy", "udp_filter")
+SYSTEM_USERS = 1000, 61184, 65519
+"""Users below the first are the system's (login.defs(5)), and those from the second to the third
+are its services' (DynamicUser of systemd)."""
+MOST_DEVICES = 32
+PATIENCE_NS = 60 * SECOND_NS
+"""Until a socket whose process is not known is counted without it."""
+BASE_NS = 600 * SECOND_NS
+"""After which counters are compared with later ones: of 32 bits, they wrap in an hour at least."""
+SEEN_KEPT = 4096
+"""Namespaces that may be read again."""
+ENDED_KEPT = 3
+"""Looks for which a closed socket may still be counted by BPF."""
+Device = tuple[str, str]
+"""Stage and interface."""
+
+
+class SocketLabels(NamedTuple):
+    """By what sockets are told apart; others of the same are summed."""
+
+    comm: str
+    unit: str
+    netns: str
+    port: str
+    family: str
+    address: str = ""
+    """Empty unless asked for."""
+
+
+Lost = tuple[str, SocketLabels]
+"""Stage and labels."""
+
+
+@dataclass
+class Gauges:
+    """What the open sockets with the same labels have now."""
+
+    queue_bytes: int = 0
+    buffer_bytes: int | None = None
+    """None: not known of any."""
+    last_read_ns: int | None = None
+    """The earliest of theirs, by CLOCK_REALTIME."""
+
+
+@dataclass
+class _Space:
+    """One network namespace across looks."""
+
+    name: str
+    first: Snapshot
+    latest: Snapshot
+    interfaces: tuple[str, ...] = ()
+    is_new: bool = True
+    """What its sockets lost, they lost while it was watched; not of those at the first look."""
+    base: dict[Device, int] = field(default_factory=dict)
+    """What was lost before ``first``."""
+    since: dict[Device, int] = field(default_factory=dict)
+    """What has been lost since; the most that was ever read."""
+    sockets: dict[int, _Socket] = field(default_factory=dict)
+    """By cookie."""
+    ended: dict[int, tuple[_Socket, int]] = field(default_factory=dict)
+    """Those that have closed, with the looks for which they are kept."""
+
+
+@dataclass
+class _Socket:
+    """An open socket."""
+
+    now: UdpSocket
+    since_ns: int
+    labels: SocketLabels | None = None
+    """None: not counted under any labels so far."""
+    shown: bool = False
+    """Its labels are its own, not ``other``."""
+    lost: dict[str, int] = field(default_factory=dict)
+    """Stage → packets that wait for its labels."""
+    stages: tuple[str, ...] = ()
+    """Where it lost packets last, if that was certain."""
+    last_read_ns: int | None = None
+    count: SocketCount = field(default_factory=lambda: SocketCount(read=0))
+    arrived: int = 0
+    read: int = 0
+    """Packets that wait for its labels, too."""
+    dropped: int = 0
+    """Since it is known."""
+    dropped_before: int = 0
+    """As of the look before."""
+    named: int = 0
+    """Of these, those whose reason the kernel named, and damaged ones."""
+
+
+class Sums:
+    """All counters of one host, from survey to survey."""
+
+    def __init__(self, with_address: bool = False) -> None:
+        self.dropped: dict[Lost, int] = {}
+        self.arrived: dict[SocketLabels, int] = {}
+        self.read: dict[SocketLabels, int] = {}
+        """Only with exact counts."""
+        self.gauges: dict[SocketLabels, Gauges] = {}
+        self.reader_ns: dict[tuple[str, str, str], int] = {}
+        """State, process and unit → time of reading threads whose sockets lost packets."""
+        self.softirq_ns: dict[int, int] = {}
+        self.readable: dict[str, bool] = {}
+        """By namespace."""
+        self.observable: frozenset[str] = frozenset()
+        self.folded = 0
+        """Sockets that are counted as ``other``, for want of room."""
+        self.observer_cpu_ns = 0
+        self._with_address = with_address
+        self._spaces: dict[int, _Space] = {}
+        self._units: dict[str, str] = {}
+        self._sets: dict[SocketLabels, int] = {}
+        """Labels that sockets may have → the user for whom they count."""
+        self._taken: Counter[int | str] = Counter()
+        """How many of them a user has, and a group of users."""
+        self._ephemeral = range(0)
+        self._memory = 0
+        """Refused for memory, by sockets; the kernel may not count them anywhere else."""
+        self._begun = False
+        self._seen: dict[int, None] = {}
+        """Namespaces that were there before they were read, or read again."""
+        self._left_out = False
+        """There were more namespaces than were read."""
+        self._wall_ns = 0
+
+    # --- what is read of them ------------------------------------------------------------------
+
+    @property
+    def stages(self) -> dict[Device, int]:
+        """Return stage and interface → packets, of all namespaces; those at 0, too."""
+        total = dict.fromkeys(self._known_stages(), 0)
+        for space in self._spaces.values():
+            for key in {*space.base, *space.since}:
+                packets = space.base.get(key, 0) + space.since.get(key, 0)
+                total[key] = total.get(key, 0) + packets
+        memory = ("udp_memory", "")
+        if self._memory > total.get(memory, 0):
+            total[memory] = self._memory
+        return _few_devices(total)
+
+    @property
+    def lost_packets(self) -> int:
+        """Return what was lost against anybody's will: no rule refused it, and a port was open."""
+        return sum(packets for (stage, _), packets in self.stages.items() if stage not in REFUSED)
+
+    def _known_stages(self) -> Iterator[Device]:
+        own = next(iter(self._spaces.values()), None)
+        for stage in LATER_STAGES if own is not None else ():
+            if stage in self.observable:
+                yield stage, ""
+        for stage in DEVICE_STAGES if own is not None else ():
+            for name in own.interfaces if own is not None and stage in self.observable else ():
+                yield stage, name
+
+    # --- what is added -------------------------------------------------------------------------
+
+    def add(self, survey: Survey, facts: Mapping[str, Facts]) -> None:
+        """Count what happened since the survey before; ``facts`` by the observer's interfaces."""
+        self._units.update(survey.units)
+        self._ephemeral = (
+            range(survey.ephemeral[0], survey.ephemeral[-1] + 1) if (survey.ephemeral) else range(0)
+        )
+        self.observer_cpu_ns = survey.cpu_ns
+        self.readable = {each.name: each.look is not None for each in survey.spaces}
+        if not survey.sees_all:
+            self.readable[UNKNOWN] = False
+        for place, each in enumerate(survey.spaces):
+            if each.look is None:
+                self._seen[each.netns] = None
+            else:
+                space = self._space(each.netns, each.name, each.look)
+                self._add_look(space, each.look, facts if place == 0 else {}, survey.wall_ns)
+        self._gauge()
+        self._forget({each.netns for each in survey.spaces})
+        self._begun, self._left_out = True, survey.left_out > 0
+
+    def _space(self, number: int, name: str, look: HostLook) -> _Space:
+        """Return a namespace; what a new one has counted, it has counted since the last look."""
+        if number not in self._spaces:
+            is_new = self._begun and not self._left_out and number not in self._seen
+            counters = look.snapshot.counters
+            counters = dict.fromkeys(counters, 0) if is_new else counters
+            first = replace(look.snapshot, counters=counters)
+            self._spaces[number] = _Space(name, first, first, is_new=is_new)
+        return self._spaces[number]
+
+    def _add_look(
+        self, space: _Space, look: HostLook, facts: Mapping[str, Facts], wall_ns: int
+    ) -> None:
+        before, now = space.latest, look.snapshot
+        if not now.counters:
+            return
+        base = _new_base(space, look)
+        if base is not None:
+            for key, packets in space.since.items():
+                space.base[key] = space.base.get(key, 0) + packets
+            space.since, space.first = {}, base
+        lately, ever = deltas(before, now), deltas(space.first, now)
+        for loss in stage_losses(lately, ever, look.interfaces, facts, 1.0):
+            key = (label_of(loss.stage.split(" or ")), loss.where)
+            space.since[key] = max(space.since.get(key, 0), loss.packets)
+        space.latest, space.interfaces = now, look.interfaces
+        if look.interfaces:
+            self.observable = observable_stages(lately, look.interfaces, facts)
+            for cpu, times in ever.numbered("cpu").items():
+                if "softirq_ns" in times:
+                    self.softirq_ns[cpu] = now.counters[f"cpu.{cpu}.softirq_ns"]
+        possible = possible_stages(lately, self._listed(space, look, wall_ns))
+        self._lose(space, look, possible)
+        self._count_exactly(space, look)
+        self._end(space, look)
+        for process, threads in look.threads.items():
+            comm = printable(process.rpartition(" ")[0], keep="")
+            self._add_reader(comm, self._units.get(process, ""), threads)
+
+    def _listed(self, space: _Space, look: HostLook, wall_ns: int) -> int:
+        """Take what the look says of sockets; return how many packets they dropped lately."""
+        dropped = 0
+        for each in look.sockets:
+            known = space.sockets.get(each.cookie)
+            if known is None:
+                known = space.sockets[each.cookie] = _Socket(each, look.snapshot.clock_ns)
+                # What a socket lost that was opened under way, it lost while it was watched.
+                lately = (each.drops or 0) if space.is_new else 0
+                was_queued = 0
+            else:
+                lately = since_u32(known.now.drops or 0, each.drops or 0)
+                was_queued = known.now.queued_bytes
+            if each.queued_bytes == 0:
+                known.last_read_ns = None
+            elif each.queued_bytes < was_queued or known.last_read_ns is None:
+                known.last_read_ns = wall_ns
+            known.now = each
+            known.lost[""] = known.lost.get("", 0) + lately
+            dropped += lately
+        self._wall_ns, space.is_new = wall_ns, True
+        return dropped
+
+    def _lose(self, space: _Space, look: HostLook, possible: Mapping[int, tuple[str, ...]]) -> None:
+        """Give what sockets dropped lately a stage, unless the kernel names it."""
+        for each in look.sockets:
+            known = space.sockets[each.cookie]
+            lately = known.lost.pop("", 0)
+            if look.counts is not None and look.names_reasons:
+                known.dropped += lately
+            elif lately:
+                stages = possible[each.family]
+                if not (known.stages and set(known.stages) <= set(stages)):
+                    known.stages = stages if len(stages) == 1 else ()
+                stage = label_of(known.stages or stages)
+                known.lost[stage] = known.lost.get(stage, 0) + lately
+        for known in space.sockets.values():
+            self._label(space, known, look.snapshot.clock_ns)
+
+    def _count_exactly(self, space: _Space, look: HostLook) -> None:
+        for text, count in (look.counts or {}).items():
+            cookie = int(text)
+            known = space.sockets.get(cookie)
+            if known is None and cookie in space.ended:
+                known = space.ended[cookie][0]
+            if known is None:  # it lived between two looks, and whose it was is not known
+                nobody = UdpSocket(cookie, 0, 4, "", 0, None, 0, 0, 0, None, None)
+                labels = _unlisted(space.name)
+                known = _Socket(nobody, look.snapshot.clock_ns, labels, shown=True)
+                space.ended[cookie] = known, ENDED_KEPT
+            self._add_count(known, count, look.names_reasons)
+        counted = [*space.sockets.values(), *(known for known, _ in space.ended.values())]
+        for known in counted if look.counts is not None else ():
+            self._name_damaged(known)
+            if known.now.cookie not in space.sockets:
+                self._label(space, known, look.snapshot.clock_ns, ended=True)
+            self._settle(known)
+
+    def _name_damaged(self, known: _Socket) -> None:
+        """Count what a socket had dropped at the look before and no reason says: at the read.
+
+        The kernel then finds the checksum wrong. Reasons are read before sockets are listed.
+        """
+        damaged = known.dropped_before - known.named
+        known.dropped_before = known.dropped
+        if damaged > 0 and known.named + damaged <= known.dropped:
+            known.lost["udp_checksum"] = known.lost.get("udp_checksum", 0) + damaged
+            known.named += damaged
+
+    def _add_count(self, known: _Socket, count: SocketCount, names_reasons: bool) -> None:
+        before, known.count = known.count, count
+        known.arrived += max(count.arrived - before.arrived, 0)
+        if count.read is not None and before.read is not None:
+            known.read += max(count.read - before.read, 0)
+            if count.read > before.read and known.last_read_ns is not None:
+                known.last_read_ns = self._wall_ns
+        for reason, packets in count.dropped.items() if names_reasons else ():
+            lately = packets - before.dropped.get(reason, 0)
+            stage = REASONS.get(reason, "udp_filter")
+            if lately > 0:
+                known.lost[stage] = known.lost.get(stage, 0) + lately
+                known.named += lately
+
+    def _end(self, space: _Space, look: HostLook) -> None:
+        """Keep of closed sockets their sums; a look later BPF has their last counts."""
+        space.ended = {
+            cookie: (known, looks - 1)
+            for cookie, (known, looks) in space.ended.items()
+            if looks > 0
+        }
+        for cookie in look.ended:
+            known = space.sockets.pop(cookie, None)
+            if known is not None:
+                self._label(space, known, look.snapshot.clock_ns, ended=True)
+                space.ended[cookie] = known, ENDED_KEPT
+
+    def _forget(self, listed: Collection[int]) -> None:
+        """Keep of namespaces that are gone what they lost, as that of the observer's own."""
+        own = next(iter(self._spaces.values()), None)
+        for number in [number for number in self._spaces if number not in listed]:
+            gone = self._spaces.pop(number)
+            self._seen[number] = None
+            for known in gone.sockets.values():
+                self._label(gone, known, gone.latest.clock_ns, ended=True)
+            if own is not None:
+                for key in {*gone.base, *gone.since}:
+                    packets = gone.base.get(key, 0) + gone.since.get(key, 0)
+                    own.base[key] = own.base.get(key, 0) + packets
+        while len(self._seen) > SEEN_KEPT:
+            del self._seen[next(iter(self._seen))]
+        used = {
+            process
+            for space in self._spaces.values()
+            for known in space.sockets.values()
+            for process in known.now.processes
+        }
+        self._units = {process: unit for process, unit in self._units.items() if process in used}
+
+    # --- labels --------------------------------------------------------------------------------
+
+    def _label(self, space: _Space, known: _Socket, now_ns: int, ended: bool = False) -> None:
+        """Give a socket its labels if it is time, and count what it lost under them.
+
+        A socket is given some for good once it loses; those that do not have less room.
+        """
+        loses = any(known.lost.values())
+        counts = loses or known.arrived > 0 or known.read > 0
+        waits = not known.now.processes and now_ns - known.since_ns < PATIENCE_NS
+        is_due = counts if ended else not waits and (loses or now_ns > known.since_ns)
+        if is_due and (known.labels is None or (loses and not known.shown)):
+            labels = self._labels(space, known.now)
+            known.shown = self._has_room(labels, known.now.uid, loses)
+            if known.labels is None:
+                self.folded += not known.shown
+                known.labels = _other(labels)
+            known.labels = labels if known.shown else known.labels
+        self._settle(known)
+
+    def _settle(self, known: _Socket) -> None:
+        labels = known.labels
+        if labels is None:
+            return
+        for stage, packets in known.lost.items():
+            if packets:
+                key = (stage, labels)
+                self.dropped[key] = self.dropped.get(key, 0) + packets
+                if stage == "udp_memory":
+                    self._memory += packets
+        known.lost = {}
+        if known.arrived or known.read:
+            self.arrived[labels] = self.arrived.get(labels, 0) + known.arrived
+            self.read[labels] = self.read.get(labels, 0) + known.read
+            known.arrived = known.read = 0
+
+    def _labels(self, space: _Space, each: UdpSocket) -> SocketLabels:
+        process = each.processes[0] if each.processes else ""
+        return SocketLabels(
+            comm=printable(process.rpartition(" ")[0], keep="") or UNKNOWN,
+            unit=printable(self._units.get(process, ""), keep=""),
+            netns=printable(space.name, keep=""),
+            port=OTHER if each.port in self._ephemeral else str(each.port),
+            family=str(each.family),
+            address=each.address if self._with_address else "",
+        )
+
+    def _has_room(self, labels: SocketLabels, user: int, loses: bool) -> bool:
+        """Return whether these labels may be shown: those of sockets that lose have twice as much.
+
+        Of a user's, who may have many, and of all system users' or all others'.
+        """
+        if labels in self._sets:
+            return True
+        group, share = f"system {_is_system(user)}", 1 if loses else 2
+        taken = self._taken
+        if taken[user] >= USER_SETS // share or taken[group] >= GROUP_SETS // share:
+            return False
+        self._sets[labels] = user
+        taken.update((user, group))
+        return True
+
+    # --- what is now ---------------------------------------------------------------------------
+
+    def _gauge(self) -> None:
+        self.gauges = {}
+        for space in self._spaces.values():
+            for known in space.sockets.values():
+                if known.labels is None:
+                    continue
+                gauges = self.gauges.setdefault(known.labels, Gauges())
+                gauges.queue_bytes += known.now.queued_bytes
+                if known.now.buffer_bytes is not None:
+                    gauges.buffer_bytes = (gauges.buffer_bytes or 0) + known.now.buffer_bytes
+                read_ns = self._wall_ns if known.last_read_ns is None else known.last_read_ns
+                earlier_ns = gauges.last_read_ns
+                gauges.last_read_ns = read_ns if earlier_ns is None else min(read_ns, earlier_ns)
+
+    def _add_reader(self, comm: str, unit: str, threads: Sequence[ThreadUse]) -> None:
+        if not any((labels.comm, labels.unit) == (comm, unit) for labels in self._sets):
+            comm = unit = OTHER
+        for thread in reading_threads(threads):
+            asleep_ns = max(thread.elapsed_ns - thread.running_ns - thread.runnable_ns, 0)
+            times = {
+                "running": thread.running_ns,
+                "runnable": thread.runnable_ns,
+                "sleeping": asleep_ns,
+            }
+            for state, spent_ns in times.items():
+                key = (state, comm, unit)
+                self.reader_ns[key] = self.reader_ns.get(key, 0) + spent_ns
+
+
+def label_of(stages: Iterable[str]) -> str:
+    """Return the label of a stage, or of several of which it may be any: ``a_or_b``."""
+    return "_or_".join(stages) or UNKNOWN
+
+
+def _new_base(space: _Space, look: HostLook) -> Snapshot | None:
+    """Return with what later counters are compared from now on; None: with the same as before.
+
+    An interface may be new under its name: then its counters began at 0 before this look.
+    """
+    now, before = look.snapshot, space.latest
+    fell = [
+        name for name, value in before.counters.items() if now.counters.get(name, value) < value
+    ]
+    if any(not is_u32(name) for name in fell):
+        return now
+    is_late = now.clock_ns - space.first.clock_ns > BASE_NS
+    return before if fell or is_late or space.interfaces != look.interfaces else None
+
+
+def _is_system(user: int) -> bool:
+    first, low, high = SYSTEM_USERS
+    return user < first or low <= user <= high
+
+
+def _other(labels: SocketLabels) -> SocketLabels:
+    address = OTHER if labels.address else ""
+    return SocketLabels(OTHER, OTHER, OTHER, OTHER, labels.family, address)
+
+
+def _unlisted(space: str) -> SocketLabels:
+    return SocketLabels(UNKNOWN, "", space, OTHER, UNKNOWN)
+
+
+def _few_devices(total: dict[Device, int]) -> dict[Device, int]:
+    """Return the packets of many interfaces together: whoever has a namespace may make some."""
+    kept = [*dict.fromkeys(device for _, device in total if device)][:MOST_DEVICES]
+    few: dict[Device, int] = {}
+    for (stage, device), packets in total.items():
+        key = (stage, device if not device or device in kept else OTHER)
+        few[key] = few.get(key, 0) + packets
+    return few

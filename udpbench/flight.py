@@ -1,0 +1,274 @@
+"""A flight recorder: what a host did second by second, in append-only segments of JSON lines.
+
+Owns the segments of a folder and nothing else in it. A segment begins with the whole state, then
+has what changed; so each can be read without the others, and the oldest can be removed. A killed
+recorder leaves a torn last line at most, which is not read. Python 3.9, standard library.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Optional
+
+from udpbench.folder import Folder
+from udpbench.json_lines import Room, append, read_lines
+from udpbench.model.host import Facts
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import HostLook, Moment, Snapshot, SpaceLook, Survey, UdpSocket
+from udpbench.protocol import decode, encode
+
+SCHEMA = 1
+"""Form of segments. History: 1 — the first form."""
+NAME = re.compile(r"(looks|loss)-(\d{10})-(\d{13,})\.jsonl")
+"""Kind, number, and the time in ms when it begins."""
+LEAST_BYTES = 2**24
+"""Of a folder: less would be minutes."""
+PARTS, MOST_SEGMENT_BYTES = 32, 2**24
+"""A segment is such a part of its folder, and at most so long."""
+BEFORE_NS, AFTER_NS = 10 * SECOND_NS, 60 * SECOND_NS
+"""Around a loss, which is kept longer than the rest."""
+SYNC_NS = 10 * SECOND_NS
+"""Between two flushes to the disk: what a power cut takes."""
+LEAST_LOST = 10
+"""Packets lost between two looks, from which on they are kept longer."""
+
+
+@dataclass
+class _Space:
+    """What is known of a network namespace."""
+
+    snapshot: Snapshot
+    interfaces: tuple[str, ...] = ()
+    sockets: dict[int, UdpSocket] = field(default_factory=dict)
+
+    def take(self, look: HostLook) -> None:
+        """Take what a look says."""
+        self.snapshot, self.interfaces = look.snapshot, look.interfaces
+        self.sockets.update({each.cookie: each for each in look.sockets})
+        for cookie in look.ended:
+            self.sockets.pop(cookie, None)
+
+
+class Recorder:
+    """Writes looks into a folder of at most so many bytes."""
+
+    def __init__(self, path: Path, at_most_bytes: int, about: Mapping[str, str]) -> None:
+        """Raise OSError if the folder cannot be written, or another recorder has it."""
+        self._folder = Folder.open(path, make=True)
+        self._folder.close_to_others()
+        try:
+            fcntl.flock(self._folder.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._folder.close()
+            text = "another process records into this folder; choose another"
+            raise OSError(errno.EBUSY, text, str(path)) from error
+        self._at_most_bytes = at_most_bytes
+        self._segment_bytes = min(at_most_bytes // PARTS, MOST_SEGMENT_BYTES)
+        self._about = dict(about)
+        self._spaces: dict[int, _Space] = {}
+        self._facts: Mapping[str, Facts] = {}
+        self._units: dict[str, str] = {}
+        self._settings: dict[str, str] = {}
+        self._fd: Optional[int] = None
+        self._name = ""
+        self._begun_ns = self._synced_ns = self._lost_ns = 0
+        self._number = max((number for _, number, _ in segments(self._folder.names())), default=0)
+
+    def add(self, survey: Survey, facts: Mapping[str, Facts], lost: int) -> None:
+        """Write one look, at which so many packets had been lost since the look before; OSError."""
+        wall_ns = survey.wall_ns
+        line = self._line(survey, facts)
+        self._take(survey, facts)
+        if self._fd is None or os.fstat(self._fd).st_size >= self._segment_bytes:
+            self._begin(wall_ns)
+        elif line is not None:
+            append(self._fd, line, sync=wall_ns - self._synced_ns >= SYNC_NS)
+        if wall_ns - self._synced_ns >= SYNC_NS:
+            self._synced_ns = wall_ns
+        if lost >= LEAST_LOST:
+            self._keep(wall_ns)
+
+    def close(self) -> None:
+        """End the last segment."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        self._folder.close()
+
+    def _line(self, survey: Survey, facts: Mapping[str, Facts]) -> dict[str, Any]:
+        """Return what is new since the look before."""
+        spaces = []
+        for each in survey.spaces:
+            known = self._spaces.get(each.netns)
+            if each.look is not None and known is not None:
+                before = known.snapshot.counters
+                counters = each.look.snapshot.counters
+                moved = {k: v for k, v in counters.items() if before.get(k) != v}
+                snapshot = replace(each.look.snapshot, counters=moved)
+                each = replace(each, look=replace(each.look, snapshot=snapshot, namespaces=()))
+            spaces.append(each)
+        new = {
+            name: encode(known) for name, known in facts.items() if self._facts.get(name) != known
+        }
+        settings = survey.settings if survey.settings != self._settings else {}
+        units = {k: v for k, v in survey.units.items() if self._units.get(k) != v}
+        survey = replace(survey, spaces=tuple(spaces), settings=settings, units=units)
+        return {"look": encode(survey), "facts": new}
+
+    def _take(self, survey: Survey, facts: Mapping[str, Facts]) -> None:
+        self._facts, self._settings = dict(facts), survey.settings
+        self._units.update(survey.units)
+        listed = {each.netns for each in survey.spaces}
+        self._spaces = {number: each for number, each in self._spaces.items() if number in listed}
+        for each in survey.spaces:
+            if each.look is not None:
+                known = self._spaces.setdefault(each.netns, _Space(each.look.snapshot))
+                known.take(each.look)
+        used = {p for s in self._spaces.values() for e in s.sockets.values() for p in e.processes}
+        if len(self._units) > 2 * len(used) + 64:
+            self._units = {name: unit for name, unit in self._units.items() if name in used}
+        self._latest = survey
+
+    def _whole(self) -> dict[str, Any]:
+        """Return the whole state."""
+        spaces = []
+        for each in self._latest.spaces:
+            known = self._spaces.get(each.netns)
+            if each.look is not None and known is not None:
+                sockets = tuple(known.sockets.values())
+                look = replace(each.look, sockets=sockets, ended=(), namespaces=())
+                each = replace(each, look=look)
+            spaces.append(each)
+        survey = replace(self._latest, spaces=tuple(spaces), units=self._units)
+        facts = {name: encode(known) for name, known in self._facts.items()}
+        return {"whole": encode(survey), "facts": facts}
+
+    def _begin(self, wall_ns: int) -> None:
+        """Begin the next segment with the whole state; make room first."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        self._trim()
+        self._number += 1
+        self._begun_ns = wall_ns
+        is_late = self._lost_ns and wall_ns - self._lost_ns <= AFTER_NS
+        kind = "loss" if is_late else "looks"
+        self._name = f"{kind}-{self._number:010d}-{wall_ns // 10**6:013d}.jsonl"
+        fd = self._folder.file(self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+        try:
+            append(fd, {"schema": SCHEMA, **self._about}, sync=False)
+            append(fd, self._whole())
+        except OSError:
+            os.close(fd)
+            with suppress(OSError):
+                self._folder.remove(self._name)
+            raise
+        self._fd = fd
+
+    def _keep(self, wall_ns: int) -> None:
+        """Have this segment kept longer, and the one before it if this has just begun."""
+        self._lost_ns = wall_ns
+        names = {number: name for name, number, _ in segments(self._folder.names())}
+        wanted = [self._number]
+        if wall_ns - self._begun_ns < BEFORE_NS:
+            wanted.append(self._number - 1)
+        for number in wanted:
+            name = names.get(number, "")
+            if name.startswith("looks"):
+                kept = name.replace("looks", "loss", 1)
+                self._folder.rename(name, kept)
+                self._name = kept if number == self._number else self._name
+
+    def _trim(self) -> None:
+        """Remove the oldest segments: those with a loss once they take half of the room."""
+        sizes = {
+            name: self._folder.status(name).st_size for name, _, _ in segments(self._folder.names())
+        }
+        room_bytes = self._at_most_bytes - self._segment_bytes
+        while sizes and sum(sizes.values()) > room_bytes:
+            kept = [name for name in sizes if name.startswith("loss")]
+            others = [name for name in sizes if name not in kept]
+            kept_bytes = sum(sizes[name] for name in kept)
+            oldest = kept if kept_bytes > room_bytes // 2 or not others else others
+            self._folder.remove(oldest[0])
+            del sizes[oldest[0]]
+
+
+def segments(names: list[str]) -> list[tuple[str, int, int]]:
+    """Return name, number and begin in ns of the segments among names, by their number."""
+    matches = [match for name in names if (match := NAME.fullmatch(name)) is not None]
+    named = [(match[0], int(match[2]), int(match[3]) * 10**6) for match in matches]
+    return sorted(named, key=lambda each: each[1])
+
+
+def is_flight(path: Path) -> bool:
+    """Return whether a folder holds a recording."""
+    try:
+        return any(NAME.fullmatch(name) for name in os.listdir(path))  # noqa: PTH208 - names
+    except OSError:
+        return False
+
+
+def span_ns(path: Path) -> tuple[int, int]:
+    """Return when a recording begins and ends, by CLOCK_REALTIME; OSError, ValueError."""
+    named = segments(os.listdir(path))  # noqa: PTH208 - names
+    last_ns = 0
+    for name, _, _ in reversed(named):
+        for moment in _moments(path / name):
+            last_ns = moment.survey.wall_ns
+        if last_ns:
+            break
+    return named[0][2], last_ns
+
+
+def moments(path: Path, since_ns: int, until_ns: int) -> Iterator[Moment]:
+    """Yield the looks of a recording until a time, from the last whole one before another on.
+
+    OSError, ValueError for what is none.
+    """
+    named = segments(os.listdir(path))  # noqa: PTH208 - names
+    for place, (name, _, begin_ns) in enumerate(named):
+        later_ns = [begin for _, _, begin in named[place + 1 :]]
+        if (later_ns and later_ns[0] <= since_ns) or begin_ns > until_ns:
+            continue
+        for moment in _moments(path / name):
+            if moment.survey.wall_ns <= until_ns:
+                yield moment
+
+
+def _moments(path: Path) -> Iterator[Moment]:
+    """Yield the looks of a segment; its counters, settings and facts are whole in each."""
+    spaces: dict[int, dict[str, int]] = {}
+    facts: dict[str, Facts] = {}
+    settings: dict[str, str] = {}
+    for number, line, _ in read_lines(path, Room(), follow=False):
+        if line is None or number == 1:
+            continue
+        try:
+            is_whole = "whole" in line
+            survey = decode(Survey, line["whole" if is_whole else "look"])
+            facts.update(
+                {name: decode(Facts, known) for name, known in dict(line["facts"]).items()}
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}:{number}: not a look of this version: {error}") from error
+        settings = survey.settings or settings
+        whole = [_whole_space(each, spaces) for each in survey.spaces]
+        survey = replace(survey, spaces=tuple(whole), settings=settings)
+        yield Moment(survey, dict(facts), is_whole)
+
+
+def _whole_space(each: SpaceLook, spaces: dict[int, dict[str, int]]) -> SpaceLook:
+    if each.look is None:
+        return each
+    counters = {**spaces.get(each.netns, {}), **each.look.snapshot.counters}
+    spaces[each.netns] = counters
+    snapshot = replace(each.look.snapshot, counters=counters)
+    return replace(each, look=replace(each.look, snapshot=snapshot))

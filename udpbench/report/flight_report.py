@@ -1,0 +1,225 @@
+"""What ``show`` and ``report`` say of a flight recorder's time: when, which socket, what changed.
+
+Draws ``Course`` and decides nothing. Times are of this machine's zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from udpbench.analysis.watch.incidents import Course, Event, Incident, Loss
+from udpbench.errors import InputError, Problem
+from udpbench.folder import Folder
+from udpbench.model.limits import SECOND_NS
+from udpbench.printable import all_printable, printable
+from udpbench.protocol import encode
+from udpbench.report.document import refuse_shared
+from udpbench.units import format_duration, show_count, show_pps
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+"""Form of ``show --json`` of a recording. History: 1 — the first form."""
+FORMATS = ("html", "csv", "parquet")
+TEMPLATE = "flight.html.jinja"
+LISTED_LOSSES, LISTED_EVENTS = 10, 20
+"""Of one incident."""
+
+
+def clock_of(at_ns: int) -> str:
+    """Return a time of day with its tenth of a second."""
+    return datetime.fromtimestamp(at_ns / SECOND_NS).astimezone().strftime("%H:%M:%S.%f")[:-5]
+
+
+def _day_of(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns / SECOND_NS).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def text(course: Course) -> str:
+    """Return what happened, in lines."""
+    return printable("\n".join(_lines(course)))
+
+
+def _lines(course: Course) -> Iterator[str]:
+    yield f"{course.host}: {_day_of(course.since_ns)} to {_day_of(course.until_ns)}"
+    yield answer(course)
+    for number, incident in enumerate(course.incidents, start=1):
+        yield f"{number}. {title_of(incident)}"
+        for loss in incident.losses[:LISTED_LOSSES]:
+            yield f"   {_loss(loss)}"
+            if loss.helps:
+                yield f"      what helps: {loss.helps}"
+        yield from _more(incident.losses[LISTED_LOSSES:], "   ", "places")
+        yield (
+            "   what had changed:" if incident.events else "   nothing that is recorded had changed"
+        )
+        for event in incident.events[-LISTED_EVENTS:]:
+            yield f"      {clock_of(event.at_ns)}  {event.what}"
+    for first_ns, last_ns in course.gaps:
+        yield f"nothing is recorded from {clock_of(first_ns)} to {clock_of(last_ns)}"
+    if course.left_out:
+        yield f"{course.left_out} further losses and events are left out: ask for a shorter time"
+
+
+def _more(rest: Sequence[Any], before: str, what: str) -> Iterator[str]:
+    if rest:
+        yield f"{before}and {len(rest)} more {what}"
+
+
+def answer(course: Course) -> str:
+    """Return the answer in a sentence."""
+    if not course.seconds:
+        return "Nothing is recorded of this time."
+    if not course.incidents:
+        return "Nothing was lost."
+    packets = sum(loss.packets for each in course.incidents for loss in each.losses)
+    times = "once" if len(course.incidents) == 1 else f"{len(course.incidents)} times"
+    return f"Packets were lost {times}: {show_count(packets)} in all."
+
+
+def title_of(incident: Incident) -> str:
+    """Return when it was, and how much was lost."""
+    lasted = format_duration(incident.end_ns - incident.start_ns)
+    packets = show_count(sum(loss.packets for loss in incident.losses))
+    span = f"{clock_of(incident.start_ns)} to {clock_of(incident.end_ns)}"
+    return f"{span} ({lasted}): {packets} packets"
+
+
+def _loss(loss: Loss) -> str:
+    where = "" if loss.netns == "host" else f" (namespace {loss.netns})"
+    stages = " or ".join(loss.stages) or "an unknown stage"
+    reader = f"; its reader: {loss.reader}" if loss.reader else ""
+    count = f"{show_count(loss.packets)} packets, at most {show_pps(loss.peak_pps)}"
+    at = "" if loss.place.startswith(stages) else f" at {stages}"
+    return f"{clock_of(loss.start_ns)}  {loss.place}{where}: {count}{at}{reader}"
+
+
+def flight_json(course: Course) -> dict[str, Any]:
+    """Return all of it as JSON data, but for each second."""
+    data = {key: value for key, value in encode(course).items() if key != "seconds"}
+    return dict(all_printable({"schema": SCHEMA, **data}))
+
+
+def write_flight(course: Course, folder: Path, formats: Sequence[str], named: bool) -> list[Path]:
+    """Write the page and the data into a folder, and return the files; raises InputError."""
+    _refuse(formats)
+    files = []
+    try:
+        with Folder.open(folder, make=True) as out:
+            if not named:
+                refuse_shared(out)
+            if "html" in formats:
+                files.append(out.write("flight.html", page(course).encode()))
+            for form in ("csv", "parquet"):
+                for name, frame in frames(course).items() if form in formats else ():
+                    is_csv = form == "csv"
+                    content = _csv(frame) if is_csv else bytes(frame.to_parquet(index=False))
+                    files.append(out.write(f"flight_{name}.{form}", content))
+    except OSError as error:
+        what, step = f"cannot write: {error.strerror}", "name another with --out"
+        raise InputError([Problem(what, "--out", str(folder), next_step=step)]) from error
+    return files
+
+
+def _csv(frame: pd.DataFrame) -> bytes:
+    from udpbench.report.data_frames import unobeyed
+
+    return unobeyed(frame.convert_dtypes()).to_csv(index=False).encode()
+
+
+def _refuse(formats: Sequence[str]) -> None:
+    limit = f"one of {', '.join(FORMATS)}"
+    problems = [
+        Problem("no format of a recording", "--format", name, limit)
+        for name in formats
+        if name not in FORMATS
+    ]
+    if "parquet" in formats and find_spec("pyarrow") is None:
+        step = "pip install 'udpbench[store]'"
+        problems.append(Problem("needs pyarrow", "--format", "parquet", next_step=step))
+    if problems:
+        raise InputError(problems)
+
+
+def frames(course: Course) -> dict[str, pd.DataFrame]:
+    """Return each second, loss and event as tidy frames; times in UTC."""
+    import pandas as pd
+
+    seconds = [
+        {
+            "at_ns": each.at_ns,
+            "netns": each.netns,
+            "stage": stage,
+            "lost_pps": pps,
+            "received_pps": each.received_pps,
+            "read_pps": each.read_pps,
+        }
+        for each in course.seconds
+        for stage, pps in (each.lost or {"": 0.0}).items()
+    ]
+    losses = [
+        {**encode(loss), "stages": " or ".join(loss.stages), "incident": number}
+        for number, incident in enumerate(course.incidents, start=1)
+        for loss in incident.losses
+    ]
+    events = [{"at_ns": event.at_ns, "what": event.what} for event in course.events]
+    whole = {"seconds": seconds, "losses": losses, "events": events}
+    return {name: _timed(pd.DataFrame(all_printable(rows))) for name, rows in whole.items()}
+
+
+def _timed(frame: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    times = {
+        name.removesuffix("_ns"): pd.to_datetime(frame[name], unit="ns", utc=True)
+        for name in frame.columns
+        if name.endswith("_ns")
+    }
+    return frame.drop(columns=[f"{name}_ns" for name in times]).assign(**times)
+
+
+def page(course: Course) -> str:
+    """Return the page for a browser."""
+    from udpbench.report.figures.inline_svg import InlineFigures
+    from udpbench.report.html_page import filled
+
+    data = {
+        "title": f"What {course.host} lost",
+        "span": f"{_day_of(course.since_ns)} to {_day_of(course.until_ns)}",
+        "answer": answer(course),
+        "incidents": [
+            {
+                "title": title_of(each),
+                "losses": [_cells(loss) for loss in each.losses],
+                "events": [_event_cells(event) for event in each.events],
+            }
+            for each in course.incidents
+        ],
+        "gaps": [[clock_of(first), clock_of(last)] for first, last in course.gaps],
+        "events": [_event_cells(event) for event in course.events],
+        "left_out": course.left_out,
+    }
+    return filled(TEMPLATE, InlineFigures(), all_printable(data))
+
+
+def _event_cells(event: Event) -> list[str]:
+    return [clock_of(event.at_ns), event.what]
+
+
+def _cells(loss: Loss) -> list[str]:
+    return [
+        loss.place,
+        loss.netns,
+        clock_of(loss.start_ns),
+        clock_of(loss.end_ns),
+        show_count(loss.packets),
+        show_pps(loss.peak_pps),
+        " or ".join(loss.stages),
+        loss.reader,
+        loss.helps,
+    ]
