@@ -21,7 +21,8 @@ from udpbench.folder import Folder
 from udpbench.json_lines import Room, append, read_lines
 from udpbench.model.host import Facts
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import HostLook, Moment, Snapshot, SpaceLook, Survey, UdpSocket
+from udpbench.model.record import HostLook, Snapshot, UdpSocket
+from udpbench.model.survey import MachineLook, Moment, SpaceLook
 from udpbench.protocol import decode, encode
 
 SCHEMA = 1
@@ -81,7 +82,7 @@ class Recorder:
         self._begun_ns = self._synced_ns = self._lost_ns = 0
         self._number = max((number for _, number, _ in segments(self._folder.names())), default=0)
 
-    def add(self, survey: Survey, facts: Mapping[str, Facts], lost: int) -> None:
+    def add(self, survey: MachineLook, facts: Mapping[str, Facts], lost: int) -> None:
         """Write one look, at which so many packets had been lost since the look before; OSError."""
         wall_ns = survey.wall_ns
         line = self._line(survey, facts)
@@ -102,7 +103,7 @@ class Recorder:
             self._fd = None
         self._folder.close()
 
-    def _line(self, survey: Survey, facts: Mapping[str, Facts]) -> dict[str, Any]:
+    def _line(self, survey: MachineLook, facts: Mapping[str, Facts]) -> dict[str, Any]:
         """Return what is new since the look before."""
         spaces = []
         for each in survey.spaces:
@@ -122,7 +123,7 @@ class Recorder:
         survey = replace(survey, spaces=tuple(spaces), settings=settings, units=units)
         return {"look": encode(survey), "facts": new}
 
-    def _take(self, survey: Survey, facts: Mapping[str, Facts]) -> None:
+    def _take(self, survey: MachineLook, facts: Mapping[str, Facts]) -> None:
         self._facts, self._settings = dict(facts), survey.settings
         self._units.update(survey.units)
         listed = {each.netns for each in survey.spaces}
@@ -176,10 +177,10 @@ class Recorder:
         """Have this segment kept longer, and the one before it if this has just begun."""
         self._lost_ns = wall_ns
         names = {number: name for name, number, _ in segments(self._folder.names())}
-        wanted = [self._number]
+        marked = [self._number]
         if wall_ns - self._begun_ns < BEFORE_NS:
-            wanted.append(self._number - 1)
-        for number in wanted:
+            marked.append(self._number - 1)
+        for number in marked:
             name = names.get(number, "")
             if name.startswith("looks"):
                 kept = name.replace("looks", "loss", 1)
@@ -253,7 +254,7 @@ def _moments(path: Path) -> Iterator[Moment]:
             continue
         try:
             is_whole = "whole" in line
-            survey = decode(Survey, line["whole" if is_whole else "look"])
+            survey = decode(MachineLook, line["whole" if is_whole else "look"])
             facts.update(
                 {name: decode(Facts, known) for name, known in dict(line["facts"]).items()}
             )

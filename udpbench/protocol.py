@@ -58,14 +58,8 @@ from udpbench.model.limits import (
     PhaseName,
     Scope,
 )
-from udpbench.model.record import (
-    FlowStats,
-    HostLook,
-    Sample,
-    Snapshot,
-    Survey,
-    WorkerStats,
-)
+from udpbench.model.record import FlowStats, HostLook, Sample, Snapshot, WorkerStats
+from udpbench.model.survey import MachineLook
 from udpbench.model.work import LossSpec, WorkerSpec
 
 # mypy: disable-error-code="empty-body"
@@ -379,7 +373,7 @@ class AgentVerbs:
         """
 
     @verb(20, "looking at the host")
-    def survey(self, exact: bool, closely: bool = False) -> Survey:
+    def survey(self, exact: bool, closely: bool = False) -> MachineLook:
         """Return all traffic and sockets of every network namespace; ``exact``: this one's.
 
         ``closely``: also settings, changes, and what processes use.
@@ -443,7 +437,10 @@ AGENT_LEAVES = (
     "json_lines",
     "metrics",
     "model",
-    *(f"model.{name}" for name in ("experiment", "host", "lab", "limits", "record", "work")),
+    *(
+        f"model.{name}"
+        for name in ("experiment", "host", "lab", "limits", "record", "survey", "work")
+    ),
     "parent_death",
     "printable",
     "protocol",

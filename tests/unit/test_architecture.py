@@ -69,7 +69,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    "export.exposition": ((*LEAVES, "analysis.watch"), ("prometheus_client",)),
+    "export.exposition": ((*LEAVES, "analysis.watch", "export.surveys"), ("prometheus_client",)),
     "definition": ((*LEAVES, "definition"), ("yaml", "pydantic", "pydantic_core")),
     "definition.binding.flow_selection": ((*LEAVES, "definition"), ("scipy",)),
     "analysis": ((*LEAVES, "analysis"), ("MLRsearch", "numpy")),

@@ -19,7 +19,7 @@ from udpbench.commands.flight import flight_folder, read_flight
 from udpbench.errors import InputError, RecordError
 from udpbench.flight import LEAST_BYTES, NAME, Recorder, is_flight, moments, segments, span_ns
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import Moment, SpaceLook, Survey
+from udpbench.model.survey import MachineLook, Moment, SpaceLook
 
 MIDNIGHT_NS = 1_764_115_200 * SECOND_NS
 """2025-11-26 in UTC."""
@@ -31,13 +31,13 @@ def names_in(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def at(second: int, *sockets: object, **also: object) -> Survey:
+def at(second: int, *sockets: object, **also: object) -> MachineLook:
     """Return a survey at a time of day in UTC."""
     each = survey(look(second, *sockets, **also))  # type: ignore[arg-type]
     return replace(each, wall_ns=MIDNIGHT_NS + second * SECOND_NS)
 
 
-def recorded(folder: Path, surveys: list[Survey], lost: int = 0) -> None:
+def recorded(folder: Path, surveys: list[MachineLook], lost: int = 0) -> None:
     """Write them."""
     recorder = Recorder(folder, LEAST_BYTES, {"version": "1"})
     for each in surveys:

@@ -43,7 +43,8 @@ from udpbench.agent.watch import Looks
 from udpbench.errors import AgentError, HelloRefused, HostError, in_words
 from udpbench.model.host import Facts, Inspection
 from udpbench.model.limits import Edge, Scope
-from udpbench.model.record import HostLook, Snapshot, Survey
+from udpbench.model.record import HostLook, Snapshot
+from udpbench.model.survey import MachineLook
 from udpbench.protocol import Hello, RecordedTree, Taken, Use, build_id
 
 ORDERS = (
@@ -199,10 +200,10 @@ class Observer(Service):
         result: HostLook = looks.look(pid, unit, exact)
         return result
 
-    def survey(self, exact: bool, closely: bool = False) -> Survey:
+    def survey(self, exact: bool, closely: bool = False) -> MachineLook:
         """Return the state of every network namespace, and what changed since the last survey."""
         looks: Any = self._looks
-        result: Survey = looks.survey(exact, closely)
+        result: MachineLook = looks.survey(exact, closely)
         return result
 
     def tick(self, now_ns: int) -> Optional[int]:

@@ -16,7 +16,8 @@ from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.socket_owners import MOST_NAMESPACES, SocketOwners
 from udpbench.agent.host.udp_sockets import SocketQueue
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import HostLook, Snapshot, SpaceLook, UdpSocket
+from udpbench.model.record import HostLook, Snapshot, UdpSocket
+from udpbench.model.survey import SpaceLook
 
 TABLE_BYTES = 2**21
 """Of one namespace and IP version: some 16,000 sockets."""

@@ -39,15 +39,8 @@ from udpbench.agent.host.udp_diag import SocketList
 from udpbench.agent.spaces import OWN, OtherSpaces
 from udpbench.agent.workers.usage import ThreadSampler
 from udpbench.errors import NothingToWatch
-from udpbench.model.record import (
-    HostLook,
-    Snapshot,
-    SocketCount,
-    SpaceLook,
-    Survey,
-    ThreadUse,
-    UdpSocket,
-)
+from udpbench.model.record import HostLook, Snapshot, SocketCount, ThreadUse, UdpSocket
+from udpbench.model.survey import MachineLook, SpaceLook
 
 LOOPBACK = "lo"
 EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -142,7 +135,7 @@ class Looks:
             threads=self._uses([*self._others.dropping, *dropping], changed.values(), watched),
         )
 
-    def survey(self, exact: bool, closely: bool = False) -> Survey:
+    def survey(self, exact: bool, closely: bool = False) -> MachineLook:
         """Return this namespace's state and every other's, and what changed there.
 
         ``closely``: also settings, what was changed here, and what processes use while packets are
@@ -156,7 +149,7 @@ class Looks:
             process for look in (own, *looks) for each in look.sockets for process in each.processes
         }
         ports = read(self._host, EPHEMERAL) or ""
-        return Survey(
+        return MachineLook(
             wall_ns=self._host.wall_ns(),
             spaces=(SpaceLook(space, OWN, own), *others),
             units={name: self._unit(name) for name in processes},

@@ -6,7 +6,7 @@ import re
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from udpbench.analysis.watch.incidents import BEFORE_NS, Course, course_of
+from udpbench.analysis.watch.incidents import BEFORE_NS, Flight, course_of
 from udpbench.errors import InputError, Problem, RecordError, in_words
 from udpbench.flight import is_flight, moments, span_ns
 from udpbench.model.limits import SECOND_NS
@@ -28,7 +28,7 @@ def flight_folder(path: str | Path | None, since: str | None, until: str | None)
     return None
 
 
-def read_flight(path: Path, since: str | None, until: str | None) -> Course:
+def read_flight(path: Path, since: str | None, until: str | None) -> Flight:
     """Return what happened in some time of a recording; raises InputError, RecordError."""
     try:
         first_ns, last_ns = span_ns(path)

@@ -6,16 +6,17 @@ the first value of a series (``rate`` and ``increase`` need two).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from udpbench.analysis.watch.host import WATCHED_STAGES
 from udpbench.analysis.watch.sums import Sums
 from udpbench.export.surveys import Own
-from udpbench.model.limits import LEDGER_STAGES, SECOND_NS
+from udpbench.model.limits import SECOND_NS
 
 PREFIX = "udpbench_"
 SOCKET = ("comm", "unit", "netns", "port", "family")
@@ -144,9 +145,9 @@ def _of_host(sums: Sums, with_address: bool) -> dict[str, Values]:
     shown = len(SOCKET) + with_address
     gauges = {labels[:shown]: gauges for labels, gauges in sums.gauges.items()}
     return {
-        "stage_dropped_packets_total": {**sums.stages},
+        "stage_dropped_packets_total": {(*key,): number for key, number in sums.stages.items()},
         "stage_observable": {
-            (stage,): stage in sums.observable for stage in SHOWN_STAGES if sums.observable
+            (stage,): stage in sums.observable for stage in WATCHED_STAGES if sums.observable
         },
         "socket_dropped_packets_total": {
             (stage, *labels[:shown]): packets for (stage, labels), packets in sums.dropped.items()
@@ -188,9 +189,3 @@ def _of_exporter(sums: Sums, own: Own) -> dict[str, Values]:
         "exporter_folded_sockets_total": {(): sums.folded},
         "exporter_build_info": {(own.version, own.build): 1},
     }
-
-
-SHOWN_STAGES: Sequence[str] = LEDGER_STAGES[
-    LEDGER_STAGES.index("rx_ring") : LEDGER_STAGES.index("app_truncated")
-]
-"""Those at which a watched host, of which nobody is known to send to it, may lose a packet."""

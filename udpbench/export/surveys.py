@@ -17,7 +17,7 @@ from udpbench.control.wait import Clock, Interrupt
 from udpbench.errors import AgentError, AgentLost, HostError
 from udpbench.model.host import Facts
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import Survey
+from udpbench.model.survey import MachineLook
 
 POLL_NS = SECOND_NS // 4
 """Between two checks for the end."""
@@ -31,7 +31,7 @@ LEASE_NS = 300 * SECOND_NS
 class Surveyed:
     """One survey, or why there is none this time."""
 
-    survey: Survey | None
+    survey: MachineLook | None
     facts: Mapping[str, Facts]
     """By interface of the observer's namespace."""
     took_ns: int

@@ -1,6 +1,6 @@
 """What ``show`` and ``report`` say of a flight recorder's time: when, which socket, what changed.
 
-Draws ``Course`` and decides nothing. Times are of this machine's zone.
+Draws ``Flight`` and decides nothing. Times are of this machine's zone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from udpbench.analysis.watch.incidents import Course, Event, Incident, Loss
+from udpbench.analysis.watch.incidents import Event, Flight, Incident, Loss
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
 from udpbench.model.limits import SECOND_NS
@@ -40,12 +40,12 @@ def _day_of(at_ns: int) -> str:
     return datetime.fromtimestamp(at_ns / SECOND_NS).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def text(course: Course) -> str:
+def text(course: Flight) -> str:
     """Return what happened, in lines."""
     return printable("\n".join(_lines(course)))
 
 
-def _lines(course: Course) -> Iterator[str]:
+def _lines(course: Flight) -> Iterator[str]:
     yield f"{course.host}: {_day_of(course.since_ns)} to {_day_of(course.until_ns)}"
     yield answer(course)
     for number, incident in enumerate(course.incidents, start=1):
@@ -71,7 +71,7 @@ def _more(rest: Sequence[Any], before: str, what: str) -> Iterator[str]:
         yield f"{before}and {len(rest)} more {what}"
 
 
-def answer(course: Course) -> str:
+def answer(course: Flight) -> str:
     """Return the answer in a sentence."""
     if not course.seconds:
         return "Nothing is recorded of this time."
@@ -99,13 +99,13 @@ def _loss(loss: Loss) -> str:
     return f"{clock_of(loss.start_ns)}  {loss.place}{where}: {count}{at}{reader}"
 
 
-def flight_json(course: Course) -> dict[str, Any]:
+def flight_json(course: Flight) -> dict[str, Any]:
     """Return all of it as JSON data, but for each second."""
     data = {key: value for key, value in encode(course).items() if key != "seconds"}
     return dict(all_printable({"schema": SCHEMA, **data}))
 
 
-def write_flight(course: Course, folder: Path, formats: Sequence[str], named: bool) -> list[Path]:
+def write_flight(course: Flight, folder: Path, formats: Sequence[str], named: bool) -> list[Path]:
     """Write the page and the data into a folder, and return the files; raises InputError."""
     _refuse(formats)
     files = []
@@ -146,7 +146,7 @@ def _refuse(formats: Sequence[str]) -> None:
         raise InputError(problems)
 
 
-def frames(course: Course) -> dict[str, pd.DataFrame]:
+def frames(course: Flight) -> dict[str, pd.DataFrame]:
     """Return each second, loss and event as tidy frames; times in UTC."""
     import pandas as pd
 
@@ -183,7 +183,7 @@ def _timed(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns=[f"{name}_ns" for name in times]).assign(**times)
 
 
-def page(course: Course) -> str:
+def page(course: Flight) -> str:
     """Return the page for a browser."""
     from udpbench.report.figures.inline_svg import InlineFigures
     from udpbench.report.html_page import filled

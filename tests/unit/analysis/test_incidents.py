@@ -7,16 +7,17 @@ from dataclasses import replace
 
 from analysis.test_sums import DNS, FACTS, POD, look, survey
 from analysis.test_watch import RCVBUF, counted
-from udpbench.analysis.watch.incidents import Course, course_of
+from udpbench.analysis.watch.incidents import Flight, course_of
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import Moment, SpaceLook, Survey, UdpSocket
+from udpbench.model.record import UdpSocket
+from udpbench.model.survey import MachineLook, Moment, SpaceLook
 
 LOST = 50
 
 
 def second(
     number: int, *sockets: UdpSocket, lost: int = 0, came: int = 0, **also: object
-) -> Survey:
+) -> MachineLook:
     """Return the survey of a second, with what was lost until then."""
     moved = {**counted(lost, *RCVBUF), **counted(came, "snmp.Ip.InReceives", "snmp.Ip.InDelivers")}
     given = {name: also.pop(name) for name in ("settings", "changed", "processes") if name in also}
@@ -24,13 +25,13 @@ def second(
     return replace(each, wall_ns=number * SECOND_NS, **given)  # type: ignore[arg-type]
 
 
-def course(surveys: list[Survey], since: int = 0) -> Course:
+def course(surveys: list[MachineLook], since: int = 0) -> Flight:
     """Return what they say."""
     given = (Moment(each, FACTS, whole=number == 0) for number, each in enumerate(surveys))
     return course_of(given, since * SECOND_NS, "right")
 
 
-def losing(first: int, last: int, whole: int) -> Iterator[Survey]:
+def losing(first: int, last: int, whole: int) -> Iterator[MachineLook]:
     """Yield seconds in which a socket loses packets from one to another."""
     for number in range(whole):
         lost = LOST * min(max(number - first, 0), last - first)
@@ -165,7 +166,7 @@ def test_what_was_before_is_not_told() -> None:
 def test_what_a_rule_refuses_is_a_loss_if_it_is_more_than_usual() -> None:
     """Anybody may send what a firewall is to refuse; a rule that is new refuses more."""
 
-    def refused(number: int) -> Survey:
+    def refused(number: int) -> MachineLook:
         came = 10_000 * number
         lost = 10 * number + 5000 * max(number - 30, 0)
         moved = {"snmp.Ip.InReceives": came, "snmp.Ip.InDelivers": came - lost}

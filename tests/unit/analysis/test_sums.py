@@ -8,17 +8,11 @@ from dataclasses import replace
 from analysis.build import facts
 from analysis.test_watch import RCVBUF, ZERO, counted
 from udpbench.analysis.watch import sums as module
-from udpbench.analysis.watch.sums import GROUP_SETS, OTHER, PATIENCE_NS, USER_SETS, Sums
+from udpbench.analysis.watch.labels import GROUP_SETS, OTHER, USER_SETS
+from udpbench.analysis.watch.sums import PATIENCE_NS, Sums
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import (
-    HostLook,
-    Snapshot,
-    SocketCount,
-    SpaceLook,
-    Survey,
-    ThreadUse,
-    UdpSocket,
-)
+from udpbench.model.record import HostLook, Snapshot, SocketCount, ThreadUse, UdpSocket
+from udpbench.model.survey import MachineLook, SpaceLook
 
 DNS = UdpSocket(1, 11, 4, "0.0.0.0", 53, None, 0, 105, 0, 212992, 5, ("dns 9",))  # noqa: S104
 FACTS = {"receive0": facts("right", "receive0", "10.0.0.1/24")}
@@ -34,16 +28,16 @@ def look(
     return replace(HostLook(snapshot, ("receive0",), sockets), **also)  # type: ignore[arg-type]
 
 
-def survey(own: HostLook, *others: SpaceLook, **also: object) -> Survey:
+def survey(own: HostLook, *others: SpaceLook, **also: object) -> MachineLook:
     """Return a survey of the host's namespace and others."""
     units = {process: "dns.service" for each in own.sockets for process in each.processes}
-    whole = Survey(
+    whole = MachineLook(
         own.snapshot.clock_ns, (SpaceLook(HOST, "host", own), *others), units, (32768, 60999)
     )
     return replace(whole, **also)  # type: ignore[arg-type]
 
 
-def added(surveys: Iterable[Survey], *, with_address: bool = False) -> Sums:
+def added(surveys: Iterable[MachineLook], *, with_address: bool = False) -> Sums:
     """Return the sums after some surveys."""
     sums = Sums(with_address)
     for each in surveys:
@@ -220,14 +214,14 @@ def test_exact_counts_have_the_kernels_reasons_and_miss_no_socket() -> None:
     def counts(**of: SocketCount) -> dict[str, SocketCount]:
         return {key[1:]: count for key, count in of.items()}
 
-    one = replace(DNS, drops=0)
+    plain = replace(DNS, drops=0)
     exact = {"names_reasons": True}
     course = [
-        survey(look(0, one, counts={}, **exact)),
+        survey(look(0, plain, counts={}, **exact)),
         survey(
             look(
                 5,
-                replace(one, drops=6),
+                replace(plain, drops=6),
                 counts=counts(_1=SocketCount(10, 4, {"SOCKET_RCVBUFF": 6})),
                 **exact,
             )
@@ -257,12 +251,12 @@ def test_exact_counts_have_the_kernels_reasons_and_miss_no_socket() -> None:
 def test_a_checksum_that_is_found_wrong_at_the_read_is_the_rest() -> None:
     """The kernel gives no reason for it; the socket has counted it."""
     exact = {"names_reasons": True}
-    one = replace(DNS, drops=0)
+    plain = replace(DNS, drops=0)
     named = {"1": SocketCount(10, 4, {"SOCKET_RCVBUFF": 6})}
     sums = added(
         [
-            survey(look(0, one, counts={}, **exact)),
-            survey(look(5, replace(one, drops=9), counts=named, **exact)),
+            survey(look(0, plain, counts={}, **exact)),
+            survey(look(5, replace(plain, drops=9), counts=named, **exact)),
             survey(look(10, counts={}, **exact)),
             survey(look(15, counts={}, **exact)),
         ]

@@ -34,8 +34,8 @@ def test_options_that_mean_nothing_are_refused(golden: Golden) -> None:
         with golden.raises(InputError):
             check(options)
     with golden.raises(InputError):
-        verb._shipped("panels")
-    assert "alert:" in verb._shipped("rules")
+        verb.shipped("panels")
+    assert "alert:" in verb.shipped("rules")
 
 
 def test_options_are_words_again() -> None:
@@ -125,12 +125,12 @@ class Broken(TextFile):
 
 def test_a_failure_is_counted_and_said_once(golden: Golden) -> None:
     """As long as it lasts; the next look goes on."""
-    said: list[str] = []
+    lines: list[str] = []
     failed = replace(LOOK, survey=None, error=AgentError("no answer", "here"))
-    with Exporter(OWN, False, None, Broken(), said.append) as exporter:
+    with Exporter(OWN, False, None, Broken(), lines.append) as exporter:
         exporter.run([failed, failed, LOOK, LOOK])
         assert {"look": 2, "file": 2, "record": 0} == exporter._errors
-    golden.check(said)
+    golden.check(lines)
 
 
 def test_a_page_whose_process_ended_ends_the_exporter(

@@ -70,6 +70,7 @@ def test_every_metric_has_the_labels_that_are_promised() -> None:
     assert 212992 == read["udpbench_socket_receive_buffer_bytes"][*socket, unit]
     assert 10 == read["udpbench_socket_last_read_timestamp_seconds"][*socket, unit]
     stages = read["udpbench_stage_dropped_packets_total"]
+    assert not [labels for labels in stages if ("stage", "app_unanswered") in labels]
     assert {("device", ""), ("stage", "udp_no_port")} in [set(labels) for labels in stages]
     assert 1 == read["udpbench_stage_observable"][("stage", "udp_rcvbuf"),]
     assert 0 == read["udpbench_stage_observable"][("stage", "udp_purged"),]

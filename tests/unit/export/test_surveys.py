@@ -12,7 +12,8 @@ from control.fake import FakeAgent, World, facts
 from udpbench.errors import AgentError, AgentLost
 from udpbench.export.surveys import Surveyed, observer, surveys
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import HostLook, Snapshot, SpaceLook, Survey
+from udpbench.model.record import HostLook, Snapshot
+from udpbench.model.survey import MachineLook, SpaceLook
 
 
 class Surveyor(FakeAgent):
@@ -20,7 +21,7 @@ class Surveyor(FakeAgent):
 
     surveys = 0
 
-    def _survey(self, **_: bool) -> Survey:
+    def _survey(self, **_: bool) -> MachineLook:
         self.surveys += 1
         if self.surveys == 3:
             raise AgentError("too many sockets", self.host)
@@ -28,7 +29,7 @@ class Surveyor(FakeAgent):
             raise AgentLost("gone", self.host)
         names = ("eth2", "gone") if self.surveys < 4 else ("eth2",)
         own = HostLook(Snapshot(self.host, self.world.clock.now_ns(), {}), names, ())
-        return Survey(0, (SpaceLook(1, "host", own),))
+        return MachineLook(0, (SpaceLook(1, "host", own),))
 
     def _facts(self, interface: str) -> Any:
         self.world.say(f"facts {interface}")

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from golden import Golden
 
-from udpbench.analysis.watch.incidents import Course, Event, Incident, Loss, Second
+from udpbench.analysis.watch.incidents import Event, Flight, Incident, Loss, Second
 from udpbench.errors import InputError
 from udpbench.model.limits import SECOND_NS
 from udpbench.report.flight_report import flight_json, text, write_flight
@@ -26,7 +26,7 @@ LOSS = Loss(
 RING = replace(LOSS, place="rx_ring eth0", stages=("rx_ring",), packets=7, reader="", helps="")
 POD = replace(RING, place="web 9 [::]:443", netns="blue", stages=("udp_filter", "udp_memory"))
 EVENT = Event(START_NS + 59 * SECOND_NS, "net.core.rmem_default: 212992 → 4096")
-COURSE = Course(
+COURSE = Flight(
     host="right",
     since_ns=START_NS,
     until_ns=START_NS + 1200 * SECOND_NS,

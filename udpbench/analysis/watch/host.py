@@ -36,6 +36,10 @@ DEVICE_STAGES = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc")
 """Counted by interface."""
 LATER_STAGES = LEDGER_STAGES[LEDGER_STAGES.index("rx_tc") + 1 :]
 """Counted by IP version."""
+WATCHED_STAGES = LEDGER_STAGES[
+    LEDGER_STAGES.index("rx_ring") : LEDGER_STAGES.index("app_truncated")
+]
+"""Those of a host of which it is not known who sends to it, nor what its programs do."""
 EITHER = " or ".join(UNDIVIDED)
 """A loss at one of these two, where the kernel counts only their sum."""
 SOCKET_STAGES = ("rx_policy", "udp_filter", "udp_rcvbuf", "udp_memory", EITHER)
@@ -234,7 +238,7 @@ def observable_stages(
             named |= stage_packets(readings, DEVICE_STAGES).keys()
     for family in FAMILIES:
         named |= stage_packets(_readings(delta, family, {}), LATER_STAGES).keys()
-    return frozenset(named)
+    return frozenset(named).intersection(WATCHED_STAGES)
 
 
 def _ended(readings: CounterView, stages: Collection[str]) -> dict[str, int]:

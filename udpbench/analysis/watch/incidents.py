@@ -14,7 +14,8 @@ from udpbench.analysis.watch.sockets import SocketLoss
 from udpbench.differences import differences, flat, written
 from udpbench.model.host import Facts
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import Moment, SpaceLook, UdpSocket
+from udpbench.model.record import UdpSocket
+from udpbench.model.survey import Moment, SpaceLook
 from udpbench.units import show_percent, show_pps
 
 QUIET_NS = 10 * SECOND_NS
@@ -98,7 +99,7 @@ class Second:
 
 
 @dataclass(frozen=True)
-class Course:
+class Flight:
     """A recorded time."""
 
     host: str
@@ -113,7 +114,7 @@ class Course:
     """Losses and events beyond those that are kept."""
 
 
-def course_of(moments: Iterable[Moment], since_ns: int, host: str) -> Course:
+def course_of(moments: Iterable[Moment], since_ns: int, host: str) -> Flight:
     """Return what happened from a time on; earlier looks only say what was there before."""
     replayed = _Replay(since_ns)
     for moment in moments:
@@ -338,10 +339,10 @@ class _Replay:
 
     # --- the end -------------------------------------------------------------------------------
 
-    def course(self, host: str) -> Course:
+    def course(self, host: str) -> Flight:
         """Return all of it."""
         until_ns = self.before.survey.wall_ns if self.before is not None else self.since_ns
-        return Course(
+        return Flight(
             host=host,
             since_ns=max(self.since_ns, self.begun_ns or 0),
             until_ns=until_ns,

@@ -6,10 +6,8 @@ labels have a budget for each user, and what exceeds it is summed under ``other`
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from udpbench.analysis.delta import deltas, is_u32, since_u32
 from udpbench.analysis.reader_time import reading_threads
@@ -20,28 +18,15 @@ from udpbench.analysis.watch.host import (
     observable_stages,
     stage_losses,
 )
+from udpbench.analysis.watch.labels import OTHER, UNKNOWN, Budget, SocketLabels, folded
 from udpbench.analysis.watch.sockets import REASONS, possible_stages
 from udpbench.model.host import Facts
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import (
-    HostLook,
-    Snapshot,
-    SocketCount,
-    Survey,
-    ThreadUse,
-    UdpSocket,
-)
+from udpbench.model.record import HostLook, Snapshot, SocketCount, ThreadUse, UdpSocket
+from udpbench.model.survey import MachineLook
 from udpbench.printable import printable
 
-OTHER = "other"
-UNKNOWN = "unknown"
-"""A process that was not seen, or a stage that no counter tells."""
-USER_SETS, GROUP_SETS = 64, 128
-"""Most sets of labels of a user's sockets, and of all system users' or of all others'."""
 REFUSED = (*NOT_LOST, "rx_xdp", "rx_tc", "rx_netfilter", "rx_policy", "udp_filter")
-SYSTEM_USERS = 1000, 61184, 65519
-"""Users below the first are the system's (login.defs(5)), and those from the second to the third
-are its services' (DynamicUser of systemd)."""
 MOST_DEVICES = 32
 PATIENCE_NS = 60 * SECOND_NS
 """Until a socket whose process is not known is counted without it."""
@@ -53,18 +38,6 @@ ENDED_KEPT = 3
 """Looks for which a closed socket may still be counted by BPF."""
 Device = tuple[str, str]
 """Stage and interface."""
-
-
-class SocketLabels(NamedTuple):
-    """By what sockets are told apart; others of the same are summed."""
-
-    comm: str
-    unit: str
-    netns: str
-    port: str
-    family: str
-    address: str = ""
-    """Empty unless asked for."""
 
 
 Lost = tuple[str, SocketLabels]
@@ -150,10 +123,7 @@ class Sums:
         self._with_address = with_address
         self._spaces: dict[int, _Space] = {}
         self._units: dict[str, str] = {}
-        self._sets: dict[SocketLabels, int] = {}
-        """Labels that sockets may have → the user for whom they count."""
-        self._taken: Counter[int | str] = Counter()
-        """How many of them a user has, and a group of users."""
+        self._budget = Budget()
         self._ephemeral = range(0)
         self._memory = 0
         """Refused for memory, by sockets; the kernel may not count them anywhere else."""
@@ -195,7 +165,7 @@ class Sums:
 
     # --- what is added -------------------------------------------------------------------------
 
-    def add(self, survey: Survey, facts: Mapping[str, Facts]) -> None:
+    def add(self, survey: MachineLook, facts: Mapping[str, Facts]) -> None:
         """Count what happened since the survey before; ``facts`` by the observer's interfaces."""
         self._units.update(survey.units)
         self._ephemeral = (
@@ -301,7 +271,7 @@ class Sums:
                 known = space.ended[cookie][0]
             if known is None:  # it lived between two looks, and whose it was is not known
                 nobody = UdpSocket(cookie, 0, 4, "", 0, None, 0, 0, 0, None, None)
-                labels = _unlisted(space.name)
+                labels = SocketLabels(UNKNOWN, "", space.name, OTHER, UNKNOWN)
                 known = _Socket(nobody, look.snapshot.clock_ns, labels, shown=True)
                 space.ended[cookie] = known, ENDED_KEPT
             self._add_count(known, count, look.names_reasons)
@@ -385,10 +355,10 @@ class Sums:
         is_due = counts if ended else not waits and (loses or now_ns > known.since_ns)
         if is_due and (known.labels is None or (loses and not known.shown)):
             labels = self._labels(space, known.now)
-            known.shown = self._has_room(labels, known.now.uid, loses)
+            known.shown = self._budget.has_room(labels, known.now.uid, loses)
             if known.labels is None:
                 self.folded += not known.shown
-                known.labels = _other(labels)
+                known.labels = folded(labels)
             known.labels = labels if known.shown else known.labels
         self._settle(known)
 
@@ -419,21 +389,6 @@ class Sums:
             address=each.address if self._with_address else "",
         )
 
-    def _has_room(self, labels: SocketLabels, user: int, loses: bool) -> bool:
-        """Return whether these labels may be shown: those of sockets that lose have twice as much.
-
-        Of a user's, who may have many, and of all system users' or all others'.
-        """
-        if labels in self._sets:
-            return True
-        group, share = f"system {_is_system(user)}", 1 if loses else 2
-        taken = self._taken
-        if taken[user] >= USER_SETS // share or taken[group] >= GROUP_SETS // share:
-            return False
-        self._sets[labels] = user
-        taken.update((user, group))
-        return True
-
     # --- what is now ---------------------------------------------------------------------------
 
     def _gauge(self) -> None:
@@ -451,7 +406,7 @@ class Sums:
                 gauges.last_read_ns = read_ns if earlier_ns is None else min(read_ns, earlier_ns)
 
     def _add_reader(self, comm: str, unit: str, threads: Sequence[ThreadUse]) -> None:
-        if not any((labels.comm, labels.unit) == (comm, unit) for labels in self._sets):
+        if not any((labels.comm, labels.unit) == (comm, unit) for labels in self._budget.sets):
             comm = unit = OTHER
         for thread in reading_threads(threads):
             asleep_ns = max(thread.elapsed_ns - thread.running_ns - thread.runnable_ns, 0)
@@ -483,20 +438,6 @@ def _new_base(space: _Space, look: HostLook) -> Snapshot | None:
         return now
     is_late = now.clock_ns - space.first.clock_ns > BASE_NS
     return before if fell or is_late or space.interfaces != look.interfaces else None
-
-
-def _is_system(user: int) -> bool:
-    first, low, high = SYSTEM_USERS
-    return user < first or low <= user <= high
-
-
-def _other(labels: SocketLabels) -> SocketLabels:
-    address = OTHER if labels.address else ""
-    return SocketLabels(OTHER, OTHER, OTHER, OTHER, labels.family, address)
-
-
-def _unlisted(space: str) -> SocketLabels:
-    return SocketLabels(UNKNOWN, "", space, OTHER, UNKNOWN)
 
 
 def _few_devices(total: dict[Device, int]) -> dict[Device, int]:

@@ -53,7 +53,7 @@ def export(
 ) -> None:
     """Export this host's losses to Prometheus, by stage and by socket. Changes no setting."""
     if shown is not None:
-        print(_shipped(shown), end="")
+        print(shipped(shown), end="")
         raise typer.Exit(YES)
     from udpbench.export.run import Options, run
 
@@ -73,7 +73,7 @@ def export(
     raise typer.Exit(YES)
 
 
-def _shipped(name: str) -> str:
+def shipped(name: str) -> str:
     """Return a file that ships for monitoring; raises InputError."""
     from importlib.resources import files
 

@@ -1,0 +1,244 @@
+"""Debian's Prometheus and node_exporter read what ``udpbench export`` says of real losses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from test_watch import KERNEL
+
+from udpbench.commands.verbs.export import shipped
+
+pytestmark = [
+    pytest.mark.apart,
+    pytest.mark.lab,
+    pytest.mark.long,
+    pytest.mark.skipif(KERNEL < (6, 15), reason="--exact needs Linux 6.15"),
+]
+
+LIMIT_S = 120
+SECONDS = 60
+PORT, PROMETHEUS, NODE = 10717, 9090, 9100
+CROWD = r"""
+import fcntl, socket, struct, sys, threading, time
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 1))
+
+def drops(opened):
+    return struct.unpack("9I", opened.getsockopt(socket.SOL_SOCKET, 55, 36))[8]
+
+def bound(port):
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    opened.bind(("127.0.0.1", port))
+    return opened
+
+sockets = {port: bound(port) for port in range(7000, 9000)}
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+print("bound", flush=True)
+sys.stdin.readline()
+lost, ended = 0, threading.Event()
+threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
+second = 0
+begun = time.monotonic()
+while not ended.is_set():
+    for port in range(7000, 7200):
+        for _ in range(10):
+            sender.sendto(bytes(200), ("127.0.0.1", port))
+    for port in range(7000 + second % 20, 9000, 20):  # a twentieth comes and goes
+        lost += drops(sockets[port])
+        sockets[port].close()
+        sockets[port] = bound(port)
+    second += 1
+    left = begun + second - time.monotonic()
+    ended.wait(max(left, 0))
+print(lost + sum(map(drops, sockets.values())), flush=True)
+sys.stdin.readline()
+"""
+CONFIG = """\
+global: {{scrape_interval: 2s, evaluation_interval: 2s}}
+rule_files: [{rules}]
+scrape_configs:
+  - job_name: udpbench
+    static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
+"""
+
+
+@contextmanager
+def ended(
+    *command: str, inside: str | None = None, **given: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a program, in the namespace of another, and end it."""
+    enter = ("nsenter", f"--target={inside}", "--net") if inside else ()
+    with subprocess.Popen((*enter, *command), text=True, **given) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=10)
+            process.kill()
+
+
+def until(met: Callable[[], object]) -> Any:
+    """Return what is met, once it is."""
+    end_s = time.monotonic() + LIMIT_S
+    while not (value := met()):
+        assert time.monotonic() < end_s
+    return value
+
+
+def program(*names: str) -> str:
+    """Return a program of Debian's; skip without it."""
+    path = next((path for name in names if (path := shutil.which(name))), None)
+    if path is None:
+        pytest.skip(f"needs {names[0]}: apt install {names[0]}")
+    return path
+
+
+class Crowd:
+    """2,000 sockets of a namespace that come and go, 200 of which lose packets."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._words, self._answers, self.pid = process.stdin, process.stdout, str(process.pid)
+        assert "bound\n" == self._answers.readline()
+
+    def say(self) -> None:
+        """Have it begin, or end."""
+        self._words.write("\n")
+        self._words.flush()
+
+    def lost(self) -> int:
+        """End its losses, and return how many packets its sockets lost."""
+        self.say()
+        return int(self._answers.readline())
+
+    def get(self, port: int, path: str) -> str:
+        """Return what is served there."""
+        command = ("nsenter", f"--target={self.pid}", "--net", "curl", "-sfg")
+        url = f"http://127.0.0.1:{port}{path}"
+        return subprocess.run((*command, url), capture_output=True, text=True, check=False).stdout
+
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        """Return Prometheus's answer to a query."""
+        text = self.get(PROMETHEUS, f"/api/v1/query?query={quote(query)}")
+        return list(json.loads(text)["data"]["result"]) if text else []
+
+    def number(self, query: str) -> float:
+        """Return the only number of an answer; 0 of none."""
+        result = self.ask(query)
+        return float(result[0]["value"][1]) if result else 0.0
+
+
+@pytest.fixture
+def crowd() -> Iterator[Crowd]:
+    """Open its sockets."""
+    command = ("unshare", "--net", sys.executable, "-c", CROWD)
+    limited = ("sh", "-c", 'ulimit -n 4096; exec "$@"', "-", *command)
+    with ended(*limited, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield Crowd(process)
+
+
+def exporter(crowd: Crowd, *words: str) -> Any:
+    """Run udpbench export in the crowd's namespace."""
+    command = (sys.executable, "-m", "udpbench", "export", *words)
+    return ended(*command, inside=crowd.pid)
+
+
+def test_prometheus_counts_what_the_sockets_owner_counts(crowd: Crowd, tmp_path: Path) -> None:
+    """No series falls, there are few, and ``increase`` says what was lost in a time."""
+    config, rules = tmp_path / "prometheus.yml", tmp_path / "udpbench.rules.yml"
+    rules.write_text(shipped("rules"))
+    config.write_text(CONFIG.format(rules=rules, port=PORT))
+    command = (
+        *(program("prometheus"), f"--config.file={config}", "--log.level=error"),
+        *(
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{PROMETHEUS}",
+        ),
+    )
+    dropped = "udpbench_socket_dropped_packets_total"
+    words = ("--listen", f"127.0.0.1:{PORT}", "--every", "1s", "--exact")
+    with exporter(crowd, *words), ended(*command, inside=crowd.pid):
+        until(lambda: crowd.number("up") == 1)
+        before = float(cpu_of(crowd))
+        begun_s = time.monotonic()
+        crowd.say()
+        until(lambda: crowd.number(f"sum({dropped})") > 0)
+        until(lambda: time.monotonic() - begun_s >= SECONDS)
+        rate = crowd.number(f"sum(increase({dropped}[20s]))") / 20
+        used = (float(cpu_of(crowd)) - before) / (time.monotonic() - begun_s)
+        lost = crowd.lost()
+        whole = time.monotonic() - begun_s
+        until(lambda: crowd.number(f"sum({dropped})") == lost)
+        assert abs(rate - lost / whole) <= 0.05 * lost / whole
+        assert 0 == crowd.number(f"sum(resets({dropped}[10m]))")
+        assert 0 == crowd.number("sum(resets(udpbench_stage_dropped_packets_total[10m]))")
+        series = crowd.number('count({__name__=~"udpbench_.+",__name__!~"udpbench:.+"})')
+        assert 200 < series < 2000
+        alerts = until(lambda: crowd.ask('ALERTS{alertstate=~"pending|firing"}'))
+        names = {each["metric"]["alertname"] for each in alerts}
+        print(f"lost {lost}, {rate:.0f}/s, {series:.0f} series, {used:.1%} of a CPU, {names}")
+        assert names & {"UdpReceiveBufferFull", "UdpReaderSleeps"}
+        wrong = [query for query in dashboard() if not answered(crowd, query)]
+        assert [] == wrong
+
+
+def cpu_of(crowd: Crowd) -> float:
+    """Return the CPU time that the exporter says it has used."""
+    text = crowd.get(PORT, "/metrics").split("\n")
+    return sum(
+        float(line.split()[-1])
+        for line in text
+        if line.startswith("udpbench_exporter_cpu_seconds_total{")
+    )
+
+
+def dashboard() -> list[str]:
+    """Return the dashboard's queries with Grafana's variables filled in."""
+    queries = []
+    for panel in json.loads(shipped("dashboard"))["panels"]:
+        for target in panel["targets"]:
+            query = target["expr"].replace("$__rate_interval", "1m").replace("$__range", "1h")
+            queries.append(query.replace("$instance", ".*"))
+    return queries
+
+
+def answered(crowd: Crowd, query: str) -> bool:
+    """Return whether Prometheus computes a query."""
+    return '"status":"success"' in crowd.get(PROMETHEUS, f"/api/v1/query?query={quote(query)}")
+
+
+def test_node_exporter_reads_the_file(crowd: Crowd, tmp_path: Path) -> None:
+    """Whole, without an error of its collector."""
+    tmp_path.chmod(0o755)
+    command = (
+        *(program("prometheus-node-exporter", "node_exporter"), "--collector.disable-defaults"),
+        *("--collector.textfile", f"--collector.textfile.directory={tmp_path}"),
+        f"--web.listen-address=127.0.0.1:{NODE}",
+    )
+    file = tmp_path / "udpbench.prom"
+    with (
+        exporter(crowd, "--textfile", str(file), "--every", "1s"),
+        ended(*command, inside=crowd.pid),
+    ):
+        crowd.say()
+        text = until(
+            lambda: (
+                page if "udpbench_socket_dropped" in (page := crowd.get(NODE, "/metrics")) else ""
+            )
+        )
+    assert "node_textfile_scrape_error 0" in text
+    assert 'udpbench_namespace_readable{netns="host"} 1' in text

@@ -1,0 +1,66 @@
+"""The labels of sockets in an exporter's counters, and how many there may be.
+
+Whoever may open a socket chooses its process's name and port.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+OTHER = "other"
+UNKNOWN = "unknown"
+"""A process that was not seen, or a stage that no counter tells."""
+USER_SETS, GROUP_SETS = 64, 128
+"""Most sets of labels of a user's sockets, and of all system users' or of all others'."""
+SYSTEM_USERS = 1000, 61184, 65519
+"""Users below the first are the system's (login.defs(5)), and those from the second to the third
+are its services' (DynamicUser of systemd)."""
+
+
+class SocketLabels(NamedTuple):
+    """By what sockets are told apart; others of the same are summed."""
+
+    comm: str
+    unit: str
+    netns: str
+    port: str
+    family: str
+    address: str = ""
+    """Empty unless asked for."""
+
+
+class Budget:
+    """Which labels sockets may have."""
+
+    def __init__(self) -> None:
+        self.sets: dict[SocketLabels, int] = {}
+        """Labels → the user for whom they count."""
+        self._taken: Counter[int | str] = Counter()
+        """How many of them a user has, and a group of users."""
+
+    def has_room(self, labels: SocketLabels, user: int, loses: bool) -> bool:
+        """Return whether these labels may be shown: those of sockets that lose have twice as much.
+
+        Of a user's, who may have many, and of all system users' or all others'.
+        """
+        if labels in self.sets:
+            return True
+        group, share = f"system {_is_system(user)}", 1 if loses else 2
+        taken = self._taken
+        if taken[user] >= USER_SETS // share or taken[group] >= GROUP_SETS // share:
+            return False
+        self.sets[labels] = user
+        taken.update((user, group))
+        return True
+
+
+def folded(labels: SocketLabels) -> SocketLabels:
+    """Return the labels of all sockets for which there is no room."""
+    address = OTHER if labels.address else ""
+    return SocketLabels(OTHER, OTHER, OTHER, OTHER, labels.family, address)
+
+
+def _is_system(user: int) -> bool:
+    first, low, high = SYSTEM_USERS
+    return user < first or low <= user <= high
