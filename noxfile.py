@@ -44,6 +44,8 @@ LAB_PACKAGES = {
 """Further packages for the lab tests."""
 SERVER_PACKAGES = {
     "unbound": lambda: shutil.which("unbound", path=PATH_OF_ROOT) is not None,
+    "prometheus": lambda: shutil.which("promtool") is not None,
+    "prometheus-node-exporter": lambda: shutil.which("prometheus-node-exporter") is not None,
 }
 """Third-party servers that are measured; none is started as a service."""
 GUEST_PACKAGES = {

@@ -15,6 +15,7 @@ from udpbench.errors import InputError, Problem, in_words
 from udpbench.export.exporter import Exporter, ServedPage, TextFile, Tls, listener, mutual_tls
 from udpbench.export.surveys import Own, observer, surveys
 from udpbench.flight import LEAST_BYTES, Recorder
+from udpbench.installation import how_to_add
 from udpbench.model.limits import SECOND_NS
 from udpbench.protocol import build_id
 from udpbench.units import format_bytes, parse_bytes, parse_duration
@@ -118,7 +119,7 @@ def _wrong_tls(options: Options) -> list[Problem]:
 def require_library() -> None:
     """Raise InputError where prometheus_client is not installed."""
     if find_spec("prometheus_client") is None:
-        what, step = "needs the package prometheus_client", "pip install 'udpbench[export]'"
+        what, step = "needs the package prometheus_client", how_to_add("export")
         raise InputError([Problem(what, "export", next_step=step)])
 
 

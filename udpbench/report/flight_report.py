@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from udpbench.analysis.watch.incidents import Event, Flight, Incident, Loss
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
+from udpbench.installation import how_to_add
 from udpbench.model.limits import SECOND_NS
 from udpbench.printable import all_printable, printable
 from udpbench.protocol import encode
@@ -140,7 +141,7 @@ def _refuse(formats: Sequence[str]) -> None:
         if name not in FORMATS
     ]
     if "parquet" in formats and find_spec("pyarrow") is None:
-        step = "pip install 'udpbench[store]'"
+        step = how_to_add("store")
         problems.append(Problem("needs pyarrow", "--format", "parquet", next_step=step))
     if problems:
         raise InputError(problems)

@@ -84,6 +84,7 @@ def test_what_it_needs_is_said_before_anything_starts(
     with golden.raises(InputError):
         run(Options(record="/proc/no"), "1", print)
     monkeypatch.setattr("udpbench.export.run.find_spec", lambda _: None)
+    monkeypatch.setattr("udpbench.export.run.how_to_add", "add {}".format)
     with golden.raises(InputError):
         run(Options("127.0.0.1:1"), "1", print)
 
