@@ -33,6 +33,8 @@ def all_printable(data: Any, keep: str = "\n\t") -> Any:
     """Return plain data with all of its text printable, that of keys included."""
     if isinstance(data, str):
         return printable(data, keep)
+    if data is None or isinstance(data, int):
+        return data
     if isinstance(data, dict):
         return {
             printable(key, keep) if isinstance(key, str) else key: all_printable(value, keep)

@@ -56,6 +56,7 @@ READERS_MAX = 8
 SAMPLE_MS = (10, 30)
 """Between two looks at threads, at random: of a reader that sleeps in step with them, they would
 see a part alone."""
+PATIENCE = 10
 
 
 class Looks:
@@ -87,6 +88,8 @@ class Looks:
         self._tick_ns = 0
         self._number = 0
         self._begun = False
+        self._patience = 1
+        """How many times as long it is between two looks at threads, for who looks for weeks."""
         self._dropping = False
         """A socket had dropped packets since the look before."""
         self._changes = Changes(host)
@@ -141,6 +144,7 @@ class Looks:
         ``closely``: also settings, what was changed here, and what processes use while packets are
         lost, or now and then.
         """
+        self._patience = PATIENCE
         others = self._others.look()
         own = self.look(None, None, exact)
         space = self._host.netns()
@@ -193,7 +197,8 @@ class Looks:
             return None
         if now_ns >= self._tick_ns:
             self._threads.sample()
-            self._tick_ns = max(self._threads.due_ns, now_ns + random.randint(*SAMPLE_MS) * 10**6)  # noqa: S311
+            pause_ms = random.randint(*SAMPLE_MS) * self._patience  # noqa: S311
+            self._tick_ns = max(self._threads.due_ns, now_ns + pause_ms * 10**6)
         return self._tick_ns
 
     def _uses(

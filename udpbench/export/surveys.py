@@ -90,6 +90,8 @@ class _Known:
 
     def __init__(self) -> None:
         self._facts: dict[str, Facts] = {}
+        self._without: set[str] = set()
+        """Interfaces whose facts could not be read."""
         self._changed: Mapping[str, int] = {}
         self._read_ns = 0
 
@@ -103,13 +105,15 @@ class _Known:
         except AgentError as error:
             return Surveyed(None, dict(self._facts), now_ns() - begun_ns, error)
         took_ns = now_ns() - begun_ns
-        if survey.changed != self._changed and begun_ns - self._read_ns >= FACTS_NS:
+        is_due = begun_ns - self._read_ns >= FACTS_NS
+        if is_due and (survey.changed != self._changed or self._without):
             self._facts, self._changed, self._read_ns = {}, survey.changed, begun_ns
+            self._without.clear()
         own = survey.spaces[0].look
         interfaces = own.interfaces if own is not None else ()
         self._facts = {name: known for name, known in self._facts.items() if name in interfaces}
         for name in interfaces:
-            if name not in self._facts:
+            if name not in self._facts and name not in self._without:
                 self._learn(client, name)
         return Surveyed(survey, dict(self._facts), took_ns)
 
@@ -119,4 +123,4 @@ class _Known:
         except AgentLost:
             raise
         except HostError:  # it was removed in the meantime
-            return
+            self._without.add(interface)

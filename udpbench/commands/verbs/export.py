@@ -53,7 +53,7 @@ def export(
 ) -> None:
     """Export this host's losses to Prometheus, by stage and by socket. Changes no setting."""
     if shown is not None:
-        print(shipped(shown), end="")
+        say(shipped(shown).rstrip("\n"))
         raise typer.Exit(YES)
     from udpbench.export.run import Options, run
 

@@ -59,7 +59,7 @@ def _report_flight(
     from udpbench.report.flight_report import text, write_flight
 
     course = read_flight(path, since, until)
-    print(text(course))
+    say(text(course))
     formats = ["html"] if form == DEFAULT_FORMATS else form.split(",")
     folder = out if out is not None else Path()
     for file in write_flight(course, folder, formats, named=out is not None):

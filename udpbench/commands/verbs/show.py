@@ -13,6 +13,7 @@ from udpbench.commands.verbs.output import (
     print_run,
     read_stored,
     reader_may_leave,
+    say,
 )
 from udpbench.errors import NO, YES
 
@@ -57,5 +58,5 @@ def _show_flight(path: Path, since: str | None, until: str | None, as_json: bool
         if as_json:
             print_json(flight_json(course))
         else:
-            print(text(course))
+            say(text(course))
     return NO if course.incidents else YES
