@@ -6,12 +6,14 @@ namespaces that end with it. ``settings_fixture.py visible`` prints the state an
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
 import re
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import tempfile
 import termios
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +50,66 @@ class Refused(Exception):
         super().__init__(message)
 
 
+class Forked:
+    """A process of ``Forks``, with what ``Inside`` needs of a ``Popen``."""
+
+    def __init__(self, line: socket.socket) -> None:
+        (reads, stdin), (stdout, writes) = os.pipe(), os.pipe()
+        self._line = line
+        socket.send_fds(line, [b"start"], [reads, writes])
+        os.close(reads)
+        os.close(writes)
+        self.pid = int(line.recv(32))
+        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
+
+    def kill(self) -> None:
+        """End it by SIGKILL; it stays to be waited for."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        self._line.send(str(self.pid).encode())
+        self._line.recv(32)
+
+
+class Forks:
+    """A process that has everything imported, and starts others by fork, each in 10 ms."""
+
+    def __init__(self) -> None:
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "fork", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+        )
+        theirs.close()
+
+    def start(self) -> Forked:
+        """Return a further process, in namespaces of its own."""
+        return Forked(self._line)
+
+
+@cache
+def forks() -> Forks:
+    """Return the one of this process, which ends with it."""
+    return Forks()
+
+
 class Inside:
     """One process in a network and mount namespace, with its own /sys and an empty /run."""
 
     def __init__(self, enter: list[str] | None = None, env: dict[str, str] | None = None) -> None:
-        command = [*(enter or ENTER), sys.executable, __file__]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
-            start_new_session=True,
+        self.process = (
+            forks().start()
+            if enter is None and env is None
+            else subprocess.Popen(
+                [*(enter or ENTER), sys.executable, __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+                start_new_session=True,
+            )
         )
         self.pid = self.call("pid", mount=enter is None)
 
@@ -363,8 +415,43 @@ def serve() -> None:
         print(json.dumps(answer), flush=True)
 
 
+CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000  # include/uapi/linux/sched.h
+
+
+def fork(line: socket.socket) -> None:
+    """Start a process, or wait for the end of one, whenever asked, until nobody can ask any more."""
+    from udpbench.agent.host import reading
+    from udpbench.agent.settings import engine, guardian
+
+    assert reading._iproute(), (engine, guardian)
+    while True:
+        word, fds, _, _ = socket.recv_fds(line, 32, 2)
+        if not word:
+            return
+        if word != b"start":
+            os.waitpid(int(word), 0)
+            line.send(b"ended")
+            continue
+        pid = os.fork()
+        if pid == 0:
+            line.close()
+            for own, fd in enumerate(fds):
+                os.dup2(fd, own)
+                os.close(fd)
+            os.setsid()
+            assert ctypes.CDLL(None).unshare(CLONE_NEWNS | CLONE_NEWNET) == 0
+            sys.stdin = open(0)  # noqa: SIM115 - a descriptor
+            serve()
+            os._exit(0)
+        for fd in fds:
+            os.close(fd)
+        line.send(str(pid).encode())
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] == ["visible"]:
+    if sys.argv[1:2] == ["fork"]:
+        fork(socket.socket(fileno=int(sys.argv[2])))
+    elif sys.argv[1:] == ["visible"]:
         print(json.dumps(visible()))
     else:
         serve()

@@ -6,10 +6,10 @@ Owns which part of the path a host is and whose counter is read; it never judges
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from udpbench.analysis.delta import Deltas, deltas
 from udpbench.model.experiment import Receive, Traffic
@@ -91,7 +91,19 @@ class CounterView:
 
     def at(self, part: Part) -> NodeView[Self]:
         """Return the view of one part of the path."""
-        return NodeView(self, part, self.nodes.get(part, ()))
+        if part not in self._parts:
+            self._parts[part] = NodeView(self, part, self.nodes.get(part, ()))
+        return self._parts[part]
+
+    @cached_property
+    def _parts(self) -> dict[Part, NodeView[Self]]:
+        """What ``at`` returned, which keeps what was read of it."""
+        return {}
+
+    @cached_property
+    def kept(self) -> dict[Hashable, Any]:
+        """What others derived from this view, under names of their own; each asks first."""
+        return {}
 
     @property
     def sender(self) -> NodeView[Self]:
@@ -188,7 +200,7 @@ class NodeView(Generic[V]):
     part: Part
     hosts: tuple[str, ...]
 
-    @property
+    @cached_property
     def workers(self) -> tuple[WorkerStats, ...]:
         """Return the final statistics of every worker."""
         return tuple(stats for stats in self.view.stats if stats.role == self.part)
@@ -215,11 +227,19 @@ class NodeView(Generic[V]):
 
     def counter(self, pattern: str) -> int | None:
         """Return one counter's difference; None if no node has it."""
-        return known_sum(self.view.of_host(host, pattern) for host in self.hosts)
+        return self.total(pattern)
 
     def total(self, *patterns: str) -> int | None:
         """Return the sum of counters that see different packets; None if no node has any."""
-        return known_sum(self.view.of_host(host, *patterns) for host in self.hosts)
+        if patterns not in self._totals:
+            sums = (self.view.of_host(host, *patterns) for host in self.hosts)
+            self._totals[patterns] = known_sum(sums)
+        return self._totals[patterns]
+
+    @cached_property
+    def _totals(self) -> dict[tuple[str, ...], int | None]:
+        """What ``total`` returned: stages, checks and diagnosis ask for each ten times."""
+        return {}
 
     def by_name(self, pattern: str) -> dict[str, int]:
         """Return the counters that match a pattern and moved, by name.
@@ -235,7 +255,7 @@ class NodeView(Generic[V]):
             if value != 0
         }
 
-    @property
+    @cached_property
     def facts(self) -> tuple[Facts, ...]:
         """The facts of those of which any are known."""
         return tuple(self.view.facts[host] for host in self.hosts if host in self.view.facts)
@@ -249,7 +269,7 @@ class NodeView(Generic[V]):
         """Whether an XDP program of an interface runs in the stack."""
         return any(GENERIC_XDP in (facts.environment.get("xdp") or "") for facts in self.facts)
 
-    @property
+    @cached_property
     def machines(self) -> tuple[str, ...]:
         """Return the machines that the nodes are on, as ``machine_of`` names them.
 

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import MACHINE, Agents, Reach, real
 from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run_name
-from udpbench.control.setting_findings import desired
+from udpbench.control.setting_findings import desired, links
 from udpbench.definition import lab_rules
 from udpbench.definition.binding.bind import Unavailable, bind, require_offers
 from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.host import Facts, Planned, Setting
 from udpbench.model.lab import Lab
+
+STEADY_KINDS = (
+    *("txqueuelen", "neighbour", "coalesce", "xps", "rfs", "qdisc", "firewall", "trap"),
+    "explain",
+)
+"""Kinds of setting that alter no address, MTU, queue, ring or CPU of one, which binding reads."""
+STEADY_SYSCTLS = (
+    *(f"net.core.{name}" for name in ("rmem_", "wmem_", "optmem_", "netdev_", "busy_")),
+    "net.ipv4.udp_",
+)
+"""Likewise, what parameters begin with."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,8 @@ def rehearse(
     untried: dict[str, str] = {}
     around, terms = Surroundings(reach or real()), Terms("none")
     with take_lab([lab], run_name(), RunOptions.lease_ns, around, terms) as (_, agents):
-        facts = {client.name: client.facts() for client in agents.hosts}
+        rehearsal = _Rehearsal(lab, agents)
+        facts = rehearsal.facts(())
         for trial in (point for experiment in experiments for point in experiment.points):
             try:
                 require_offers(trial, lab, facts, agents.capabilities)
@@ -57,7 +70,7 @@ def rehearse(
             # Values of settings may be lists and maps, which have no hash.
             key = repr(by_host)
             if key not in tried:
-                tried[key] = _rehearse(by_host, lab, agents), []
+                tried[key] = rehearsal.tried(by_host), []
             tried[key][1].append(trial)
     rest = (Rehearsed((), {}, untried),) if untried else ()
     return (*(_with_trials(known, trials, lab) for known, trials in tried.values()), *rest)
@@ -78,12 +91,69 @@ def _name(trial: Trial) -> str:
     return trial.name.rpartition("#")[0]
 
 
-def _rehearse(by_host: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents) -> Rehearsed:
-    planned = _try_settings(by_host, lab, agents)
-    facts = {client.name: client.facts() for client in agents.hosts}
-    if not lab.built_in:
-        facts = {name: _as_planned(own, planned[name]) for name, own in facts.items()}
-    return Rehearsed((), planned, facts=facts)
+class _Rehearsal:
+    """One set of settings after the other, and what they have in common: of thousands most is."""
+
+    def __init__(self, lab: Lab, agents: Agents) -> None:
+        self._lab = lab
+        self._agents = agents
+        self._facts: dict[str, Mapping[str, Facts]] = {}
+        self._asked: dict[str, tuple[Setting, ...]] = {}
+        self._last: dict[str, tuple[Planned, ...]] = {}
+
+    def facts(self, settings: Iterable[Setting]) -> Mapping[str, Facts]:
+        """Return the facts of all hosts with settings, asked once while none can alter them."""
+        key = repr([each for each in settings if _alters_facts(each)])
+        if key not in self._facts:
+            self._facts[key] = {client.name: client.facts() for client in self._agents.hosts}
+        return self._facts[key]
+
+    def tried(self, by_host: dict[str, tuple[Setting, ...]]) -> Rehearsed:
+        """Return what settings would change, and what the hosts would be."""
+        planned = self._try(by_host)
+        self._last = {
+            name: _sharing(own, self._last.get(name, ())) for name, own in planned.items()
+        }
+        self._asked = by_host
+        built_in = self._lab.built_in
+        # On real hosts nothing is in force, so that facts are always those of now.
+        facts = self.facts(each for own in by_host.values() for each in own if built_in)
+        if not built_in:
+            facts = {name: _as_planned(own, self._last[name]) for name, own in facts.items()}
+        return Rehearsed((), self._last, facts=facts)
+
+    def _try(self, by_host: dict[str, tuple[Setting, ...]]) -> dict[str, tuple[Planned, ...]]:
+        """Ask every agent that was last asked for other settings; the makers of pairs first."""
+        lab, agents = self._lab, self._agents
+        if lab.built_in and links(by_host) != links(self._asked):
+            for client in agents.hanging:
+                client.apply(())
+                self._asked.pop(client.name, None)
+        return {
+            client.name: self._ask(client, by_host[client.name]) for client in agents.setting_up
+        }
+
+    def _ask(self, client: AgentClient, settings: tuple[Setting, ...]) -> tuple[Planned, ...]:
+        if settings == self._asked.get(client.name):
+            return self._last[client.name]
+        real = not self._lab.built_in or client.name == MACHINE
+        return client.plan(settings) if real else _throw_away(client, settings)
+
+
+def _alters_facts(setting: Setting) -> bool:
+    """Return whether a setting may alter a fact that binding reads."""
+    if setting.kind == "sysctl":
+        return not setting.target.startswith(STEADY_SYSCTLS)
+    return setting.kind not in STEADY_KINDS
+
+
+def _sharing(planned: Sequence[Planned], last: Sequence[Planned]) -> tuple[Planned, ...]:
+    """Return settings, of those that are as they were in the last set the very same objects.
+
+    Otherwise thousands of sets take gigabytes.
+    """
+    pairs = zip_longest(planned, last[: len(planned)])
+    return tuple(old if old == new else new for new, old in pairs)
 
 
 def _as_planned(facts: Facts, planned: Iterable[Planned]) -> Facts:
@@ -100,23 +170,6 @@ def _as_planned(facts: Facts, planned: Iterable[Planned]) -> Facts:
         elif setting.kind == "address" and rest not in facts.addresses:
             facts = replace(facts, addresses=(*facts.addresses, rest))
     return facts
-
-
-def _try_settings(
-    by_host: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents
-) -> dict[str, tuple[Planned, ...]]:
-    """Ask every agent; those that make the pairs of a built-in lab first."""
-    for client in agents.hanging:
-        if lab.built_in:
-            client.apply(())
-    return {
-        client.name: (
-            _throw_away(client, by_host[client.name])
-            if lab.built_in and client.name != MACHINE
-            else client.plan(by_host[client.name])
-        )
-        for client in agents.setting_up
-    }
 
 
 def _throw_away(client: AgentClient, settings: tuple[Setting, ...]) -> tuple[Planned, ...]:

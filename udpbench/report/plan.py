@@ -6,6 +6,7 @@ Contacts no host.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import Protocol
@@ -26,6 +27,8 @@ from udpbench.units import show_range, show_seconds
 TRIAL_COLUMNS = ("experiment", "point", "repetitions", "at most")
 FEW_PAIRS = 4
 """Maximum comparisons that are listed."""
+FEW_POINTS = 16
+"""Maximum points that are listed of those which all have a setting."""
 
 
 class Shared(Protocol):
@@ -98,16 +101,60 @@ def _short(claims: int, looks: Sequence[int], unit: str) -> Iterator[str]:
 
 
 def print_rehearsal(console: Console, rehearsed: Sequence[Shared]) -> None:
-    """Print per host what would change, now → requested, and what cannot be set."""
-    for settings in rehearsed:
+    """Print per host what would change, now → requested, and what cannot be set.
+
+    Of several sets of settings first what they have in common, then what each has besides.
+    """
+    if not rehearsed:
+        return
+    apart = _apart(rehearsed)
+    names = [name for settings in rehearsed for name in settings.trials]
+    of = f"all {len(names)} points" if len(names) > FEW_POINTS else ", ".join(names)
+    columns = ("host", "setting", "now → requested")
+    rows = [
+        (host, *line)
+        for host, planned in rehearsed[0].hosts.items()
+        for line in summed_up([each for each in planned if id(each) not in apart])
+    ]
+    console.print()
+    console.print(Text(f"settings of {of}", style="bold"))
+    console.print(drawn(columns, rows))
+    if len(rehearsed) > 1:
         console.print()
-        console.print(Text(f"settings of {', '.join(settings.trials)}", style="bold"))
-        rows = (
-            (host, name, change)
+        console.print(Text("settings that differ", style="bold"))
+        console.print(drawn(("points", *columns), _differing(rehearsed, apart)))
+
+
+def _apart(rehearsed: Sequence[Shared]) -> set[int]:
+    """Return the ids of settings that not all sets have, at the same host with the same change."""
+    # Sets share most of their objects, and values may be lists and maps, which have no hash.
+    keys = {
+        id(each): f"{host} {each!r}"
+        for host, each in {
+            id(each): (host, each)
+            for settings in rehearsed
             for host, planned in settings.hosts.items()
-            for name, change in summed_up(planned)
-        )
-        console.print(drawn(("host", "setting", "now → requested"), rows))
+            for each in planned
+        }.values()
+    }
+    sets = Counter(
+        key
+        for settings in rehearsed
+        for key in {keys[id(each)] for planned in settings.hosts.values() for each in planned}
+    )
+    return {place for place, key in keys.items() if sets[key] < len(rehearsed)}
+
+
+def _differing(rehearsed: Sequence[Shared], apart: set[int]) -> Iterator[tuple[str | Text, ...]]:
+    """Yield the rows of each set of settings that not all have."""
+    for settings in rehearsed:
+        points = ", ".join(settings.trials)
+        for host, planned in settings.hosts.items():
+            for line in summed_up([each for each in planned if id(each) in apart]):
+                yield (points, host, *line)
+                points = ""
+        if points:
+            yield (points, "", "none of these", "")
 
 
 def print_skips(console: Console, skipped: Mapping[str, str]) -> None:

@@ -6,9 +6,11 @@ Every table is drawn here, from its columns and cells.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -35,6 +37,75 @@ class Terminal(Console):
         raise BrokenPipeError
 
 
+LONG = 100
+"""Rows from which a table is laid out here."""
+PADDING = 2
+"""Blanks in a cell, one at each side."""
+NARROWEST = 8
+"""Columns of a terminal to which a column of texts may be narrowed here."""
+
+
+class LongTable(Table):
+    """A table that is laid out here if it is long, as rich would.
+
+    Rich takes 0.2 ms for each cell, of which a plan or a run may have tens of thousands.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the segments of all lines."""
+        widths = self._widths(options.max_width) if self.row_count >= LONG else None
+        if widths is None:
+            yield from super().__rich_console__(console, options)
+            return
+        if self.title:
+            width = sum(widths) + PADDING * len(widths)
+            yield from console.render(self.title, options.update(width=width, justify="left"))
+        heads = [column.header for column in self.columns]
+        head = self._row(console, heads, widths)
+        yield from Segment.apply_style(head, console.get_style("table.header"))
+        for cells in zip(*(column.cells for column in self.columns), strict=True):
+            yield from self._row(console, cells, widths)
+
+    def _widths(self, room: int) -> list[int] | None:
+        """Return the width of each column; None if rich has to find a way.
+
+        Those that may wrap are as wide as they need to be, or equally wide.
+        """
+        room -= PADDING * len(self.columns)
+        texts = [[*map(str, (column.header, *column.cells))] for column in self.columns]
+        if any(printable(text, keep="") != text for column in texts for text in column):
+            return None
+        widths = [max(map(cell_len, column)) for column in texts]
+        limit = max(widths)
+        while sum(widths) > room and limit > NARROWEST:
+            limit -= 1
+            widths = [
+                width if column.no_wrap else min(width, limit)
+                for width, column in zip(widths, self.columns, strict=True)
+            ]
+        return widths if sum(widths) <= room else None
+
+    def _row(
+        self, console: Console, cells: Iterable[RenderableType], widths: list[int]
+    ) -> Iterator[Segment]:
+        """Yield the segments of a row, whose cells may have several lines."""
+        texts = [cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells]
+        wrapped = [
+            [text]
+            if cell_len(text.plain) <= width
+            else [*text.wrap(console, width, overflow="fold")]
+            for text, width in zip(texts, widths, strict=True)
+        ]
+        for line in zip_longest(*wrapped, fillvalue=Text()):
+            for text, column, width in zip(line, self.columns, widths, strict=True):
+                blanks = " " * (width - cell_len(text.plain))
+                right = column.justify == "right"
+                yield Segment(" " + blanks * right)
+                yield from Text().join([text]).render(console)  # in the style of the whole text
+                yield Segment(blanks * (not right) + " ")
+            yield Segment.line()
+
+
 def drawn(
     columns: Sequence[str],
     rows: Iterable[Sequence[str | Text]],
@@ -44,7 +115,7 @@ def drawn(
     """Return a table; the columns at the places of ``numbers`` are to the right, and never wrap."""
     # A title is cut to its table, which may be narrower.
     heading = Text(title, style="bold", no_wrap=True, overflow="ignore") if title else None
-    table = Table(title=heading, title_justify="left", box=None)
+    table = LongTable(title=heading, title_justify="left", box=None)
     for place, column in enumerate(columns):
         if place in numbers:
             table.add_column(Text(column), justify="right", no_wrap=True)

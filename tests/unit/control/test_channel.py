@@ -209,6 +209,7 @@ def test_answers_to_pings_that_are_too_long_end_the_agent(
         channel.ping()
     with pytest.raises(AgentLost, match="more than 10 replies or 256KiB that nobody asked for"):
         channel.request("echo", SECOND_NS * 10)
+    killed(channel)
 
 
 def test_many_pings_of_a_slow_agent_may_be_answered_at_once(opened: Opened) -> None:

@@ -51,6 +51,40 @@ def test_facts_are_asked_once_however_many_points_there_are(
     assert (32, 2) == (len(only.trials), asked.count("receiver"))
 
 
+@pytest.mark.parametrize(
+    ("key", "asked"),
+    [
+        ("sysctl.net.core.rmem_max", 2),
+        ("txqueuelen", 2),
+        ("sysctl.net.ipv4.ip_forward", 33),
+        ("mtu", 33),
+    ],
+)
+def test_facts_are_asked_again_only_where_a_setting_may_alter_them(
+    key: str, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is set, and where what binding reads may have changed."""
+    hosts, answer = [], FakeAgent._facts
+
+    def count(own: FakeAgent, interface: str) -> Facts:
+        hosts.append(own.host)
+        return answer(own, interface)
+
+    monkeypatch.setattr(FakeAgent, "_facts", count)
+    swept = experiment(sweep={f"settings.receiver.{key}": [*range(1000, 1032)]})
+    assert 32 == len(rehearse([swept], lab(), World().surroundings().reach))
+    assert asked == hosts.count("receiver")
+
+
+def test_sets_of_settings_share_what_is_equal() -> None:
+    """Of thousands of sets only what differs takes memory."""
+    swept = experiment(sweep={f"settings.receiver.sysctl.{SYSCTL}": [1000, 1001, 1002]})
+    sets = rehearse([swept], lab(), World().surroundings().reach)
+    receivers = [each.hosts["receiver"] for each in sets]
+    different = {id(planned) for own in receivers for planned in own}
+    assert len(receivers[0]) + 2 >= len(different)
+
+
 def test_points_with_other_settings_are_rehearsed_apart() -> None:
     """A sweep of a setting has a set for each value, and each shows its own."""
     world = World()

@@ -202,6 +202,42 @@ def test_a_plan_has_room_on_80_columns() -> None:
     assert "neighbour receive0/192.168.254.30  none → 02:75:62:01:00:01" in out.getvalue()
 
 
+def test_what_sets_of_settings_have_in_common_is_printed_once() -> None:
+    """And then a line for each set with what it has besides, also where that is nothing."""
+    out = StringIO()
+    mtu, address = (
+        planned("mtu", "r0", 1500, 9000),
+        planned("address", "r0/10.0.0.1/24", None, True),
+    )
+    sets = [
+        Rehearsed(("a", "b"), {"left": (mtu,), "right": (mtu, planned("sysctl", "x", 1, 2))}),
+        Rehearsed(("c",), {"left": (mtu,), "right": (mtu, planned("sysctl", "x", 1, 3))}),
+        Rehearsed(("d",), {"left": (mtu, address), "right": (mtu,)}),
+        Rehearsed(("e",), {"left": (mtu,), "right": (mtu,)}),
+    ]
+    print_rehearsal(Terminal(file=out, width=80), sets)
+    assert [
+        "settings of a, b, c, d, e",
+        "host   setting  now → requested",
+        "left   mtu r0   1500 → 9000",
+        "right  mtu r0   1500 → 9000",
+        "settings that differ",
+        "points  host   setting                 now → requested",
+        "a, b    right  sysctl x                1 → 2",
+        "c       right  sysctl x                1 → 3",
+        "d       left   address r0/10.0.0.1/24  added",
+        "e              none of these",
+    ] == [line.strip() for line in out.getvalue().splitlines() if line]
+
+
+def test_of_many_points_with_a_setting_there_is_the_number() -> None:
+    """Which they are is in the table of trials."""
+    out = StringIO()
+    settings = {"right": (planned("mtu", "r0", 1500, 9000),)}
+    print_rehearsal(Terminal(file=out, width=80), [Rehearsed(tuple("abcdefghijklmnopq"), settings)])
+    assert "settings of all 17 points" in out.getvalue()
+
+
 def test_each_skip_is_reported_with_its_reason() -> None:
     """And nothing where none is foreseen."""
     out = StringIO()

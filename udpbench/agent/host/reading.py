@@ -21,6 +21,7 @@ import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec, module_from_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Callable, Optional, TypeVar
@@ -330,15 +331,13 @@ class ReadingHost:
 
     @property
     def netlink(self) -> Any:
-        """The pyroute2 IPRoute of this namespace, opened on first use (its import takes 0.2 s).
+        """The pyroute2 IPRoute of this namespace, opened on first use.
 
         It raises NetlinkError, which is not an OSError; ``rtnl`` translates.
         """
         if self._netlink is None:
-            from pyroute2 import IPRoute
-
             # Without groups: nothing would read multicast messages.
-            self._netlink = IPRoute(ext_ack=True, strict_check=True, groups=0)
+            self._netlink = _iproute()(ext_ack=True, strict_check=True, groups=0)
         return self._netlink
 
     def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:
@@ -617,6 +616,26 @@ def xdp_feature_names(device: bytes) -> tuple[str, ...]:
 def own_address(message: Any) -> str:
     """Return the local address of an RTM_NEWADDR message; IFA_ADDRESS may be the peer's."""
     return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"))
+
+
+def _iproute() -> Any:
+    """Return pyroute2's IPRoute, imported without the package's ``__init__``.
+
+    That imports every protocol there is, of which we use one: 0.2 s for each agent.
+    """
+    spec = find_spec("pyroute2")
+    if "pyroute2" not in sys.modules and spec is not None:
+        sys.modules["pyroute2"] = module_from_spec(spec)
+        try:
+            from pyroute2.iproute.linux import IPRoute
+        except ImportError:  # of a version whose parts need the whole
+            for name in [name for name in sys.modules if name.partition(".")[0] == "pyroute2"]:
+                del sys.modules[name]
+        else:
+            return IPRoute
+    from pyroute2 import IPRoute
+
+    return IPRoute
 
 
 _ETH_SS_STATS = 1  # include/uapi/linux/ethtool.h

@@ -1,0 +1,396 @@
+"""How cost grows: doubles one thing at a time, and fits the slope of its cost on a log–log scale.
+
+A slope of 1 is cost in proportion to the thing, 0 is no cost at all, 2 is what nobody waits for.
+Costs are CPU time, which other programs lengthen least, or the peak of resident memory. What a
+program takes to start makes a slope flatter, so that only the larger numbers count: each is fitted
+over the last three doublings. ``measure.py [THING...]`` prints the table and leaves with 1 where a
+bar is missed. Needs root; a quiet machine makes it shorter, not different.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from overhead import measure as run_in_lab
+from overhead import requested_ns
+from report import measured, multiplied
+from slope import doubled, slope
+
+from udpbench.agent.counters.snapshot import snapshot
+from udpbench.agent.host.facts import facts
+from udpbench.agent.host.namespace import enter_own
+from udpbench.agent.host.processes import Processes
+from udpbench.agent.host.system import Host
+from udpbench.agent.watch import Looks
+from udpbench.analysis.judge import judge
+from udpbench.definition.binding.bind import bind
+from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import TrialRecord
+from udpbench.records import Run
+
+INHERENT, NONE = 1.1, 0.1
+"""Bars: in proportion, with what is measured wrongly; and not at all."""
+TIMES = 3
+"""Of which the least counts."""
+FITTED = 4
+"""Numbers over which the slope is fitted."""
+HOST = "sender"
+LINK = "grown0"
+
+
+class Growth(NamedTuple):
+    """A thing that is doubled, what it costs, and how that may grow."""
+
+    thing: str
+    cost: str
+    numbers: tuple[int, ...]
+    bar: float
+    measure: Callable[[int], float]
+    """Number → seconds of CPU, or bytes."""
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+class Used(NamedTuple):
+    """What a command and all that it started took."""
+
+    cpu_s: float
+    peak_bytes: int
+
+
+def used(*words: str) -> Used:
+    """Return what a command took."""
+    command = [sys.executable, "-m", "udpbench", *words]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, taken = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in (0, 1, 5):
+        raise SystemExit(f"growth: {' '.join(words)} ended with {process.returncode}")
+    return Used(taken.ru_utime + taken.ru_stime, taken.ru_maxrss * 1024)
+
+
+@cache
+def folder() -> Path:
+    """Return a folder for everything that is written."""
+    return Path(tempfile.mkdtemp(prefix="udpbench-growth-"))
+
+
+@cache
+def planned(points: int) -> Used:
+    """Return what a plan of so many points takes, each with a setting of its own."""
+    file = folder() / f"{points}.yaml"
+    values = [200_000 + 64 * n for n in range(points)]
+    sweep = {"settings.receiver.sysctl.net/ipv4/udp_rmem_min": values}
+    file.write_text(json.dumps({"question": "How long?", "repetitions": 1, "sweep": sweep}))
+    return used("plan", str(file))
+
+
+@cache
+def a_run() -> Run:
+    """Return a short run in the built-in lab."""
+    return measured(folder() / "run", "500ms")
+
+
+@cache
+def of_trials(trials: int) -> Path:
+    """Return a stored run of so many trials, seven at each point."""
+    stored = folder() / f"trials-{trials}"
+    multiplied(a_run(), stored, trials // 7)
+    return stored
+
+
+def of_run(*words: str) -> Callable[[int], float]:
+    """Return what measures the CPU time of a command on a run of so many trials."""
+    return lambda trials: min(
+        used(words[0], str(of_trials(trials)), *words[1:]).cpu_s for _ in range(TIMES)
+    )
+
+
+def reported(form: str) -> Callable[[int], float]:
+    """Return what measures the CPU time of a report in one format."""
+    return of_run("report", "--format", form)
+
+
+# --- pure code -----------------------------------------------------------------------------------
+
+
+def least_s(work: Callable[[], object], times: int = TIMES) -> float:
+    """Return the least CPU time of several turns."""
+    taken = []
+    for _ in range(times):
+        begun = time.process_time()
+        work()
+        taken.append(time.process_time() - begun)
+    return min(taken)
+
+
+def record_of_workers(record: TrialRecord, workers: int) -> TrialRecord:
+    """Return a record in which each worker was there so many times."""
+    names = {spec.name: [f"{spec.name[:-1]}{n}" for n in range(workers)] for spec in record.workers}
+    phases = [
+        replace(
+            phase,
+            stats=tuple(
+                replace(each, worker=name) for each in phase.stats for name in names[each.worker]
+            ),
+        )
+        for phase in record.phases
+    ]
+    specs = tuple(replace(spec, index=n) for spec in record.workers for n in range(workers))
+    return replace(record, workers=specs, phases=tuple(phases))
+
+
+def judged(workers: int) -> float:
+    """Return the CPU time of judging a trial of so many workers at each end."""
+    record = record_of_workers(a_run().records[0], workers)
+    return least_s(lambda: judge(record))
+
+
+def bound(flows: int) -> float:
+    """Return the CPU time of binding a trial of so many flows."""
+    ports = f"20000-{20000 + flows - 1}"
+    data = {"question": "How long?", "traffic": {"flows": {"source_ports": ports}}}
+    (trial,) = load_experiment_data(data, "flows").points
+    lab, known = load_lab("local"), a_run().records[0].facts
+    return least_s(lambda: bind(trial, lab, known))
+
+
+def bound_on_cpus(cpus: int) -> float:
+    """Return the CPU time of binding a trial of as many workers as the hosts have CPUs."""
+    numbers = tuple(range(cpus))
+    known = {
+        name: replace(
+            own,
+            cpus=numbers,
+            siblings={str(n): (n & ~1, n | 1) for n in numbers},
+            numa_nodes={"0": numbers[: cpus // 2], "1": numbers[cpus // 2 :]},
+            rx_queues=cpus,
+            queue_cpus={str(n): (n,) for n in numbers},
+        )
+        for name, own in a_run().records[0].facts.items()
+    }
+    data = {"question": "How long?", "receive": {"workers": cpus // 2}}
+    (trial,) = load_experiment_data(data, "cpus").points
+    lab = load_lab("local")
+    return least_s(lambda: bind(trial, lab, known))
+
+
+# --- hosts ---------------------------------------------------------------------------------------
+
+
+def on_host(prepare: Callable[[int], object], work: Callable[[Host], Callable[[], object]]) -> Any:
+    """Return what measures work on a host with so many of a thing, in its own namespace."""
+
+    def measure(number: int) -> float:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                host = Host()
+                enter_own(host)
+                _add_pair(host)
+                kept = prepare(number)
+                os.write(writing, json.dumps(least_s(work(host))).encode())
+                del kept
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as answer:
+            text = answer.read()
+        os.waitpid(pid, 0)
+        if not text:
+            raise SystemExit(f"growth: a host of {number} could not be made")
+        return float(json.loads(text))
+
+    return measure
+
+
+def _add_pair(host: Host) -> None:
+    host.rtnl("link", "add", kind="veth", ifname=LINK, peer={"ifname": "far0"})
+
+
+def open_sockets(number: int) -> list[socket.socket]:
+    """Return so many UDP sockets, each at a port and an address of loopback."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number + 1024, number + 1024))
+    subprocess.run(("ip", "link", "set", "lo", "up"), check=True)
+    kept = []
+    for n in range(number):
+        kept.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        kept[-1].bind((f"127.0.{n // 16384}.1", 20000 + n % 16384))
+    return kept
+
+
+def add_pairs(number: int) -> None:
+    """Make so many interfaces, two at a time."""
+    lines = "".join(f"link add v{n} type veth peer name w{n}\n" for n in range(number // 2))
+    subprocess.run(("ip", "-batch", "-"), input=lines, text=True, check=True)
+
+
+def add_rules(number: int) -> None:
+    """Make so many firewall rules."""
+    rules = "".join(f"add rule ip t c udp dport {n % 60000 + 1} accept\n" for n in range(number))
+    text = f"add table ip t\nadd chain ip t c {{ type filter hook input priority 0; }}\n{rules}"
+    subprocess.run(("nft", "-f", "-"), input=text, text=True, check=True)
+
+
+def start_processes(number: int) -> None:
+    """Start so many processes, which end with this one."""
+    from udpbench.parent_death import end_with_parent
+
+    parent = os.getpid()
+    for _ in range(number):
+        if os.fork() == 0:
+            end_with_parent(parent)
+            time.sleep(3600)
+
+
+def taken(host: Host) -> Callable[[], object]:
+    """Return what takes a snapshot."""
+    return lambda: snapshot(host, HOST, LINK, ("namespace", "machine"), (), dict)
+
+
+def asked(host: Host) -> Callable[[], object]:
+    """Return what reads the facts."""
+    return lambda: facts(host, HOST, LINK, {})
+
+
+def looked(host: Host) -> Callable[[], object]:
+    """Return a further look of ``watch``."""
+    looks = Looks(host, HOST)
+    looks.look(None, None, False)
+    return lambda: looks.look(None, None, False)
+
+
+def scanned(host: Host) -> Callable[[], object]:
+    """Return what reads every process at both edges of a phase."""
+    processes = Processes(host, all_of_machine=True)
+
+    def scan() -> None:
+        processes.begin({})
+        processes.end({})
+
+    return scan
+
+
+# --- trials --------------------------------------------------------------------------------------
+
+
+def overhead_s(definition: dict[str, Any]) -> list[float]:
+    """Return what each trial of a run cost beyond its phases."""
+    data = {
+        "question": "What does it cost?",
+        "traffic": {"rate": "10kpps"},
+        "duration": "200ms",
+        "warmup": "0s",
+        "repetitions": 3,
+        **definition,
+    }
+    name = f"overhead-{abs(hash(json.dumps(data)))}"
+    records = run_in_lab(folder() / name, data, "growth")
+    return [
+        sum(time_ns - requested_ns(record, step) for step, time_ns in record.overhead_ns.items())
+        / SECOND_NS
+        for record in records
+    ]
+
+
+def with_workers(number: int) -> float:
+    """Return what a trial of so many receiving workers costs."""
+    return min(overhead_s({"receive": {"workers": number, "cpus": "none"}}))
+
+
+def with_flows(number: int) -> float:
+    """Return what a trial of so many flows costs."""
+    ports = f"10000-{10000 + number - 1}"
+    return min(overhead_s({"traffic": {"rate": "10kpps", "flows": {"source_ports": ports}}}))
+
+
+@cache
+def repeated() -> list[float]:
+    """Return what each of many trials cost."""
+    return overhead_s({"repetitions": 64})
+
+
+def after_others(number: int) -> float:
+    """Return what a trial costs after so many others: the least of five."""
+    return min(repeated()[number - 5 : number])
+
+
+GROWTHS = (
+    Growth("points", "plan", doubled(128, 1024), INHERENT, lambda n: planned(n).cpu_s),
+    Growth("points", "memory of plan", doubled(128, 1024), 0.5, lambda n: planned(n).peak_bytes),
+    Growth("trials", "show", doubled(112, 896), INHERENT, of_run("show")),
+    Growth("trials", "show --json", doubled(112, 896), INHERENT, of_run("show", "--json")),
+    Growth("trials", "report, HTML", doubled(112, 896), INHERENT, reported("html")),
+    Growth("trials", "report, PDF", doubled(112, 896), INHERENT, reported("pdf")),
+    Growth("trials", "report, CSV", doubled(112, 896), INHERENT, reported("csv")),
+    Growth("trials", "a further trial", (8, 16, 32, 64), NONE, after_others),
+    Growth("workers", "judging", doubled(128, 1024), INHERENT, judged),
+    Growth("workers", "a trial", doubled(4, 32), INHERENT, with_workers),
+    Growth("flows", "binding", doubled(1024, 8192), INHERENT, bound),
+    Growth("flows", "a trial", doubled(512, 4096), INHERENT, with_flows),
+    Growth("CPUs and queues", "binding", doubled(32, 256), INHERENT, bound_on_cpus),
+    Growth("sockets", "a snapshot", doubled(4096, 32768), INHERENT, on_host(open_sockets, taken)),
+    Growth("sockets", "a look", doubled(4096, 32768), INHERENT, on_host(open_sockets, looked)),
+    Growth("interfaces", "a snapshot", doubled(512, 4096), NONE, on_host(add_pairs, taken)),
+    Growth("interfaces", "facts", doubled(512, 4096), NONE, on_host(add_pairs, asked)),
+    Growth("rules", "a snapshot", doubled(1024, 8192), NONE, on_host(add_rules, taken)),
+    Growth("rules", "facts", doubled(1024, 8192), INHERENT, on_host(add_rules, asked)),
+    Growth("processes", "a snapshot", doubled(512, 4096), NONE, on_host(start_processes, taken)),
+    Growth(
+        "processes",
+        "edges of a phase",
+        doubled(512, 4096),
+        INHERENT,
+        on_host(start_processes, scanned),
+    ),
+)
+
+
+def shown(cost: float) -> str:
+    """Return a cost: memory in MiB, time in ms."""
+    return f"{cost / 2**20:.0f} MiB" if cost > 2**20 else f"{cost * 1e3:.1f} ms"
+
+
+def main(things: Sequence[str]) -> None:
+    """Print the table, and leave with 1 where a bar is missed."""
+    chosen = [growth for growth in GROWTHS if not things or growth.thing in things]
+    if not chosen:
+        names = dict.fromkeys(growth.thing for growth in GROWTHS)
+        raise SystemExit(f"growth: {', '.join(things)}: unknown; choose of {', '.join(names)}")
+    missed = 0
+    print("| thing | from–to | cost | first | last | slope | bar | met |")
+    print("|---|---|---|---|---|---|---|---|")
+    for growth in chosen:
+        costs = [growth.measure(number) for number in growth.numbers]
+        fitted = slope(growth.numbers[-FITTED:], costs[-FITTED:])
+        met = fitted <= growth.bar
+        missed += not met
+        first, last = growth.numbers[0], growth.numbers[-1]
+        print(
+            f"| {growth.thing} | {first}–{last} | {growth.cost} | {shown(costs[0])} | "
+            f"{shown(costs[-1])} | {fitted:.2f} | ≤ {growth.bar} | {'yes' if met else '**no**'} |",
+            flush=True,
+        )
+    if missed:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
