@@ -582,6 +582,16 @@ def soak(session: nox.Session) -> None:
     run(session, "python", "benchmarks/soak/hold.py", *session.posargs)
 
 
+@nox.session
+def growth(session: nox.Session) -> None:
+    """Double one thing at a time and fit how cost grows (posargs: things, such as ``trials``)."""
+    prepare(session)
+    if os.geteuid() != 0:
+        session.skip("the hosts that grow need root: sudo python3 noxfile.py growth")
+    install_system_packages(LAB_PACKAGES)
+    run(session, "python", "benchmarks/growth/measure.py", *session.posargs)
+
+
 def interpreters() -> dict[str, str]:
     """Return minor version → interpreter, for every working Python from 3.9 on."""
     places = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]

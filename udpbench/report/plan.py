@@ -109,7 +109,7 @@ def print_rehearsal(console: Console, rehearsed: Sequence[Shared]) -> None:
         return
     apart = _apart(rehearsed)
     names = [name for settings in rehearsed for name in settings.trials]
-    of = f"all {len(names)} points" if len(names) > FEW_POINTS else ", ".join(names)
+    whose = f"all {len(names)} points" if len(names) > FEW_POINTS else ", ".join(names)
     columns = ("host", "setting", "now → requested")
     rows = [
         (host, *line)
@@ -117,7 +117,7 @@ def print_rehearsal(console: Console, rehearsed: Sequence[Shared]) -> None:
         for line in summed_up([each for each in planned if id(each) not in apart])
     ]
     console.print()
-    console.print(Text(f"settings of {of}", style="bold"))
+    console.print(Text(f"settings of {whose}", style="bold"))
     console.print(drawn(columns, rows))
     if len(rehearsed) > 1:
         console.print()
