@@ -5,9 +5,10 @@ A key is a field's name without its unit, as in ``model``; None means that it is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Annotated, Any, Literal, Optional, Union
 
+from udpbench.frozen import dataclass
 from udpbench.units import Bytes, Count, Named, Nanoseconds
 
 U32_MAX = 2**32 - 1

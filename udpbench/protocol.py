@@ -29,7 +29,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import cache, cached_property, partial, wraps
 from pathlib import Path
 from typing import (
@@ -45,6 +45,7 @@ from typing import (
     get_type_hints,
 )
 
+from udpbench.frozen import dataclass
 from udpbench.json_lines import MOST_LINE_BYTES, parse_json
 from udpbench.model.host import Change, Facts, Inspection, Planned, Setting
 from udpbench.model.limits import (
@@ -433,6 +434,7 @@ AGENT_LEAVES = (
     "drivers",
     "errors",
     "folder",
+    "frozen",
     "host_settings",
     "json_lines",
     "metrics",

@@ -550,6 +550,34 @@ def test_an_agent_answers_hello_quickly() -> None:
     assert set() == loaded & {"pyroute2", "psutil", "cffi", "udpbench._native", "asyncio"}
 
 
+NETLINK = """
+import sys
+from udpbench.agent.host.system import Host
+{before}
+for _ in range(2):
+    host = Host()
+    links = host.rtnl("link", "dump")
+    host.close()
+print(len(links) > 0, "pyroute2.iwutil" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "whole"),
+    [
+        ("", False),
+        ("import pyroute2", True),
+        ("Host().rtnl('link', 'dump'); from pyroute2 import NDB, config; NDB", True),
+    ],
+    ids=["part", "imported before", "its names are asked for"],
+)
+def test_netlink_is_opened_without_the_whole_of_its_package(before: str, whole: bool) -> None:
+    """Again and again in one process, and with all of it if that is there, or is needed."""
+    code = NETLINK.format(before=before)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert f"True {whole}\n" == ran.stdout, ran.stderr
+
+
 def greeted(host: Host, engine: Any, monkeypatch: pytest.MonkeyPatch) -> Session:
     """Return a session whose verbs have another way to restore."""
     session = Session(host)

@@ -420,10 +420,11 @@ CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000  # include/uapi/linux/sched.h
 
 def fork(line: socket.socket) -> None:
     """Start a process, or wait for the end of one, whenever asked, until nobody can ask any more."""
-    from udpbench.agent.host import reading
+    from udpbench.agent.host.reading import ReadingHost
     from udpbench.agent.settings import engine, guardian
 
-    assert reading._iproute(), (engine, guardian)
+    ReadingHost().netlink.close()
+    assert engine, guardian
     while True:
         word, fds, _, _ = socket.recv_fds(line, 32, 2)
         if not word:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, Literal, Optional, Union
 
+from udpbench.frozen import dataclass
 from udpbench.host_settings import Settings
 from udpbench.metrics import unit_of
 from udpbench.model.limits import (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Optional
 
+from udpbench.frozen import dataclass
 from udpbench.model.limits import Scope
 
 GSO_SEGMENTS = "udp.gso_segments"

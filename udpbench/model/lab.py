@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal, Optional
 
+from udpbench.frozen import dataclass
 from udpbench.host_settings import Settings
 from udpbench.model.limits import DAY_NS, SECOND_NS, Part
 from udpbench.units import Named, Nanoseconds

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import accumulate
 from typing import Literal, Optional
 
 from udpbench.errors import rest_of_message
+from udpbench.frozen import dataclass
 from udpbench.model.experiment import Trial
 from udpbench.model.host import Change, Facts, Inspection
 from udpbench.model.lab import BETWEEN

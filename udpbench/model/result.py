@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Optional, Union
 
+from udpbench.frozen import dataclass
 from udpbench.metrics import METRICS
 from udpbench.model.experiment import Trial
 from udpbench.model.limits import PhaseName, Role

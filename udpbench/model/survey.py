@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Optional
 
+from udpbench.frozen import dataclass
 from udpbench.model.host import Facts
 from udpbench.model.record import HostLook
 

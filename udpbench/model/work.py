@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Optional
 
+from udpbench.frozen import dataclass
 from udpbench.model.experiment import Fault, Log, Receive, Send, Traffic
 from udpbench.model.limits import Role
 
