@@ -65,6 +65,32 @@ while not ended.is_set():
 print(lost + sum(map(drops, sockets.values())), flush=True)
 sys.stdin.readline()
 """
+SERVER = r"""
+import asyncio, fcntl, socket, struct, threading, time
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 1))
+
+class Work(asyncio.DatagramProtocol):
+    def datagram_received(self, data, address):
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            pass
+
+async def main():
+    loop = asyncio.get_running_loop()
+    await loop.create_datagram_endpoint(Work, local_addr=("127.0.0.1", 7777))
+    print("bound", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+FLOOD = """
+import socket, time
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    for _ in range(100):
+        sender.sendto(bytes(1000), ("127.0.0.1", 7777))
+    time.sleep(0.1)
+"""
 CONFIG = """\
 global: {{scrape_interval: 2s, evaluation_interval: 2s}}
 rule_files: [{rules}]
@@ -90,9 +116,9 @@ def ended(
             process.kill()
 
 
-def until(met: Callable[[], object]) -> Any:
+def until(met: Callable[[], object], limit_s: float = LIMIT_S) -> Any:
     """Return what is met, once it is."""
-    end_s = time.monotonic() + LIMIT_S
+    end_s = time.monotonic() + limit_s
     while not (value := met()):
         assert time.monotonic() < end_s
     return value
@@ -194,6 +220,43 @@ def test_prometheus_counts_what_the_sockets_owner_counts(crowd: Crowd, tmp_path:
         assert names & {"UdpReceiveBufferFull", "UdpReaderSleeps"}
         wrong = [query for query in dashboard() if not answered(crowd, query)]
         assert [] == wrong
+
+
+def test_a_server_under_a_flood_fires_the_alert_that_names_it(tmp_path: Path) -> None:
+    """An asyncio server that works on each datagram: its reader has no time, and that is said."""
+    config, rules = tmp_path / "prometheus.yml", tmp_path / "udpbench.rules.yml"
+    rules.write_text(shipped("rules"))
+    config.write_text(CONFIG.format(rules=rules, port=PORT))
+    command = (
+        *(program("prometheus"), f"--config.file={config}", "--log.level=error"),
+        *(
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{PROMETHEUS}",
+        ),
+    )
+    unshare = ("unshare", "--net", sys.executable, "-c", SERVER)
+    with ended(*unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        server = Crowd(process)
+        with (
+            exporter(server, "--listen", f"127.0.0.1:{PORT}"),
+            ended(*command, inside=server.pid),
+            ended(sys.executable, "-c", FLOOD, inside=server.pid),
+        ):
+            fired = until(
+                lambda: [
+                    each["labels"] | each["annotations"]
+                    for each in json.loads(
+                        server.get(PROMETHEUS, "/api/v1/alerts") or '{"data": {"alerts": []}}'
+                    )["data"]["alerts"]
+                    if each["state"] == "firing" and each["labels"].get("port") == "7777"
+                ],
+                300,
+            )
+    (alert,) = fired
+    assert alert["alertname"] in ("UdpReaderBoundByCpu", "UdpReaderWaitsForCpu")
+    assert alert["summary"].startswith("python")
+    assert "port 7777, host) loses" in alert["summary"]
+    assert "sudo udpbench watch --port 7777" == alert["command"]
 
 
 def cpu_of(crowd: Crowd) -> float:

@@ -38,7 +38,7 @@ def read_flight(path: Path, since: str | None, until: str | None) -> Flight:
             since_ns = _time_ns("--since", since, 0, until_ns)
         if since_ns > until_ns:
             raise InputError([Problem("is after --until", "--since", since)])
-        return course_of(moments(path, since_ns - BEFORE_NS, until_ns), since_ns, path.name)
+        return course_of(moments(path, since_ns - BEFORE_NS, until_ns), since_ns)
     except OSError as error:
         raise RecordError(in_words(error)) from error
     except ValueError as error:

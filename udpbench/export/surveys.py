@@ -9,7 +9,8 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from udpbench.control.agent_client import AgentClient, Requests
 from udpbench.control.connections.local_agent import open_observer
@@ -17,7 +18,9 @@ from udpbench.control.wait import Clock, Interrupt
 from udpbench.errors import AgentError, AgentLost, HostError
 from udpbench.model.host import Facts
 from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import UdpSocket
 from udpbench.model.survey import MachineLook
+from udpbench.protocol import VERBS, decode
 
 POLL_NS = SECOND_NS // 4
 """Between two checks for the end."""
@@ -85,6 +88,41 @@ def surveys(
             due_ns += every_ns * (1 + max(clock.now_ns() - due_ns, 0) // every_ns)
 
 
+def _asked(client: AgentClient, exact: bool, closely: bool) -> MachineLook:
+    """Return what an observer answers; raises AgentError, AgentLost.
+
+    It is a process of this program: of each of hundreds of sockets only the form is looked at,
+    which takes a sixth of the time that an answer of another host needs.
+    """
+    limit_ns = VERBS["survey"].limit_s * SECOND_NS
+    plain = client.channel.request("survey", limit_ns, exact=exact, closely=closely)
+    try:
+        looks = [each["look"] for each in plain["spaces"] if each["look"] is not None]
+        sockets = [tuple(map(_socket, look["sockets"])) for look in looks]
+        bare = [_bare(space) for space in plain["spaces"]]
+        survey: MachineLook = decode(MachineLook, {**plain, "spaces": bare})
+    except (KeyError, TypeError, ValueError) as error:
+        raise AgentError(f"survey: malformed reply: {error}", client.name) from error
+    rest = iter(sockets)
+    spaces = [
+        replace(each, look=replace(each.look, sockets=next(rest)))
+        if each.look is not None
+        else each
+        for each in survey.spaces
+    ]
+    return replace(survey, spaces=tuple(spaces))
+
+
+def _bare(space: dict[str, Any]) -> dict[str, Any]:
+    """Return a namespace as it is decoded, without its sockets."""
+    look = space["look"]
+    return space if look is None else {**space, "look": {**look, "sockets": []}}
+
+
+def _socket(row: dict[str, Any]) -> UdpSocket:
+    return UdpSocket(**{**row, "processes": tuple(row["processes"])})
+
+
 class _Known:
     """The facts of interfaces, as they were read last."""
 
@@ -101,7 +139,7 @@ class _Known:
         """Return a survey with the facts; these are read anew where something was changed."""
         begun_ns = now_ns()
         try:
-            survey = client.survey(*how)
+            survey = _asked(client, *how)
         except AgentError as error:
             return Surveyed(None, dict(self._facts), now_ns() - begun_ns, error)
         took_ns = now_ns() - begun_ns

@@ -28,6 +28,7 @@ SCHEMA = 1
 """Form of ``show --json`` of a recording. History: 1 — the first form."""
 FORMATS = ("html", "csv", "parquet")
 TEMPLATE = "flight.html.jinja"
+TENTH_NS = SECOND_NS // 10
 LISTED_LOSSES, LISTED_EVENTS = 10, 20
 """Of one incident."""
 
@@ -85,7 +86,7 @@ def answer(course: Flight) -> str:
 
 def title_of(incident: Incident) -> str:
     """Return when it was, and how much was lost."""
-    lasted = format_duration(incident.end_ns - incident.start_ns)
+    lasted = format_duration(round((incident.end_ns - incident.start_ns) / TENTH_NS) * TENTH_NS)
     packets = show_count(sum(loss.packets for loss in incident.losses))
     span = f"{clock_of(incident.start_ns)} to {clock_of(incident.end_ns)}"
     return f"{span} ({lasted}): {packets} packets"

@@ -28,7 +28,7 @@ def second(
 def course(surveys: list[MachineLook], since: int = 0) -> Flight:
     """Return what they say."""
     given = (Moment(each, FACTS, whole=number == 0) for number, each in enumerate(surveys))
-    return course_of(given, since * SECOND_NS, "right")
+    return course_of(given, since * SECOND_NS)
 
 
 def losing(first: int, last: int, whole: int) -> Iterator[MachineLook]:
@@ -94,6 +94,8 @@ def test_what_had_changed_is_named() -> None:
     )
     days.append(second(41, replace(small, drops=25), lost=20, came=9000, **new))
     days.append(second(42, replace(mine, cookie=9), lost=20, came=9100, **new))
+    days.append(second(43, replace(mine, cookie=10), lost=20, came=9100, **new))
+    days.append(second(44, lost=20, came=9100, **new, ended=(10,)))
     (incident,) = course(days).incidents
     assert [
         "net.core.rmem_max: 212992 → 4096",
@@ -113,7 +115,7 @@ def test_facts_of_interfaces_are_settings() -> None:
         Moment(second(0, DNS), FACTS, whole=True),
         Moment(second(1), {"receive0": replace(FACTS["receive0"], mtu=576)}),
     ]
-    (event,) = course_of(given, 0, "right").events
+    (event,) = course_of(given, 0).events
     assert event.what.startswith("receive0: mtu: ")
     assert event.what.endswith("→ 576")
 
@@ -140,7 +142,7 @@ def test_a_segment_that_begins_changes_nothing() -> None:
         )
         for n, each in enumerate(surveys)
     ]
-    whole = course_of(given, 0, "right")
+    whole = course_of(given, 0)
     assert course(surveys).incidents == whole.incidents
     assert () == whole.events
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from analysis.test_sums import DNS
 from control.fake import FakeAgent, World, facts
 
 from udpbench.errors import AgentError, AgentLost
@@ -28,8 +29,9 @@ class Surveyor(FakeAgent):
         if self.surveys == 5:
             raise AgentLost("gone", self.host)
         names = ("eth2", "gone") if self.surveys < 4 else ("eth2",)
-        own = HostLook(Snapshot(self.host, self.world.clock.now_ns(), {}), names, ())
-        return MachineLook(0, (SpaceLook(1, "host", own),))
+        snapshot = Snapshot(self.host, self.world.clock.now_ns(), {})
+        own = HostLook(snapshot, names, (DNS,) if self.surveys == 1 else ())
+        return MachineLook(0, (SpaceLook(1, "host", own), SpaceLook(2, "blue", None)))
 
     def _facts(self, interface: str) -> Any:
         self.world.say(f"facts {interface}")
@@ -64,6 +66,9 @@ def test_a_survey_each_time_until_the_agent_is_lost() -> None:
     assert [None, None, "too many sockets", None] == [
         each.error and each.error.message for each in seen
     ]
+    assert seen[0].survey is not None
+    assert seen[0].survey.spaces[0].look is not None
+    assert (DNS,) == seen[0].survey.spaces[0].look.sockets
     assert [["eth2"]] * 4 == [[*each.facts] for each in seen]
     gaps = [b - a for a, b in pairwise(times)]
     assert [5.0] * 3 == [round(gap / SECOND_NS, 1) for gap in gaps]
@@ -77,3 +82,27 @@ def test_a_signal_ends_it() -> None:
         seen.append(each)
         world.interrupt.note()
     assert 1 == len(seen)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        [],
+        {"spaces": 1},
+        {"spaces": [{"look": {"sockets": [1]}}]},
+        {"spaces": [], "wall_ns": "x"},
+    ],
+)
+def test_an_answer_that_is_none_is_an_error(wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is counted, as any other."""
+    world = World()
+    request = Surveyor.request
+
+    def answer(own: Surveyor, verb: str, deadline_ns: int, **args: Any) -> Any:
+        return wrong if verb == "survey" else request(own, verb, deadline_ns, **args)
+
+    monkeypatch.setattr(Surveyor, "request", answer)
+    first = next(surveyed(world, SECOND_NS))
+    assert first.error is not None
+    assert "malformed reply" in first.error.message

@@ -5,7 +5,7 @@ Pure: from looks in their order. A loss begins after the last look without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from udpbench.analysis.watch.history import HostState, after
@@ -114,12 +114,12 @@ class Flight:
     """Losses and events beyond those that are kept."""
 
 
-def course_of(moments: Iterable[Moment], since_ns: int, host: str) -> Flight:
+def course_of(moments: Iterable[Moment], since_ns: int) -> Flight:
     """Return what happened from a time on; earlier looks only say what was there before."""
     replayed = _Replay(since_ns)
     for moment in moments:
         replayed.add(moment)
-    return replayed.course(host)
+    return replayed.course()
 
 
 @dataclass
@@ -145,6 +145,7 @@ class _Replay:
     """A recording from look to look."""
 
     since_ns: int
+    host: str = ""
     spaces: dict[int, _Space] = field(default_factory=dict)
     before: Moment | None = None
     open: dict[tuple[str, str], _Open] = field(default_factory=dict)
@@ -157,6 +158,8 @@ class _Replay:
     cpu_at_ns: int = 0
     loads: dict[str, list[float]] = field(default_factory=dict)
     usual: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    young: dict[str, dict[int, tuple[int, UdpSocket]]] = field(default_factory=dict)
+    """Namespace → sockets that were new at its latest look, and when that was."""
     left_out: int = 0
     begun_ns: int | None = None
 
@@ -176,6 +179,8 @@ class _Replay:
             if each.look is not None:
                 then_ns = before.survey.wall_ns if before is not None else now_ns
                 self._look(each, moment, moment.facts if place == 0 else {}, then_ns)
+        own = moment.survey.spaces[0].look if moment.survey.spaces else None
+        self.host = own.snapshot.host if own is not None else self.host
         self.begun_ns = now_ns if self.begun_ns is None else self.begun_ns
         self.before = moment
 
@@ -193,7 +198,9 @@ class _Replay:
         if moment.whole:
             there = {socket.cookie for socket in look.sockets}
             look = replace(look, ended=tuple(known.latest.sockets.keys() - there))
-        self._compare_sockets(known.latest.sockets, look.sockets, look.ended, moment.survey.wall_ns)
+        self._compare_sockets(
+            each.name, known.latest.sockets, look.sockets, look.ended, moment.survey.wall_ns
+        )
         now = after(known.latest, look)
         known.live = live_host(known.first, known.latest, now, facts, known.live)
         known.latest = now
@@ -290,41 +297,46 @@ class _Replay:
 
     def _busy(self, processes: Mapping[str, int], now_ns: int) -> None:
         elapsed_ns = now_ns - self.cpu_at_ns if self.cpu_at_ns else 0
+        # By number: threads of the kernel change their names. What is seen first has no share.
+        numbers = {name: name.rpartition(" ")[2] for name in processes}
         shares = {
-            name: (ns - self.cpu_ns[name]) / elapsed_ns
+            name: (ns - self.cpu_ns[numbers[name]]) / elapsed_ns
             for name, ns in processes.items()
-            if elapsed_ns and name in self.cpu_ns
+            if elapsed_ns and numbers[name] in self.cpu_ns
         }
-        for name in processes.keys() - self.cpu_ns.keys() if elapsed_ns else ():
-            shares[name] = min(processes[name] / elapsed_ns, 1.0)
         for name, share in shares.items():
-            if share >= MUCH > 2 * self.busy.get(name, 0.0):
+            if share >= MUCH > 2 * self.busy.get(numbers[name], 0.0):
                 self._event(now_ns, f"{name} uses {show_percent(share)} of a CPU")
-        self.busy = shares
-        self.cpu_ns.update(processes)
+        self.busy = {numbers[name]: share for name, share in shares.items()}
+        self.cpu_ns.update({numbers[name]: ns for name, ns in processes.items()})
         self.cpu_at_ns = now_ns
 
     def _compare_sockets(
         self,
+        netns: str,
         before: Mapping[int, UdpSocket],
         listed: Iterable[UdpSocket],
-        ended: Iterable[int],
+        ended: Collection[int],
         now_ns: int,
     ) -> None:
+        """Note sockets of servers that come, go or change; not those that live for a look."""
+        where, young = _in_space(netns), self.young.pop(netns, {})
+        for cookie, (at_ns, each) in young.items():
+            if cookie not in ended:
+                self._event(at_ns, f"{_holder(each)} opened {address_of(each)}{where}")
         for each in listed:
             known = before.get(each.cookie)
             if known is None and 0 < each.port < EPHEMERAL:
-                self._event(now_ns, f"{_holder(each)} opened {address_of(each)}")
+                self.young.setdefault(netns, {})[each.cookie] = now_ns, each
             elif known is not None and known.buffer_bytes != each.buffer_bytes:
-                sizes = (
-                    written("x_bytes", size) for size in (known.buffer_bytes, each.buffer_bytes)
-                )
-                change = " → ".join(sizes)
-                self._event(now_ns, f"{_holder(each)} {address_of(each)}: receive buffer {change}")
+                sizes = (known.buffer_bytes, each.buffer_bytes)
+                change = " → ".join(written("x_bytes", size) for size in sizes)
+                socket = f"{_holder(each)} {address_of(each)}{where}"
+                self._event(now_ns, f"{socket}: receive buffer {change}")
         for cookie in ended:
             gone = before.get(cookie)
-            if gone is not None and 0 < gone.port < EPHEMERAL:
-                self._event(now_ns, f"{_holder(gone)} closed {address_of(gone)}")
+            if gone is not None and 0 < gone.port < EPHEMERAL and cookie not in young:
+                self._event(now_ns, f"{_holder(gone)} closed {address_of(gone)}{where}")
 
     def _load(self, live: LiveHost, netns: str, now_ns: int) -> None:
         """Note when many more packets come than before."""
@@ -339,19 +351,22 @@ class _Replay:
 
     # --- the end -------------------------------------------------------------------------------
 
-    def course(self, host: str) -> Flight:
+    def course(self) -> Flight:
         """Return all of it."""
         until_ns = self.before.survey.wall_ns if self.before is not None else self.since_ns
         return Flight(
-            host=host,
+            host=self.host,
             since_ns=max(self.since_ns, self.begun_ns or 0),
             until_ns=until_ns,
             seconds=tuple(self.seconds),
             gaps=tuple(self.gaps),
             incidents=tuple(self._incidents()),
-            events=tuple(each for each in self.events if each.at_ns >= self.since_ns),
+            events=tuple(each for each in self._in_order() if each.at_ns >= self.since_ns),
             left_out=self.left_out,
         )
+
+    def _in_order(self) -> list[Event]:
+        return sorted(self.events, key=lambda event: event.at_ns)
 
     def _incidents(self) -> Iterator[Incident]:
         """Yield the losses that overlap together."""
@@ -366,7 +381,7 @@ class _Replay:
 
     def _incident(self, losses: list[Loss]) -> Incident:
         start_ns = min(loss.start_ns for loss in losses)
-        near = [e for e in self.events if -BEFORE_NS <= e.at_ns - start_ns <= AFTER_NS]
+        near = [e for e in self._in_order() if -BEFORE_NS <= e.at_ns - start_ns <= AFTER_NS]
         largest_first = sorted(losses, key=lambda loss: -loss.packets)
         return Incident(tuple(largest_first), tuple(near))
 
