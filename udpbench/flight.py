@@ -27,7 +27,7 @@ from udpbench.protocol import decode, encode
 
 SCHEMA = 1
 """Form of segments. History: 1 — the first form."""
-NAME = re.compile(r"(looks|loss)-(\d{10})-(\d{13,})\.jsonl")
+NAME = re.compile(r"(looks|loss)-([0-9]{10})-([0-9]{13})\.jsonl")
 """Kind, number, and the time in ms when it begins."""
 LEAST_BYTES = 2**24
 """Of a folder: less would be minutes."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from analysis.test_sums import DNS, FACTS, POD, look, survey
@@ -19,7 +20,9 @@ from udpbench.commands.flight import flight_folder, read_flight
 from udpbench.errors import InputError, RecordError
 from udpbench.flight import LEAST_BYTES, NAME, Recorder, is_flight, moments, segments, span_ns
 from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import SocketCount, ThreadUse
 from udpbench.model.survey import MachineLook, Moment, SpaceLook
+from udpbench.report.flight_report import flight_json, text
 
 MIDNIGHT_NS = 1_764_115_200 * SECOND_NS
 """2025-11-26 in UTC."""
@@ -245,3 +248,38 @@ def test_the_form_of_a_segment_is_known(tmp_path: Path) -> None:
     recorded(tmp_path, [at(0)])
     (file,) = tmp_path.iterdir()
     assert {"schema": 1, "version": "1"} == json.loads(file.read_text().split("\n")[0])
+
+
+STRANGE = (None, -1, 2**63, 2**64, 1e300, "", "x\n\x1b", [], {}, [[]], {"a": None}, True)
+
+
+def mangled(plain: object, random: Random, chance: float) -> object:
+    """Return JSON data some of whose values are others."""
+    if random.random() < chance:
+        return random.choice(STRANGE)
+    if isinstance(plain, dict):
+        return {key: mangled(part, random, chance) for key, part in plain.items()}
+    return [mangled(part, random, chance) for part in plain] if isinstance(plain, list) else plain
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_a_segment_holds_ends_in_a_text_or_in_words(tmp_path: Path, seed: int) -> None:
+    """A folder may be anybody's."""
+    use = {"dns 9": (ThreadUse("dns", 1, 1, 5, {"R": 3}, {"recvmsg": 1}),)}
+    counts = {"1": SocketCount(9, 4, {"SOCKET_RCVBUFF": 3})}
+    lossy = at(1, replace(DNS, drops=9), moved=counted(4, *RCVBUF), threads=use, counts=counts)
+    busy = replace(
+        at(2), processes={"dns 9": 5}, settings={"a": "1"}, changed={"changed.routes": 1}
+    )
+    recorded(tmp_path, [at(0, DNS), lossy, busy, at(3, ended=(1,))])
+    (file,) = tmp_path.iterdir()
+    first, *lines = file.read_text().split("\n")[:-1]
+    random = Random(seed)
+    texts = [json.dumps(mangled(json.loads(line), random, 0.002 * (seed % 8))) for line in lines]
+    file.write_text("\n".join([first, *texts, ""]))
+    try:
+        course = read_flight(tmp_path, None, None)
+    except (InputError, RecordError):
+        return
+    assert "\x1b" not in text(course)
+    assert json.dumps(flight_json(course))

@@ -151,8 +151,9 @@ class TextFile:
             raise InputError([Problem(in_words(error), "--textfile", str(path))]) from error
 
     def replace(self, text: bytes) -> None:
-        """Write a text; OSError."""
+        """Write a text, which node_exporter may read whatever the umask is; OSError."""
         self._folder.write(self._name, text)
+        os.chmod(self._name, 0o644, dir_fd=self._folder.fd)
 
     def remove(self) -> None:
         """Leave nothing that node_exporter would take for news."""

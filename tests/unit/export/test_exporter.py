@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -102,7 +103,10 @@ def test_what_a_killed_exporter_left_is_removed_and_nothing_else(tmp_path: Path)
     for name in (".a.prom.0123abcd", ".b.prom.0123abcd", "b.prom"):
         (tmp_path / name).write_text("x")
     file = TextFile(tmp_path / "a.prom")
+    before = os.umask(0o077)
     file.replace(b"one 1\n")
+    os.umask(before)
+    assert 0o644 == (tmp_path / "a.prom").stat().st_mode & 0o777
     file.replace(b"two 2\n")
     assert [".b.prom.0123abcd", "a.prom", "b.prom"] == sorted(p.name for p in tmp_path.iterdir())
     assert "two 2\n" == (tmp_path / "a.prom").read_text()

@@ -161,3 +161,13 @@ def test_every_right_of_the_service_is_explained() -> None:
                 "RestrictNamespaces", "RestrictAddressFamilies", "ProtectKernelTunables"):  # fmt: skip
         place = next(n for n, line in enumerate(service) if line.startswith(f"{key}="))
         assert service[place - 1].startswith("#"), key
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_the_service_is_one_that_systemd_takes(tmp_path: Path) -> None:
+    """With nothing to say about any line."""
+    file = tmp_path / UNIT.name
+    file.write_text(UNIT.read_text().replace("/usr/local/bin/udpbench", "/bin/true"))
+    command = ("systemd-analyze", "verify", str(file))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
