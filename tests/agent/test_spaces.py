@@ -16,6 +16,7 @@ from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.spaces import OtherSpaces
 from udpbench.agent.watch import Looks
+from udpbench.model.record import UdpSocket
 
 SNMP = "Udp: InDatagrams RcvbufErrors\nUdp: {} {}\n"
 
@@ -110,6 +111,33 @@ def test_of_namespaces_without_end_the_oldest_are_read(
     assert [*range(1000, 1064)] == [each.netns for each in looks]
     monkeypatch.setattr(module, "LOOK_NS", -1)
     assert [None] * 64 == [each.look for each in machine.spaces.look()]
+
+
+def test_of_a_table_that_is_cut_off_nothing_has_ended(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is beyond its end may be there again at the next look."""
+    folder = machine.add(50, 7, [4, 5])
+    machine.spaces.look()
+    monkeypatch.setattr(module, "TABLE_BYTES", len((folder / "net/udp").read_bytes()) - 5)
+    (look,) = machine.spaces.look()
+    assert look.look is not None
+    assert ((), ()) == (look.look.sockets, look.look.ended)
+    monkeypatch.undo()
+    (look,) = machine.spaces.look()
+    assert look.look is not None
+    assert [5] == [each.inode for each in look.look.sockets]
+
+
+def test_a_survey_has_so_many_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were there first, then those that have lost packets; a watch has all."""
+    looks = Looks(Host(), "here")
+    looks._sockets = {9: UdpSocket(9, 9, 4, "", 1, None, 0, 0, 0, 1, 0)}
+    listed = {n: UdpSocket(n, n, 4, "", 1, None, 0, 0, 0, 1, n % 2) for n in range(1, 10)}
+    monkeypatch.setattr("udpbench.agent.watch.SOCKETS_MAX", 3)
+    assert listed is looks._few(listed)
+    looks._patience = 10
+    assert [9, 1, 3] == [*looks._few(listed)]
 
 
 def test_a_containers_id_is_no_part_of_its_unit(machine: Machine) -> None:

@@ -70,11 +70,13 @@ class OtherSpaces:
         name = named.get(space, str(space))
         known = self._spaces.get(space) or _Space()
         for pid in sorted(doors)[:DOORS] if self._host.clock_ns() < end_ns else ():
-            listed = _sockets(self._host, pid, known)
+            listed, is_all = _sockets(self._host, pid, known)
             if listed is None or not _is_in(self._host, pid, space):
                 continue
             self._spaces[space] = known
-            return SpaceLook(space, name, self._changes(pid, name, known, listed))
+            look = self._changes(pid, name, known, listed)
+            # What is beyond the end of a table that is cut off may be there again at the next look.
+            return SpaceLook(space, name, look if is_all else replace(look, ended=()))
         return SpaceLook(space, name, None)
 
     def _changes(
@@ -127,17 +129,22 @@ def _is_in(host: Host, pid: int, space: int) -> bool:
     return host.link_target(f"/proc/{pid}/ns/net") == f"net:[{space}]"
 
 
-def _sockets(host: Host, pid: int, known: _Space) -> Optional[dict[int, UdpSocket]]:
-    """Return the bound sockets of a process's namespace by inode; None if it has ended."""
+def _sockets(host: Host, pid: int, known: _Space) -> tuple[Optional[dict[int, UdpSocket]], bool]:
+    """Return the bound sockets of a process's namespace by inode, and whether these are all.
+
+    None if the process has ended.
+    """
     lines: dict[str, UdpSocket] = {}
+    whole = True
     for name in ("udp", "udp6"):
-        text, _ = read_beginning(host, f"/proc/{pid}/net/{name}", TABLE_BYTES)
+        text, is_all = read_beginning(host, f"/proc/{pid}/net/{name}", TABLE_BYTES)
+        whole &= is_all
         if name == "udp" and not text:
-            return None
+            return None, True
         for line in lines_of(text)[1:]:
             lines[line] = known.lines.get(line) or _socket(line, 4 if name == "udp" else 6)
     known.lines = lines
-    return {each.inode: each for each in lines.values() if each.inode}
+    return {each.inode: each for each in lines.values() if each.inode}, whole
 
 
 def _socket(line: str, family: int) -> UdpSocket:

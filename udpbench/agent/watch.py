@@ -49,6 +49,8 @@ MOST_INTERFACES = 8
 TRIPLES = ("net.ipv4.udp_mem", "net.ipv4.ip_local_port_range")
 CLOSE_LOOKS = 60
 """For which processes are read once packets were dropped, and after which in any case."""
+SOCKETS_MAX = 2**16
+"""Of a survey; any user may open more, which an exporter would have to keep for weeks."""
 RARELY = 10
 """Looks between two queries for something that few hosts have."""
 READERS_MAX = 8
@@ -108,7 +110,7 @@ class Looks:
         clock_ns = self._host.clock_ns()
         # Before the sockets are listed: a socket counted but not listed has been closed.
         counts = self._counting.counts() if self._counting is not None else None
-        listed = self._list.read()
+        listed = self._few(self._list.read())
         self._number += 1
         counters.update(namespace_counters(self._host))
         for interface in interfaces:
@@ -187,6 +189,17 @@ class Looks:
         texts = (read(self._host, path) for path in paths)
         known = (parse_process(text, TICK_NS) for text in texts if text)
         return {f"{each.name} {each.pid}": each.cpu_ns for each in known}
+
+    def _few(self, listed: dict[int, UdpSocket]) -> dict[int, UdpSocket]:
+        """Return the sockets of a survey: where a user opens too many, those that were there first.
+
+        Then those that have lost packets.
+        """
+        if self._patience == 1 or len(listed) <= SOCKETS_MAX:
+            return listed
+        known = self._sockets.keys()
+        order = sorted(listed, key=lambda cookie: (cookie not in known, not listed[cookie].drops))
+        return {cookie: listed[cookie] for cookie in order[:SOCKETS_MAX]}
 
     def _unit(self, process: str) -> str:
         return self._owners.unit(int(process.rpartition(" ")[2]))

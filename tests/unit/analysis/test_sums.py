@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
+
 from analysis.build import facts
 from analysis.test_watch import RCVBUF, ZERO, counted
 from udpbench.analysis.watch import sums as module
@@ -338,3 +340,12 @@ def test_of_namespaces_that_are_gone_so_many_are_known() -> None:
     for number in range(module.SEEN_KEPT + 10):
         sums.add(survey(look(number), SpaceLook(number + 5, "", None)), FACTS)
     assert module.SEEN_KEPT >= len(sums._seen) - 1
+
+
+def test_of_a_namespace_so_many_sockets_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further ones are not counted; those that are known are."""
+    monkeypatch.setattr(module, "MOST_SOCKETS", 2)
+    many = [replace(DNS, cookie=n, port=n, drops=0) for n in range(1, 5)]
+    more = [replace(each, drops=3) for each in many]
+    sums = added([survey(look(0, *many)), survey(look(5, *more, moved=counted(12, *RCVBUF)))])
+    assert {("udp_rcvbuf", "1"): 3, ("udp_rcvbuf", "2"): 3} == dropped(sums)

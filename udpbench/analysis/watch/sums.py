@@ -32,6 +32,8 @@ PATIENCE_NS = 60 * SECOND_NS
 """Until a socket whose process is not known is counted without it."""
 BASE_NS = 600 * SECOND_NS
 """After which counters are compared with later ones: of 32 bits, they wrap in an hour at least."""
+MOST_SOCKETS = 2**17
+"""Kept of one namespace; further ones are not counted."""
 SEEN_KEPT = 4096
 """Namespaces that may be read again."""
 ENDED_KEPT = 3
@@ -229,6 +231,8 @@ class Sums:
         dropped = 0
         for each in look.sockets:
             known = space.sockets.get(each.cookie)
+            if known is None and len(space.sockets) >= MOST_SOCKETS:
+                continue
             if known is None:
                 known = space.sockets[each.cookie] = _Socket(each, look.snapshot.clock_ns)
                 # What a socket lost that was opened under way, it lost while it was watched.
@@ -250,7 +254,9 @@ class Sums:
     def _lose(self, space: _Space, look: HostLook, possible: Mapping[int, tuple[str, ...]]) -> None:
         """Give what sockets dropped lately a stage, unless the kernel names it."""
         for each in look.sockets:
-            known = space.sockets[each.cookie]
+            known = space.sockets.get(each.cookie)
+            if known is None:
+                continue
             lately = known.lost.pop("", 0)
             if look.counts is not None and look.names_reasons:
                 known.dropped += lately
