@@ -500,7 +500,7 @@ def site(session: nox.Session) -> None:
         shutil.copy2(ROOT / name, pages.mkdir(parents=True, exist_ok=True) or pages / name)
     for folder in ("docs", "experiments"):
         shutil.copytree(ROOT / folder, pages / folder)
-    run(session, "mkdocs", "build", "--quiet")
+    run(session, "mkdocs", "build", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
     run(session, "pytest", *tests_in(session, "tests/site"))
 
 

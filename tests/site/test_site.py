@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -59,3 +61,14 @@ def test_the_search_knows_every_page_without_a_server() -> None:
     index = (SITE / "search" / "search_index.js").read_text()
     pages = [str(page_of(page).relative_to(SITE)) for page in (ROOT / "docs").glob("*.md")]
     assert [] == [page for page in pages if page not in index]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="apt-get install chromium")
+def test_the_search_answers_in_a_page_that_is_opened_from_a_disk() -> None:
+    """A browser starts no worker there; docs/iframe-worker.js does it in a frame."""
+    page = f"file://{SITE}/docs/ledger.html?q=reuseport"
+    browser = ("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom")
+    done = subprocess.run(
+        [*browser, "--virtual-time-budget=8000", page], capture_output=True, text=True, timeout=120
+    )
+    assert re.search(r"[1-9]\d* matching documents", done.stdout)
