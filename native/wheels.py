@@ -40,6 +40,7 @@ def main() -> None:
         python("wheel", "unpack", str(own), "--dest", str(folder / "open"))
         (unpacked,) = (folder / "open").iterdir()
         for target, needed in TARGETS.items():
+            (folder / target).mkdir()
             shutil.copy(PORTABLE / f"{target}.so", unpacked / EXTENSION)
             python("wheel", "pack", str(unpacked), "--dest-dir", str(folder / target))
             (packed,) = (folder / target).glob("*.whl")
