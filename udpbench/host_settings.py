@@ -68,7 +68,7 @@ class Firewall:
     udp: Annotated[int, Count(1, 65535)]
     accept: Optional[bool] = None
     notrack: Optional[bool] = None
-    drop: Optional[Literal["none", "input", "output", "prerouting"]] = None
+    drop: Optional[Literal["none", "input", "output", "prerouting", "forward"]] = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,7 @@ class Settings:
     txqueuelen_packets: Optional[Annotated[int, Count(0, 2**31 - 1)]] = None
     qdisc: Optional[Qdisc] = None
     firewall: Optional[Firewall] = None
+    nat: Optional[Literal["masquerade"]] = None
     sysctl: Optional[dict[SysctlName, Annotated[Any, Named("sysctl")]]] = None
     ethtool: Optional[Ethtool] = None
     irq: Optional[QueueCpus] = None

@@ -194,6 +194,44 @@ class RecordedTree:
     """Name → whether it works there; empty in older files."""
 
 
+@dataclass(frozen=True)
+class Hop:
+    """What a node does with packets of one source and destination."""
+
+    source: str
+    destination: str
+    kind: str
+    """``unicast`` or another type of route; ``none``: the look-up fails, and no packet leaves."""
+    interface: Optional[str] = None
+    """By which they leave."""
+    gateway: Optional[str] = None
+    """None: the destination itself is on the link."""
+    mac: Optional[str] = None
+    """Of the gateway or the destination, if it is known there."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """The way that packets of the traffic take through a node."""
+
+    hops: tuple[Hop, ...]
+    addresses: tuple[str, ...]
+    """Of the interface by which they come in; empty where they are sent."""
+    out_addresses: tuple[str, ...]
+    mac: Optional[str]
+    out_mac: Optional[str]
+    rewrites: tuple[str, ...]
+    """Every destination to which rules may send them instead."""
+    unread: tuple[str, ...]
+    """What may lead them elsewhere and is not followed, each in words."""
+    sources: tuple[str, ...] = ()
+    """Every source that rules may give them in place of their own."""
+    pair: Optional[tuple[int, int]] = None
+    """Index of the interface by which they come in, and of its other end, if it is a veth."""
+    out_pair: Optional[tuple[int, int]] = None
+    """The same of that by which they leave."""
+
+
 WorkersState = Literal["none", "ready", "running", "listening", "done", "failed"]
 
 
@@ -346,6 +384,23 @@ class AgentVerbs:
         ``routed``: networks allowed behind a gateway; None: all.
         """
 
+    @verb(20, "following the path")
+    def passage(
+        self,
+        interface: str,
+        out: str,
+        pairs: Sequence[tuple[str, str]],
+        ports: Sequence[int],
+    ) -> Passage:
+        """Return the way of packets of these sources and destinations through the host.
+
+        ``interface`` is where they come in; empty: they are sent there.
+        """
+
+    @verb(5, "looking for changes")
+    def changed(self, interface: str = OWN, out: str = OWN) -> dict[str, int]:
+        """Return how often routes, rules and the like were changed since the first look."""
+
     @verb(5, "starting workers")
     def start(self, order: PhaseOrder) -> None:
         """Start every worker on a phase."""
@@ -360,6 +415,7 @@ class AgentVerbs:
         edge: Optional[Edge] = None,
         interface: str = OWN,
         controller: Optional[int] = OWN,
+        out: str = OWN,
     ) -> Snapshot:
         """Return the host's counters; at edge ``end`` also processes' CPU use since ``begin``.
 

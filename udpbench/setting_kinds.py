@@ -100,7 +100,13 @@ firewall_tables | namespace | ipv4 | {ip filter: {uses, chains: {INPUT: bool}}} 
   | tables and chains in nf_tables; never set, but kept before `firewall` and restored after it,
   if then empty
 firewall | namespace | ipv4/input/accept/udp/4321 | true or null
-  | a rule of the namespace: ipv4, ipv6; input, output, prerouting; accept, notrack, drop
+  | a rule of the namespace: ipv4, ipv6; input, output, prerouting, forward; accept, notrack,
+  drop
+nat | namespace | eth1 | "masquerade" or null
+  | packets that leave by the interface get its address as their source
+  | nat
+path_guard | namespace | eth0 | {out, from: [address, ...], to: [address, ...]} or null
+  | what a node in the middle may forward of the traffic that comes in there; all else is dropped
 trap | namespace | send0 | true or null
   | a qdisc that drops the packets to be lost on purpose, by their priority
 xdp | namespace | receive0 | port or null | an XDP program that drops UDP to the port

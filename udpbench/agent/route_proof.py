@@ -66,9 +66,9 @@ def _objections(
     leaves_by = route.get_attr("RTA_OIF")
     if leaves_by != index:
         objections.append(f"leaves by interface {leaves_by}, not by {interface} ({index})")
-    if routed is not None and _gateway(route) and not _within(destination, routed):
+    if routed is not None and gateway_of(route) and not _within(destination, routed):
         objections.append(
-            f"goes through gateway {_gateway(route)}, which `existing` addresses do not permit; "
+            f"goes through gateway {gateway_of(route)}, which `existing` addresses do not permit; "
             "list the receiver's addresses, or the network in the sender's `routes`"
         )
     return objections
@@ -77,10 +77,10 @@ def _objections(
 def next_hop(host: Host, source: str, destination: str) -> str:
     """Return the next hop's address; the destination if on link. OSError if there is no route."""
     route = host.rtnl("route", "get", dst=destination, src=source)[0]
-    return _gateway(route) or destination
+    return gateway_of(route) or destination
 
 
-def _gateway(route: Any) -> Optional[str]:
+def gateway_of(route: Any) -> Optional[str]:
     """Return the gateway's address; an IPv4 route may have an IPv6 gateway (RTA_VIA)."""
     via = route.get_attr("RTA_VIA")
     return route.get_attr("RTA_GATEWAY") or (via["addr"] if via else None)

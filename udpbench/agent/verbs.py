@@ -25,6 +25,7 @@ from udpbench.agent.interfaces import interfaces
 from udpbench.agent.locks import Held, Locks
 from udpbench.agent.losses.inject import LossInjector
 from udpbench.agent.neighbours import frame_addresses
+from udpbench.agent.passage import passage
 from udpbench.agent.recording import record_tree
 from udpbench.agent.route_proof import prove
 from udpbench.agent.settings.engine import Engine
@@ -45,7 +46,7 @@ from udpbench.model.host import SOCKET_MEMORY, Change, Facts, Inspection, Settin
 from udpbench.model.limits import Edge, Scope
 from udpbench.model.record import Snapshot, Whose
 from udpbench.model.work import LossSpec, WorkerSpec
-from udpbench.protocol import Interfaces, Prepared, RecordedTree, Stranger
+from udpbench.protocol import Interfaces, Passage, Prepared, RecordedTree, Stranger
 
 
 class Verbs:
@@ -146,7 +147,11 @@ class Verbs:
         return self.pool.prepare(workers, interface, macs)
 
     def snapshot(
-        self, interface: str, edge: Optional[Edge] = None, controller: Optional[int] = None
+        self,
+        interface: str,
+        edge: Optional[Edge] = None,
+        controller: Optional[int] = None,
+        out: str = "",
     ) -> Snapshot:
         """Return every counter in this agent's scopes; at the end of a phase also CPU use.
 
@@ -155,10 +160,11 @@ class Verbs:
         if edge == "begin":
             self._processes.begin(self._known(interface, controller))
         inodes = self.pool.inodes() + self._losses.inodes()
-        taken = snapshot(self._host, self.name, interface, self.scopes, inodes, self._rule_packets)
+        taken = snapshot(
+            self._host, self.name, interface, self.scopes, inodes, self._rule_packets, out
+        )
         if "namespace" in self.scopes:
-            devices = (interface, *bridge_ports(self._host, interface))
-            taken.counters.update(self._changes.counts(devices))
+            taken.counters.update(self.changed(interface, out))
         if edge is not None:
             strange = strange_sockets(self._host, self.pool.specs, inodes, self.pool.pids())
             drops = {f"stranger.{s.inode}.drops": s.drops for s in strange if s.drops is not None}
@@ -167,6 +173,21 @@ class Verbs:
         if edge != "end":
             return taken
         return replace(taken, processes=self._processes.end(self._known(interface, controller)))
+
+    def changed(self, interface: str, out: str = "") -> dict[str, int]:
+        """Return what was changed in this namespace, without waiting for anything."""
+        devices = filter(None, (interface, out, *bridge_ports(self._host, interface)))
+        return self._changes.counts(tuple(devices))
+
+    def passage(
+        self,
+        interface: str,
+        out: str,
+        pairs: Sequence[tuple[str, str]],
+        ports: Sequence[int],
+    ) -> Passage:
+        """Return the way of packets of the traffic through this host."""
+        return passage(self._host, interface, out, pairs, ports)
 
     def _rule_packets(self) -> dict[str, int]:
         """Return the packets counted by our firewall rules; runs one or two programs."""

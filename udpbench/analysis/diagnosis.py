@@ -26,7 +26,7 @@ from udpbench.analysis.reader_time import MUCH, LoadedCpu, ReaderTime
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES, helps_at, sets_against
 from udpbench.model.host import SOCKET_MEMORY, Facts
-from udpbench.model.limits import SECOND_NS
+from udpbench.model.limits import SECOND_NS, stage_of
 from udpbench.model.record import WorkerStats
 from udpbench.model.result import UNKNOWN, Bottleneck, Certainty, Ledger
 from udpbench.text_tables import filled
@@ -57,6 +57,8 @@ REFUSING = (
     *("tx_policy", "tx_netfilter", "tx_ipsec", "rx_policy"),
     *("rx_xdp", "xsk_fill", "rx_tc", "rx_ip", "rx_netfilter", "udp_checksum"),
     *("udp_no_port", "udp_filter", "udp_memory", "udp_purged", "app_truncated", "app_log"),
+    *("fwd_xdp", "fwd_tc", "fwd_ip", "fwd_prerouting", "fwd_conntrack", "fwd_rp_filter"),
+    *("fwd_route", "fwd_mtu", "fwd_netfilter"),
 )
 """Stages whose counter alone says why packets end there: no CPU would be fast enough."""
 REAL_TIME = ("fifo", "rr")
@@ -121,7 +123,7 @@ def _bottleneck(
     behind = "the receiver falls behind" if case.falls_behind and case.behind else ""
     text = ": ".join(filter(None, (behind, what, cpu.text if cpu is not None else "")))
     fill = {**words_of(case), **(words or {})}
-    helps = filled(REMEDIES[remedy or name].text, fill)
+    helps = filled(REMEDIES[stage_of(remedy or name)].text, fill)
     evidence = {**(numbers or {}), **(cpu.shares if cpu is not None else {})}
     sets = sets_against(name, fill)
     return Bottleneck(
@@ -136,7 +138,7 @@ def _packets(number: int) -> str:
 
 def _meaning(stage: str) -> str:
     """Return what a stage means, in one clause."""
-    text = ROWS[stage].means.split(". ")[0].rstrip(".").split(": ")[0]
+    text = ROWS[stage_of(stage)].means.split(". ")[0].rstrip(".").split(": ")[0]
     return text[:1].lower() + text[1:]
 
 
@@ -306,14 +308,16 @@ def _explainable(case: Evidence, spans: Mapping[str, Span], packets: int) -> lis
     record = case.readings.record
     if record.trial.explain or record.built_in_lab:
         return []
-    named = [stage for stage in spans if ROWS[stage].reasons and _names_reasons(case, stage)]
+    named = [
+        stage for stage in spans if ROWS[stage_of(stage)].reasons and _names_reasons(case, stage)
+    ]
     most = sum(span.high if stage in named else span.low for stage, span in spans.items())
     return named if len(spans) - len(named) <= 1 or most >= packets else []
 
 
 def _names_reasons(case: Evidence, stage: str) -> bool:
     """Return whether the kernels at a stage name drop reasons, as far as that is known."""
-    for facts in case.readings.at(ROWS[stage].part).facts:
+    for facts in case.readings.at(ROWS[stage_of(stage)].part).facts:
         selftest = case.readings.record.selftests.get(facts.host)
         release = re.match(r"(\d+)\.(\d+)", facts.kernel)
         if selftest is not None and selftest.unexplained is not None:
@@ -337,7 +341,7 @@ def refused(case: Evidence) -> Iterator[Bottleneck]:
     filters = [stats.filtered for stats in case.readings.receiver.workers]
     if case.stage == "udp_filter" and filters and not any(each is not False for each in filters):
         return
-    if case.stage in REFUSING:
+    if stage_of(case.stage) in REFUSING:
         what = _meaning(case.stage) + _meanwhile(case, CHANGES.get(case.stage, ()))
         yield _bottleneck(case, case.stage, LIKELY if limits else CERTAIN, what)
 

@@ -133,7 +133,8 @@ class Evidence:
     @property
     def in_ring(self) -> bool:
         """Whether packets were lost where the CPU of a queue did not poll in time."""
-        by_peer = ("tx_device", "link") if self.readings.record.built_in_lab else ()
+        last = f"{[*self.readings.exits][-1]}.fwd_device" if self.readings.exits else "tx_device"
+        by_peer = (last, "link") if self.readings.record.built_in_lab else ()
         return self.stage in ("rx_ring", "rx_backlog", *by_peer)
 
     @property

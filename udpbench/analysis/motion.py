@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from udpbench.analysis.clock_offsets import since_start_ns
 from udpbench.analysis.delta import Deltas
-from udpbench.analysis.ledger.stages import STAGES
+from udpbench.analysis.ledger.stages import stages_of
 from udpbench.analysis.rates import (
     BUSY_TIMES,
     IDLE_TIMES,
@@ -24,7 +24,7 @@ from udpbench.analysis.rates import (
     totals_at,
 )
 from udpbench.analysis.readings import CounterView, End, Readings, phase_readings
-from udpbench.model.limits import LEDGER_STAGES, SAMPLE_NS
+from udpbench.model.limits import LEDGER_STAGES, SAMPLE_NS, stage_of
 from udpbench.model.record import PACKETS_FIELD, Phase, Snapshot, TrialRecord, WorkerStats
 
 SKEW_NS = 20 * 10**6
@@ -137,8 +137,8 @@ def stage_packets(readings: CounterView, stages: Collection[str] = LEDGER_STAGES
     in between: a stage below 0 counts as 0.
     """
     ended = {}
-    for stage in STAGES:
-        counted = stage.scope != "worker" and stage.name in stages
+    for stage in stages_of(readings):
+        counted = stage.scope != "worker" and stage_of(stage.name) in stages
         packets = stage.packets(readings) if counted else None
         if packets is not None:
             ended[stage.name] = max(packets.low, 0)

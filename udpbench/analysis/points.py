@@ -12,6 +12,7 @@ from math import comb, exp, isqrt, lgamma, log
 from statistics import median
 
 from udpbench.metrics import TIMED, is_metric, unit_of
+from udpbench.model.limits import stage_of
 from udpbench.model.result import Estimate, Result
 from udpbench.units import show_ratio
 
@@ -88,11 +89,17 @@ def bounds(result: Result, name: str) -> tuple[float, float] | None:
     if is_metric(name):
         value = result.numbers.get(name)
         return (value, value) if value is not None else None
-    for entry in result.ledger.entries if result.ledger is not None else ():
-        if entry.stage == name and (entry.packets, entry.at_most) != (None, None):
-            least = entry.packets or 0
-            return least, least if entry.at_most is None else entry.at_most
-    return None
+    entries = result.ledger.entries if result.ledger is not None else ()
+    spans = [
+        (entry.packets or 0, (entry.packets or 0) if entry.at_most is None else entry.at_most)
+        for entry in entries
+        if name in (entry.stage, stage_of(entry.stage))
+        and (entry.packets, entry.at_most) != (None, None)
+    ]
+    named = sum(name in (entry.stage, stage_of(entry.stage)) for entry in entries)
+    if not spans or len(spans) < named:
+        return None  # of several nodes one cannot tell
+    return sum(least for least, _ in spans), sum(most for _, most in spans)
 
 
 def is_count(name: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -54,6 +54,10 @@ class CounterView:
     """Final ones of workers that lost packets on purpose."""
     within: CounterView | None = None
     """The whole phase, with workers' counts, if this covers a part of it and has none."""
+    exits: Mapping[str, str] = field(default_factory=dict)
+    """Node in the middle → the interface by which packets leave it; in the path's order."""
+    wired: bool = False
+    """Veth pairs alone join the hosts of the path."""
 
     @property
     def receiving(self) -> Way:
@@ -104,6 +108,65 @@ class CounterView:
     def kept(self) -> dict[Hashable, Any]:
         """What others derived from this view, under names of their own; each asks first."""
         return {}
+
+    def only(self, node: str) -> Self:
+        """Return the same with one of the nodes in the middle alone; the same object each time."""
+        if node not in self._narrowed:
+            self._narrowed[node] = replace(self, nodes={**self.nodes, "middle": (node,)})
+        return self._narrowed[node]
+
+    @cached_property
+    def _narrowed(self) -> dict[str, Self]:
+        """What ``only`` returned."""
+        return {}
+
+    def arriving(self, *nodes: str) -> Self:
+        """Return the view of what comes in at a node: its predecessor sends, and it receives.
+
+        Without the receivers' workers. No node: what comes in at the receivers.
+        """
+        return self._hop(nodes or self.nodes.get("receiver", ()))
+
+    def leaving(self, node: str) -> Self:
+        """Return the view of what comes in at the next host after a node."""
+        following = list(self.exits)[list(self.exits).index(node) + 1 :][:1]
+        return self.arriving(*following)
+
+    @property
+    def first_hop(self) -> Self:
+        """The view of what the senders hand to the next host."""
+        return self.arriving(*list(self.exits)[:1]) if self.exits else self
+
+    @property
+    def last_hop(self) -> Self:
+        """The view of what comes in at the receivers."""
+        return self.arriving() if self.exits else self
+
+    def _hop(self, hosts: tuple[str, ...]) -> Self:
+        key = " ".join(hosts)
+        if key not in self._hops:
+            names = list(self.exits)
+            before = names[: names.index(hosts[0])] if hosts[:1] and hosts[0] in names else names
+            sending = tuple(before[-1:]) or self.nodes.get("sender", ())
+            at_end = hosts == self.nodes.get("receiver", ())
+            nodes: Nodes = {"sender": sending, "receiver": hosts}
+            stats = self.stats if at_end else self._of_senders
+            self._hops[key] = replace(self, nodes=nodes, stats=stats)
+        return self._hops[key]
+
+    @property
+    def _of_senders(self) -> tuple[WorkerStats, ...]:
+        return tuple(stats for stats in self.stats if stats.role == "sender")
+
+    @cached_property
+    def _hops(self) -> dict[str, Self]:
+        """What ``arriving`` returned."""
+        return {}
+
+    @property
+    def middle(self) -> tuple[NodeView[Self], ...]:
+        """Each node in the middle, in the path's order."""
+        return tuple(NodeView(self, "middle", (name,)) for name in self.exits)
 
     @property
     def sender(self) -> NodeView[Self]:
@@ -182,18 +245,19 @@ class CounterView:
         """Return a pattern with the host's interface and the family's protocols put in."""
         facts = self.facts.get(host)
         interface = facts.interface if facts is not None else "*"
-        return _named(pattern, self.traffic.family, interface)
+        return _named(pattern, self.traffic.family, interface, self.exits.get(host, interface))
 
     def in_family(self, pattern: str) -> str:
         """Return a pattern with the names of the trial's IP version put in."""
-        return _named(pattern, self.traffic.family, "{interface}")
+        return _named(pattern, self.traffic.family, "{interface}", "{out}")
 
 
 @dataclass(frozen=True, eq=False)
 class NodeView(Generic[V]):
     """One part of the path: sums over its nodes, of which there may be none.
 
-    ``{interface}`` in a pattern stands for each node's own interface.
+    ``{interface}`` in a pattern stands for each node's own interface, ``{out}`` for that by which
+    packets leave: of the ends the same.
     """
 
     view: V
@@ -292,7 +356,7 @@ class NodeView(Generic[V]):
     def display(self, pattern: str) -> str:
         """Return a pattern as a reader may look it up: with the interface, or with a star."""
         names = {self.view.named(host, pattern) for host in self.hosts}
-        general = self.view.in_family(pattern).replace("{interface}", "*")
+        general = self.view.in_family(pattern).replace("{interface}", "*").replace("{out}", "*")
         return names.pop() if len(names) == 1 else general
 
 
@@ -315,10 +379,10 @@ End = NodeView[Readings]
 
 
 @lru_cache(maxsize=4096)
-def _named(pattern: str, family: Literal[4, 6], interface: str) -> str:
+def _named(pattern: str, family: Literal[4, 6], interface: str, out: str) -> str:
     for placeholder, prefix in FAMILIES[family].items():
         pattern = pattern.replace(placeholder, prefix)
-    return pattern.replace("{interface}", interface)
+    return pattern.replace("{interface}", interface).replace("{out}", out)
 
 
 def known_sum(values: Iterable[int | None]) -> int | None:
@@ -365,6 +429,8 @@ def phase_readings(
         receive=record.trial.receive,
         built_in_lab=record.built_in_lab,
         selftests=record.selftests,
+        exits=record.exits,
+        wired=record.wired,
         specs=record.workers,
         stats=phase.stats,
         loss_workers=phase.losses,

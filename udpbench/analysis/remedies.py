@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from udpbench.model.limits import stage_of
 from udpbench.text_tables import blanks_of, filled, rows_of
 
 
@@ -52,6 +53,23 @@ tx_qdisc | lengthen the queue, raise its limit, or lower the rate
 tx_device | speed up receive processing: more queues and CPUs, no reader on the polling CPU
 link | check the cable and the counters of switch and hypervisor; set the same MTU on every
   host; in the built-in lab see tx_device
+fwd_ring | lengthen the node's ring, use more queues, or give its interrupt more CPU time
+fwd_xdp | change the XDP program, which ip link show names
+fwd_backlog | raise net.core.netdev_max_backlog on the node, or spread packets over more CPUs
+fwd_tc | change the filter that tc filter show dev <interface> ingress lists on the node
+fwd_ip | raise traffic.ttl to 1 and the nodes in the middle, or leave it out; check whether the path
+  damages packets
+fwd_prerouting | change the node's rule in PREROUTING (nft list ruleset, iptables -t raw -vnL)
+fwd_conntrack | enlarge net.netfilter.nf_conntrack_max on the node, or leave the traffic untracked
+  (settings.middle.firewall.notrack)
+fwd_rp_filter | give the node a route back to the source, or lower net.ipv4.conf.*.rp_filter
+fwd_route | give the node a route to the receiver
+fwd_mtu | send shorter datagrams, raise the MTU of the way out, or set traffic.fragment
+fwd_netfilter | change the node's rule in FORWARD or POSTROUTING that counts it (nft list ruleset,
+  iptables -vnL FORWARD)
+fwd_neighbour | check that the next hop answers (ip neigh on the node), or enter its MAC
+fwd_qdisc | lengthen the queue of the node's way out, raise its limit, or lower the rate
+fwd_device | speed up receive processing at the next host: more queues and CPUs
 rx_ring | lengthen the ring, use more queues, or give the queue's interrupt more CPU time
 rx_xdp | change the XDP program, which ip link show names
 xsk_ring | make readers faster, or use more queues with a worker each
@@ -154,8 +172,8 @@ def helps_at(place: str) -> str:
     """Return what helps at a stage, or at each of several: ``at link: …. At rx_ring: …``."""
     stages = place.split(" or ")
     if len(stages) == 1:
-        return REMEDIES[place].text
-    return "at " + ". At ".join(f"{stage}: {REMEDIES[stage].text}" for stage in stages)
+        return REMEDIES[stage_of(place)].text
+    return "at " + ". At ".join(f"{stage}: {REMEDIES[stage_of(stage)].text}" for stage in stages)
 
 
 _STEPS = """\

@@ -426,6 +426,8 @@ def _where(host: Node, me: str) -> str:
     connect = host.connect
     if connect.by == "namespace":
         return f"in a namespace of this machine, as {me}"
+    if connect.by in ("netns", "container"):
+        return f"in {connect.by} {_shown([connect.name or ''])} of this machine, as {me}"
     place = f"on this machine, as {me}" if connect.by == "local" else f"by SSH on {connect.ssh}"
     root = ", as root by sudo" if connect.become is not None else ""
     python = f", by {_shown([connect.python])}" if connect.python is not None else ""

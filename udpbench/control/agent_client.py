@@ -91,12 +91,15 @@ class AgentClient(AgentVerbs):
         interface: str,
         scopes: tuple[Scope, ...],
         routed: tuple[str, ...] | None = None,
+        out: str = "",
     ) -> None:
         self.channel = channel
         self.name = channel.host
         self.part = part
         self.interface = interface
         self.scopes = scopes
+        self.out = out
+        """Of a node in the middle: the interface by which packets leave."""
         self.routed = routed
         """Networks to which a sender may send through a gateway; None: all."""
         self.pid: int | None = None

@@ -18,8 +18,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from udpbench.control.agent_client import AgentClient, Requests
 from udpbench.control.connections.channel import AGENT, OBSERVER, Channel
-from udpbench.control.connections.local_agent import open_machine, open_observer
-from udpbench.control.connections.namespaces import Namespaces
+from udpbench.control.connections.local_agent import (
+    AGENT_COMMAND,
+    OBSERVER_COMMAND,
+    open_machine,
+    open_observer,
+)
+from udpbench.control.connections.namespaces import Namespaces, open_inside
 from udpbench.definition.binding.bind import (
     Unavailable,
     UnmetNeeds,
@@ -81,6 +86,8 @@ def real(deployer: Deployer | None = None) -> Reach:
     ways: dict[str, Open] = {
         "namespace": lambda host, _: namespaces.open(host),
         "local": lambda host, _: open_machine(host),
+        "netns": partial(open_inside, command=AGENT_COMMAND),
+        "container": partial(open_inside, command=AGENT_COMMAND),
         "ssh": partial(_open_ssh, deployer),
     }
     return Reach(ways, open_machine)
@@ -94,6 +101,8 @@ def observing(words: Sequence[str], deployer: Deployer | None = None) -> Reach:
 
     ways: dict[str, Open] = {
         "local": lambda host, _: machine(host),
+        "netns": partial(open_inside, command=(*OBSERVER_COMMAND, *words)),
+        "container": partial(open_inside, command=(*OBSERVER_COMMAND, *words)),
         "ssh": partial(_open_ssh, deployer, module=(OBSERVER, *words)),
     }
     return Reach(ways, machine)
@@ -149,7 +158,7 @@ class Agents:
     @property
     def everyone(self) -> tuple[AgentClient, ...]:
         """Every agent in the order of restoring: senders first, the machine last."""
-        return self.of((*self.lab.ends, *self.lab.between)) + self._of_machine
+        return self.of((*self.lab.ends, *reversed(self.lab.between))) + self._of_machine
 
     @property
     def setting_up(self) -> tuple[AgentClient, ...]:
@@ -163,7 +172,14 @@ class Agents:
     @property
     def hanging(self) -> tuple[AgentClient, ...]:
         """The hosts of a built-in lab whose interface is the far end of a pair."""
-        return self.of(self.lab.senders if self.lab.joint is None else self.lab.ends)
+        if self.lab.joint is None:
+            return self.of(self.lab.senders)
+        return self.of((*self.lab.ends, *reversed(self.lab.middle[1:])))
+
+    @property
+    def middle(self) -> tuple[AgentClient, ...]:
+        """The nodes that only forward, in the order of the path."""
+        return self.of(self.lab.middle)
 
     @property
     def _of_machine(self) -> tuple[AgentClient, ...]:
@@ -268,7 +284,7 @@ class LabAgents:
                 failures.append(error)
             else:
                 routed = routed_networks(lab, node)
-                client = AgentClient(channel, node.part, node.interface, scopes, routed)
+                client = AgentClient(channel, node.part, node.interface, scopes, routed, node.out)
                 self._opened.append(client)
         _raise_all(failures)
 

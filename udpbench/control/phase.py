@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.drain import PROBE_QUIET_NS, QUIET_NS, Drain
 from udpbench.control.losses import Losses
+from udpbench.control.path_proof import PathWatch
 from udpbench.control.wait import Waiter
 from udpbench.errors import AgentError, AgentLost, DeadlineExceeded, HostError, from_wire
 from udpbench.model.limits import SECOND_NS, Edge, PhaseName
@@ -46,6 +47,8 @@ WATCHES_MAX = 600
 WATCH_NS = SECOND_NS
 """Interval of counter readings in a measured phase: each costs an agent 2.5 ms of CPU time, a
 quarter of the samples' cost; read with or without a live view."""
+PATH_NS = 50 * 10**6
+"""Interval at which nodes in the middle are asked for changes: an answer takes an agent 0.1 ms."""
 CARD_NS = 2 * SECOND_NS
 """For a card to update its counters: some do once a second (docs/kernel.md, Update periods)."""
 NUMBERS_PER_WORKER, NUMBERS_PER_HOST = 10**6, 10**7
@@ -96,6 +99,8 @@ class TrialAgents:
     workers: Sequence[WorkerSpec]
     cards: Mapping[AgentClient, int] = field(default_factory=dict)
     """Agents whose interface is a card → maximum delay of its counters in ns."""
+    watch: PathWatch | None = None
+    """Of the nodes in the middle; None: there are none."""
 
     @property
     def working(self) -> tuple[AgentClient, ...]:
@@ -138,6 +143,7 @@ class PhaseRun:
     """How long after the common time the last loop started; None if within LATE_NS."""
     _latest: dict[str, Snapshot] = field(default_factory=dict)
     _watch_ns: int = 0
+    _path_ns: int = 0
     close: Callable[[AgentClient], object] = AgentClient.close
     """Ends the workers of an agent."""
     losses: Losses | None = None
@@ -167,6 +173,8 @@ class PhaseRun:
         if self.losses is not None:
             self._loss_stats += self.losses.collect()
         self._after = self._snapshots("end")
+        self._path_ns = 0
+        self._watch_path(self.waiter.clock.now_ns())
         self._read_clocks()
         self._await_cards()
         return self._phase()
@@ -207,6 +215,12 @@ class PhaseRun:
         self.keep((), moved)
         self.show((), moved)
 
+    def _watch_path(self, now_ns: int) -> None:
+        """Ask the nodes in the middle, each ``PATH_NS``, whether they still are as proven."""
+        if self.agents.watch is not None and now_ns >= self._path_ns:
+            self._path_ns = now_ns + PATH_NS
+            self.agents.watch.check()
+
     def _read_clocks(self) -> None:
         """Record each host's clock offset; remeasured for a measured phase only."""
         for client in self.agents.working:
@@ -245,6 +259,7 @@ class PhaseRun:
         def done() -> bool:
             nonlocal asked_ns
             now_ns = self.waiter.clock.now_ns()
+            self._watch_path(now_ns)
             if self.plan.name != "path" and now_ns < min(asked_ns + interval_ns, self._due_ns):
                 return False
             asked_ns = now_ns

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from udpbench.control.agents import MACHINE
 from udpbench.control.losses import plan_losses
 from udpbench.control.path_check import path_phase, place_workers, queues_moved
+from udpbench.control.path_proof import PathWatch, prove_path
 from udpbench.control.phase import Plan, by_host, warmup_plan
 from udpbench.control.setting_findings import (
     altered,
@@ -150,7 +151,10 @@ def bind_workers(attempt: Attempt) -> None:
 
 
 def prove_destinations(attempt: Attempt) -> None:
-    """Prove that every destination is an address that a lab receiver reports on its interface."""
+    """Prove that every destination is an address that a lab receiver reports on its interface.
+
+    With nodes in the middle also that each of them leads there, and to nobody else.
+    """
     proven = {
         destination
         for host in attempt.bench.lab.receivers
@@ -166,6 +170,11 @@ def prove_destinations(attempt: Attempt) -> None:
                 f"addresses found there: {known}; nothing was sent",
                 spec.host,
             )
+    bench = attempt.bench
+    if bench.lab.middle:
+        bench.watch = PathWatch((*bench.agents.middle, *bench.agents.senders))
+        bench.watch.begin()
+        bench.wired = prove_path(bench.lab, bench.agents, attempt.facts, attempt.workers)
 
 
 def prepare_workers(attempt: Attempt) -> None:
@@ -235,7 +244,11 @@ def pace_workers(attempt: Attempt, workers: tuple[WorkerSpec, ...]) -> None:
     if pps is not None and senders:
         attempt.rate_pps = max(1, pps // senders)
     attempt.workers = tuple(
-        replace(spec, traffic=traffic, rate_pps=attempt.rate_pps if spec.role == "sender" else None)
+        replace(
+            spec,
+            traffic=replace(traffic, ttl=spec.traffic.ttl),
+            rate_pps=attempt.rate_pps if spec.role == "sender" else None,
+        )
         for spec in workers
     )
 

@@ -13,6 +13,7 @@ from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import Agents
 from udpbench.control.connections.channel import shown
 from udpbench.control.losses import Losses
+from udpbench.control.path_proof import PathWatch
 from udpbench.control.phase import PhaseRun, Plan, TrialAgents, by_host
 from udpbench.control.wait import Waiter
 from udpbench.drivers import driver_of
@@ -79,6 +80,10 @@ class Bench:
     """Idle workers left by a search."""
     verified_ns: int | None = None
     """When settings were verified last; None: not yet."""
+    watch: PathWatch | None = None
+    """Of the nodes in the middle; None: there are none, or nothing was proven yet."""
+    wired: bool = False
+    """The proof saw veth pairs alone between the hosts of the path."""
 
     def close(self, client: AgentClient, name: str, keep_logs: str | None = None) -> None:
         """End an agent's workers; store a program's output under the trial's name."""
@@ -153,6 +158,8 @@ class Attempt:
             started_at=self.started_at,
             built_in_lab=self.bench.lab.built_in,
             between={node.name: node.part for node in self.bench.lab.between},
+            exits={node.name: node.out for node in self.bench.lab.middle},
+            wired=self.bench.wired,
             error=error,
             facts=self.facts,
             environment_after=self.environment_after,
@@ -180,9 +187,10 @@ def trial_agents(attempt: Attempt) -> TrialAgents:
         receivers=[client for client in agents.receivers if client.name in working],
         everyone=agents.everyone,
         workers=attempt.workers,
+        watch=attempt.bench.watch,
         cards={
             client: late_ns
-            for client in (*agents.receivers, *agents.senders)
+            for client in (*agents.receivers, *agents.middle, *agents.senders)
             if client.name in attempt.facts
             and (late_ns := driver_of(attempt.facts[client.name]).late_ns) is not None
         },

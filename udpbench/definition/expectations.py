@@ -16,10 +16,10 @@ from udpbench.definition.problems import as_yaml, did_you_mean
 from udpbench.definition.values import refusal
 from udpbench.metrics import METRICS, SEARCHED, goal_of, is_metric, unit_of, with_goal
 from udpbench.model.experiment import FEWEST_BLOCKS, MOST_BLOCKS, Expectation, Experiment, Side
-from udpbench.model.limits import LEDGER_STAGES
+from udpbench.model.limits import LEDGER_STAGES, is_stage
 
 _SIDE = re.compile(
-    r"(?:(?P<factor>-?[0-9.]+)\s*\*\s*)?(?P<metric>[a-z][a-z0-9_]*)\s*(?:\[(?P<point>[^\]\[]*)\])?\Z"
+    r"(?:(?P<factor>-?[0-9.]+)\s*\*\s*)?(?P<metric>(?:[A-Za-z0-9][A-Za-z0-9_-]*\.)?[a-z][a-z0-9_]*)\s*(?:\[(?P<point>[^\]\[]*)\])?\Z"
 )
 _NUMBER = re.compile(rf"(?P<sign>-?)(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>{units.UNIT})\Z")
 _PARSERS: dict[str, Callable[[str], float]] = {
@@ -91,7 +91,7 @@ def _side(text: str, metric: str, known_points: Collection[str], helpful: bool) 
         limit = "number[unit] or [number *] metric[point]"
         raise refusal(f"{text or 'nothing'} is not a side of an expectation", limit)
     name, point = _with_goal(match.group("metric"), match.group("point"))
-    if not is_metric(name) and name not in KNOWN:
+    if not is_metric(name) and not is_stage(name):
         step = did_you_mean(name, KNOWN) if helpful else ""
         raise refusal(f"unknown metric {as_yaml(name)}", "", step)
     if point is not None and point not in known_points:

@@ -68,6 +68,7 @@ class RoleSettings:
 
     sender: Settings = field(default_factory=Settings)
     receiver: Settings = field(default_factory=Settings)
+    middle: Settings = field(default_factory=Settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,21 @@ class HostFile:
 
 
 @dataclass(frozen=True)
+class NodeFile:
+    """A host in the middle, which forwards from one interface to the other."""
+
+    name: str
+    connect: Annotated[Connect, Named("connect")]
+    interfaces: Annotated[tuple[str, str], Named("interfaces")]
+    addresses: (
+        Annotated[tuple[tuple[str, ...], tuple[str, ...]], Named("node_addresses")] | None
+    ) = None
+    change: bool = False
+    cpus: Annotated[tuple[int, ...], Named("cpu_tuple")] | None = None
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
 class LabFile:
     """Where to measure: the hosts by role."""
 
@@ -123,8 +139,9 @@ class LabFile:
     receiver: list[HostFile]
     settings: RoleSettings = field(default_factory=RoleSettings)
     reserve: Reserve | None = None
+    middle: list[NodeFile] = field(default_factory=list)
 
     @property
-    def hosts(self) -> dict[Part, list[HostFile]]:
-        """The hosts by their part of the path, in its order."""
+    def ends(self) -> dict[Part, list[HostFile]]:
+        """The hosts with workers by their part of the path."""
         return {"sender": self.sender, "receiver": self.receiver}

@@ -154,9 +154,12 @@ def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 def _settings(tree: Tree, block: Settings, path: KeyPath, part: Part) -> Iterator[Problem]:
     """Yield every contradiction within one block of settings."""
-    if part == "sender" and block.link is not None:
+    if part != "receiver" and block.link is not None:
         step = "write it under the receiver's settings"
         yield tree.problem((*path, "link"), "the receiver creates the link", "", step)
+    if part != "middle" and block.nat is not None:
+        what = "an end of the path translates no addresses"
+        yield tree.problem((*path, "nat"), what, "settings.middle", "write it there, or omit it")
     if block.qdisc is not None and len(set_keys(block.qdisc)) != 1:
         limit = "one of tbf, pfifo, bfifo"
         yield tree.problem((*path, "qdisc"), "a device has one root queue", limit)
@@ -197,14 +200,16 @@ def lab_contradictions(tree: Tree, lab: Lab) -> Iterator[Problem]:
         if not host.addresses and not host.existing:
             step = "add one, such as 192.168.254.1/24"
             yield tree.problem((*where, "addresses"), "a host needs an address", "", step)
-        for address in host.addresses:
+        for address in (*host.addresses, *host.out_addresses):
             ip = address.partition("/")[0]
             if ip in seen_addresses:
                 step = "give each address to one host"
                 yield tree.problem((*where, "addresses"), f"duplicate address {ip}", "", step)
             seen_addresses.add(ip)
     yield from _connections(tree, lab)
-    yield from _unreachable(tree, lab)
+    yield from _middle(tree, lab)
+    if not lab.middle:
+        yield from _unreachable(tree, lab)
     for part, block in lab.settings.items():
         yield from _settings(tree, block, ("settings", part), part)
     for where, host in _places(lab):
@@ -236,6 +241,42 @@ def _connections(tree: Tree, lab: Lab) -> Iterator[Problem]:
             what = f"{local[0]} is this host, too, and packets between them would pass through lo"
             step = "reach one of them by ssh"
             yield tree.problem((*where, "connect"), what, "one host", step)
+
+
+def _middle(tree: Tree, lab: Lab) -> Iterator[Problem]:
+    """Yield what nodes in the middle contradict: each other, their ends, or being read only."""
+    block = lab.settings.get("middle")
+    for i, node in enumerate(lab.middle):
+        written: list[KeyPath] = [("settings", "middle")] if block is not None else []
+        written += [("middle", i, "settings")] if node.settings != Settings() else []
+        for where in written if not node.change else ():
+            what = f"{node.name} is read only"
+            yield tree.problem(where, what, "change: true", "write change: true, or leave it out")
+        if not node.change and node.addresses:
+            step = "leave them out, or write change: true"
+            what = f"{node.name} is read only, and has its own"
+            yield tree.problem(("middle", i, "addresses"), what, "", step)
+    if not lab.middle or not lab.built_in:
+        return
+    for part, ends in (("sender", lab.senders), ("receiver", lab.receivers)):
+        if len(ends) > 1:
+            what = "namespaces with nodes in the middle are a chain"
+            step = f"name one {part}, or reach namespaces that are there (connect: {{netns: …}})"
+            yield tree.problem((part,), what, f"one {part}", step)
+            return
+    for before, after, where in lab.links:
+        if not before or not after or not _share_network(before, after):
+            what = f"{' and '.join(where)} have no network in common"
+            step = "give both ends of each link an address of one network"
+            yield tree.problem(("middle",), what, "one network for each link", step)
+
+
+def _share_network(before: Iterable[str], after: Iterable[str]) -> bool:
+    """Return whether two ends of a link have addresses of one network, in each family they use."""
+    sides = [{ipaddress.ip_interface(text).network for text in side} for side in (before, after)]
+    families = [{network.version for network in side} for side in sides]
+    common = {network.version for network in sides[0] & sides[1]}
+    return families[0] == families[1] == common
 
 
 def refuse_together(experiments: Iterable[Experiment], lab: Lab) -> None:
@@ -277,7 +318,12 @@ def _many_together(experiments: Iterable[Experiment], lab: Lab) -> Iterator[Prob
 def _routed_anywhere(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
     """Yield a problem if a host could report any address and packets would be routed to it."""
     ttl, named = trial.traffic.ttl, [host.name for host in lab.receivers if host.existing]
-    if ttl > 1 and named:
+    if lab.middle:
+        if ttl is not None and ttl > lab.longest_ttl:
+            what = f"packets would come further than the receivers of lab {lab.name}"
+            limit = f"at most {lab.longest_ttl}, 1 and the nodes in its middle"
+            yield at(place, "traffic.ttl", what, limit, "leave it out", str(ttl))
+    elif ttl is not None and ttl > 1 and named:
         what = f"{', '.join(named)} could report any address, and packets would be routed there"
         step = f"write the addresses in lab {lab.name} instead of existing"
         yield at(place, "traffic.ttl", what, "1 with addresses: existing", step, str(ttl))
@@ -332,7 +378,7 @@ def too_many_addresses(tree: Tree, file: LabFile) -> Iterator[Problem]:
     """Yield each host that has more addresses than it may, and a lab that does, unexpanded."""
     counts = {
         (part, i, "addresses"): sum(map(address_count, host.addresses))
-        for part, hosts in file.hosts.items()
+        for part, hosts in file.ends.items()
         for i, host in enumerate(hosts)
         if host.addresses != "existing"
     }

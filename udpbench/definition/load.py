@@ -38,6 +38,7 @@ from udpbench.definition.file_keys import (
     ExperimentFile,
     HostFile,
     LabFile,
+    NodeFile,
     RoleSettings,
     WholeKeys,
 )
@@ -541,7 +542,11 @@ def _in_folder(receive: Receive, path: str) -> Receive:
 
 def _settings(block: RoleSettings) -> dict[Part, Settings]:
     """Return the settings of each role that has any."""
-    blocks: dict[Part, Settings] = {"sender": block.sender, "receiver": block.receiver}
+    blocks: dict[Part, Settings] = {
+        "sender": block.sender,
+        "middle": block.middle,
+        "receiver": block.receiver,
+    }
     return {part: own for part, own in blocks.items() if own != Settings()}
 
 
@@ -559,7 +564,8 @@ def _expectations(tree: Tree, points: list[str]) -> tuple[tuple[Expectation, ...
 
 
 def _lab(file: LabFile, name: str, path: str, text: str) -> Lab:
-    hosts = tuple(host for part, files in file.hosts.items() for host in _hosts(files, part))
+    ends = {part: tuple(_hosts(files, part)) for part, files in file.ends.items()}
+    hosts = (*ends["sender"], *map(_node, file.middle), *ends["receiver"])
     return Lab(name, path, text, hosts, _settings(file.settings), file.reserve)
 
 
@@ -576,3 +582,22 @@ def _hosts(files: list[HostFile], part: Part) -> Iterator[Node]:
             cpus=file.cpus,
             settings=file.settings,
         )
+
+
+def _node(file: NodeFile) -> Node:
+    """Return a host in the middle; a namespace made for the run may be changed."""
+    come, leave = file.interfaces
+    addresses, out_addresses = file.addresses or ((), ())
+    return Node(
+        name=file.name,
+        part="middle",
+        connect=file.connect,
+        interface=come,
+        addresses=addresses,
+        existing=not addresses,
+        cpus=file.cpus,
+        settings=file.settings,
+        out=leave,
+        out_addresses=out_addresses,
+        change=file.change or file.connect.by == "namespace",
+    )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic_core import PydanticCustomError
 
@@ -28,12 +28,13 @@ from udpbench.definition.endpoints import (
 from udpbench.definition.problems import did_you_mean, similar
 from udpbench.metrics import METRICS, SEARCHED, goal_of, with_goal
 from udpbench.model.experiment import FEWEST_BLOCKS, LOOKS, MOST_BLOCKS, Answers
-from udpbench.model.lab import SSH_CHARACTERS, SSH_SPEC, Connect
+from udpbench.model.lab import INSIDE_NAME, SSH_CHARACTERS, SSH_SPEC, Connect
 from udpbench.model.limits import (
     ID_BYTES,
     LEDGER_STAGES,
     MAX_PAYLOAD_BYTES,
     SECOND_NS,
+    is_stage,
     sysctl_refusal,
 )
 from udpbench.units import Bytes, Count, Nanoseconds, Rate
@@ -313,22 +314,68 @@ def _interface(value: Any) -> str:
 
 
 def _connect(value: Any) -> Connect:
-    """Return how a host is reached from ``{ssh: bench@left, become: sudo, python: /opt/…}``."""
+    """Return how a host is reached from ``{ssh: bench@left, become: sudo, python: /opt/…}``.
+
+    Or from ``{netns: blue}``, ``{container: web}``.
+    """
     known = ("ssh", "become", "python")
     if not isinstance(value, dict):
-        raise refusal("unknown value", "{ssh: …}")
+        raise refusal("unknown value", "{ssh: …}, {netns: …} or {container: …}")
+    for by in ("netns", "container"):
+        if by in value:
+            return _inside(value, by)
     for key, text in value.items():
         if key not in known:
             raise refusal(f"unknown key {key}", "", did_you_mean(str(key), known))
         if not isinstance(text, str) or not re.match(r"[^\s-]\S{0,255}\Z", text):
             raise refusal(f"{key} is not a single word", "", f"write {key}: …")
     if "ssh" not in value:
-        raise refusal("ssh is missing", "", "add ssh: user@host")
+        raise refusal("ssh is missing", "", "add ssh: user@host, netns: NAME or container: NAME")
     if SSH_SPEC.match(value["ssh"]) is None:
         raise refusal("ssh is not [user@]host[:port]", SSH_CHARACTERS, "write ssh: bench@left")
     if value.get("become", "sudo") != "sudo":
         raise refusal("become must be sudo", "sudo", "or omit it")
     return Connect("ssh", value["ssh"], value.get("become"), value.get("python"))
+
+
+def _inside(value: dict[Any, Any], by: Literal["netns", "container"]) -> Connect:
+    """Return how a namespace that is there already is reached; its name meets a command."""
+    if len(value) > 1:
+        others = ", ".join(str(key) for key in value if key != by)
+        raise refusal(f"{others} beside {by}", f"{by} alone", f"remove {others}")
+    if not isinstance(value[by], str) or INSIDE_NAME.match(value[by]) is None:
+        limit = "letters, digits and . _ -, a letter or digit in front, at most 128"
+        raise refusal(f"{by} is not a name", limit, f"write {by}: … as it is listed")
+    return Connect(by, name=value[by])
+
+
+def _interfaces(value: Any) -> tuple[str, str]:
+    """Return the interface by which packets come in, and that by which they leave."""
+    example = "write {in: eth0, out: eth1}"
+    if not isinstance(value, dict) or {*value} != {"in", "out"}:
+        raise refusal("not a pair of interfaces", "in and out", example)
+    come, leave = _interface(value["in"]), _interface(value["out"])
+    if come == leave:
+        raise refusal("both are the same interface", "two interfaces", example)
+    return come, leave
+
+
+def _node_addresses(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the addresses of each of a node's interfaces."""
+    example = "write {in: 192.168.254.1/24, out: 192.168.253.1/24}"
+    if not isinstance(value, dict) or {*value} != {"in", "out"}:
+        raise refusal("not addresses of both interfaces", "in and out", example)
+    sides = []
+    for texts in (value["in"], value["out"]):
+        listed = texts if isinstance(texts, list) else [texts]
+        sides.append(tuple(_one_address(text) for text in listed))
+    return sides[0], sides[1]
+
+
+def _one_address(value: Any) -> str:
+    if NAMED["address"].read(value) != value or address_count(value) != 1:
+        raise refusal("a range of addresses", "an address", "write one")
+    return str(value)
 
 
 def sysctl_value(value: Any) -> int | str:
@@ -466,6 +513,8 @@ def _blocks(value: Any) -> tuple[int, ...]:
 
 def _metric(value: Any) -> str:
     text, known = _text(value), (*METRICS, *LEDGER_STAGES)
+    if is_stage(text):
+        return text
     name, goal = goal_of(text)
     if goal is not None and name in SEARCHED:
         return with_goal(name, goal)
@@ -495,6 +544,7 @@ _DATAGRAM = {
     "maxProperties": 1,
     "additionalProperties": False,
 }
+_BOTH = {"type": "object", "required": ["in", "out"]}
 _STRING = {"type": ["string", "integer"]}
 _STUDY_FIGURE = _pattern(r"[a-z0-9-]+/[a-z0-9-]+", "cloudflare-2015/naive")
 _IO_LEVELS = {"best-effort": (0, 7), "realtime": (0, 7)}
@@ -561,7 +611,14 @@ NAMED: dict[str, Leaf] = {
     "expectation": _pattern(r".*\S.*", "delivered_pps[two] > delivered_pps[one]"),
     "point": _pattern(r".*\S.*", "naive"),
     "metric": Leaf(
-        {"anyOf": [{"enum": [*METRICS, *LEDGER_STAGES]}, {"pattern": r"\[loss="}]}, _metric
+        {
+            "anyOf": [
+                {"enum": [*METRICS, *LEDGER_STAGES]},
+                {"pattern": r"\[loss="},
+                {"pattern": r"^[A-Za-z0-9][A-Za-z0-9_-]*\.fwd_"},
+            ]
+        },
+        _metric,
     ),
     "margin": Leaf({"type": ["string", "number"]}, _margin, show=units.show_share),
     "share": Leaf(_SHARE, _share, show=units.show_share),
@@ -576,8 +633,23 @@ NAMED: dict[str, Leaf] = {
     "kernel": _pattern(r"\d{1,4}\.\d{1,4}(\.\d{1,4})?\+", "6.1+"),
     "sysctl_name": Leaf({"type": "string"}, _sysctl_name),
     "stage": Leaf({}, words=_words(*LEDGER_STAGES)),
+    "interfaces": Leaf(
+        {**_BOTH, "additionalProperties": {"type": "string"}},
+        _interfaces,
+        show=lambda pair: {"in": pair[0], "out": pair[1]},
+    ),
+    "node_addresses": Leaf(
+        _BOTH,
+        _node_addresses,
+        words={"existing": ((), ())},
+        show=lambda sides: {"in": list(sides[0]), "out": list(sides[1])},
+    ),
     "connect": Leaf(
-        {"type": "object", "required": ["ssh"], "additionalProperties": {"type": "string"}},
+        {
+            "type": "object",
+            "anyOf": [{"required": [by]} for by in ("ssh", "netns", "container")],
+            "additionalProperties": {"type": "string"},
+        },
         _connect,
         {word: Connect(word) for word in ("namespace", "local")},
     ),

@@ -1,4 +1,7 @@
-"""What a user declares of a measurement: traffic, sides, trials, searches, experiments."""
+"""What a user declares of a measurement: traffic, sides, trials, searches, experiments.
+
+Long, because each key of an experiment is declared here, once.
+"""
 
 from __future__ import annotations
 
@@ -94,13 +97,19 @@ class Traffic:
     rate: Optional[Rate] = None
     """Intended load over all workers of all senders; None is ``unlimited``."""
     count_packets: Optional[Annotated[int, Count(1, 2**48 - 1)]] = None
-    ttl: Annotated[int, Count(1, 255)] = 1
+    ttl: Optional[Annotated[int, Count(1, 255)]] = None
+    """None: as many hops as the lab's path has, and no more."""
     fragment: bool = False
     echo: Optional[Annotated[int, Count(1, 2**31)]] = None
     answers: Optional[Annotated[Answers, Named("answers")]] = None
     """Each datagram is to have an answer, and counts as lost without one."""
     payload: Optional[Annotated[tuple[str, ...], Named("payload")]] = None
     """Datagrams in hexadecimal, which each flow sends in turn, in place of ours with a header."""
+
+    @property
+    def hops(self) -> int:
+        """The TTL or hop limit with which packets are sent; unless bound to a lab, 1."""
+        return 1 if self.ttl is None else self.ttl
 
     @cached_property
     def datagrams(self) -> Datagrams:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import field
 from typing import Annotated, Literal, Optional
 
@@ -23,15 +24,20 @@ SSH_CHARACTERS = (
     "as User of an alias in ~/.ssh/config"
 )
 
+INSIDE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+"""Of a namespace in /run/netns or of a container: no path and no option of a command."""
+
 
 @dataclass(frozen=True)
 class Connect:
     """How a host is reached."""
 
-    by: Literal["namespace", "local", "ssh"]
+    by: Literal["namespace", "local", "ssh", "netns", "container"]
     ssh: Optional[str] = None
     become: Optional[Literal["sudo"]] = None
     python: Optional[str] = None
+    name: Optional[str] = None
+    """Of the namespace in /run/netns, or of the container."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,11 @@ class Node:
     existing: bool = False
     cpus: Optional[tuple[int, ...]] = None
     settings: Settings = field(default_factory=Settings)
+    out: str = ""
+    """Of a node in the middle: the interface by which packets leave; they come in by the other."""
+    out_addresses: tuple[str, ...] = ()
+    change: bool = True
+    """Whether its settings may be changed; a node in the middle is read only by default."""
 
     @property
     def sends(self) -> bool:
@@ -101,24 +112,44 @@ class Lab:
         return self.at("receiver")
 
     @property
+    def middle(self) -> tuple[Node, ...]:
+        """The hosts that only forward, in the order of the path."""
+        return self.at("middle")
+
+    @property
+    def links(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, str]]]:
+        """The addresses of both ends of each link of a chain, and which nodes these are."""
+        chain = (self.senders[0], *self.middle, self.receivers[0])
+        for before, after in zip(chain, chain[1:]):
+            leaving = before.out_addresses if before.out else before.addresses
+            yield leaving, after.addresses, (before.name, after.name)
+
+    @property
+    def longest_ttl(self) -> int:
+        """The TTL with which packets reach the receivers and come no further."""
+        return 1 + len(self.middle)
+
+    @property
     def ends(self) -> tuple[Node, ...]:
         """The hosts with workers, senders first."""
         return self.senders + self.receivers
 
     @property
     def built_in(self) -> bool:
-        """True if the hosts are namespaces of this machine; every result says so."""
+        """True if the hosts are namespaces made on this machine; every result says so."""
         return all(host.connect.by == "namespace" for host in self.hosts)
 
     @property
     def joint(self) -> Optional[Node]:
         """The node that makes a pair to each namespace; None: the receiver makes the only one."""
-        return BRIDGE if self.built_in and len(self.hosts) > 2 else None
+        if not self.built_in or len(self.hosts) <= 2:
+            return None
+        return next(iter(self.middle), BRIDGE)
 
     @property
     def between(self) -> tuple[Node, ...]:
         """The nodes between the ends."""
-        return (self.joint,) if self.joint is not None else ()
+        return (BRIDGE,) if self.joint is BRIDGE else self.middle
 
     @property
     def nodes(self) -> tuple[Node, ...]:

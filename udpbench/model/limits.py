@@ -9,6 +9,7 @@ Python 3.9: annotations are evaluated by pydantic on the controller, so they say
 
 from __future__ import annotations
 
+import re
 from typing import Literal, Optional
 
 HEADER_BYTES = 18
@@ -39,7 +40,7 @@ QUEUES_EVEN_WITHIN = 0.02
 
 Role = Literal["sender", "receiver"]
 """What a worker does."""
-Part = Literal["sender", "link", "receiver"]
+Part = Literal["sender", "link", "middle", "receiver"]
 """Of the path of the packets: its ends are the hosts with workers of that name."""
 Scope = Literal["namespace", "machine"]
 PhaseName = Literal["path", "warmup", "measured"]
@@ -52,6 +53,20 @@ LEDGER_STAGES = (
     "tx_qdisc",
     "tx_device",
     "link",
+    "fwd_ring",
+    "fwd_xdp",
+    "fwd_backlog",
+    "fwd_tc",
+    "fwd_ip",
+    "fwd_prerouting",
+    "fwd_conntrack",
+    "fwd_rp_filter",
+    "fwd_route",
+    "fwd_mtu",
+    "fwd_netfilter",
+    "fwd_neighbour",
+    "fwd_qdisc",
+    "fwd_device",
     "rx_ring",
     "rx_xdp",
     "xsk_ring",
@@ -73,8 +88,11 @@ LEDGER_STAGES = (
     "answer_lost",
 )
 """Stages at which a packet can end, in the order it passes them (docs/ledger.md)."""
-DRIVER_STAGES = ("tx_device", "rx_ring", "rx_xdp")
+FORWARDING_STAGES = tuple(stage for stage in LEDGER_STAGES if stage.startswith("fwd_"))
+"""Those of each node that forwards: ``router1.fwd_netfilter``; the bare name sums all nodes."""
+DRIVER_STAGES = ("tx_device", "fwd_ring", "fwd_xdp", "fwd_device", "rx_ring", "rx_xdp")
 """Those that a card's driver counts; the kernel's own code counts the others."""
+_NODE_STAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\.(fwd_[a-z_]+)")
 SECOND_NS = 10**9
 DAY_NS = 86400 * SECOND_NS
 CPUS_MAX = 8192
@@ -190,3 +208,14 @@ def sysctl_refusal(name: str) -> Optional[str]:
 def sampling_ns(duration_ns: int) -> int:
     """Return the time between two samples of a worker in a phase of at most ``duration_ns``."""
     return SAMPLE_NS * max(1, -(-duration_ns // (SAMPLES_MAX * SAMPLE_NS)))
+
+
+def stage_of(name: str) -> str:
+    """Return the stage that a name is of: ``router1.fwd_netfilter`` is ``fwd_netfilter`` there."""
+    return name.rpartition(".")[2]
+
+
+def is_stage(name: str) -> bool:
+    """Return whether a name is that of a stage, or of a stage at a node in the middle."""
+    of_node = _NODE_STAGE.fullmatch(name)
+    return name in LEDGER_STAGES if of_node is None else of_node.group(1) in FORWARDING_STAGES

@@ -459,6 +459,10 @@ class TrialRecord:
     between: dict[str, Part] = field(default_factory=BETWEEN.copy)
     """Node between the ends of the path → its part; before they were recorded, there was a bridge
     at most."""
+    exits: dict[str, str] = field(default_factory=dict)
+    """Node in the middle → the interface by which packets leave it."""
+    wired: bool = False
+    """Each two hosts of the path are joined by a veth pair alone, which loses nothing."""
     error: Optional[dict[str, str]] = None
     """``{kind, message, host}`` of a failed trial; the kind of a skipped one is ``skipped`` if its
     needs are not met, else ``unavailable``."""

@@ -34,6 +34,8 @@ class LedgerEntry:
     """Other counters of the same stage, by name; never added up, they must agree."""
     others_packets: int = 0
     """By how much its counters moved beyond what the traffic lost."""
+    node: Optional[str] = None
+    """The node in the middle at which packets ended; None of all other stages."""
 
 
 @dataclass(frozen=True)

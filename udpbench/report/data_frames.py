@@ -72,6 +72,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         **KEYS,
         "valid": "boolean",
         "stage": "string",
+        "node": "string",
         **dict.fromkeys(("packets", "at_most", "others_packets"), "Int64"),
         "source": "string",
     },

@@ -16,6 +16,7 @@ from udpbench.definition.published import Bar, published
 from udpbench.judged_run import Chapter
 from udpbench.metrics import METRICS
 from udpbench.model.host import Change, Facts, Planned
+from udpbench.model.limits import stage_of
 from udpbench.model.record import Finding
 from udpbench.model.result import Estimate, Result
 from udpbench.records import Run
@@ -181,7 +182,7 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
         explanations = [
             _stage_advice(name, watched)
             for name in moved
-            if name in MEANT and name not in explained
+            if stage_of(name) in MEANT and name not in explained
         ]
         explained.update(moved)
         long = 2 * len(explanations) + len(moved) > MOST_TOGETHER
@@ -239,13 +240,14 @@ def _findings_of_trial(
     return {"findings": own, "shared": shared}
 
 
-def _stage_advice(stage: str, watched: bool) -> dict[str, str]:
+def _stage_advice(name: str, watched: bool) -> dict[str, str]:
     """Return the meaning of a loss at a stage and its remedy, as sentences.
 
     Of a watched host, without keys of an experiment.
     """
+    stage = stage_of(name)
     helps = HELPS[stage] if watched else MEANT[stage].helps
-    return {"stage": stage, "means": MEANT[stage].means, "helps": f"What helps: {helps}."}
+    return {"stage": name, "means": MEANT[stage].means, "helps": f"What helps: {helps}."}
 
 
 def stages(chapters: Sequence[Chapter]) -> list[dict[str, str]]:
@@ -256,7 +258,11 @@ def stages(chapters: Sequence[Chapter]) -> list[dict[str, str]]:
             for entry in result.ledger.entries if result.ledger is not None else ():
                 sources.setdefault(entry.stage, entry.source)
     return [
-        {"stage": stage, "means": MEANT[stage].means if stage in MEANT else "", "source": source}
+        {
+            "stage": stage,
+            "means": MEANT[stage_of(stage)].means if stage_of(stage) in MEANT else "",
+            "source": source,
+        }
         for stage, source in sources.items()
     ]
 

@@ -15,7 +15,6 @@ from udpbench.analysis.ledger.skbs import exactly
 from udpbench.analysis.points import Point, bounds, estimate, metric
 from udpbench.analysis.result_tables import whole
 from udpbench.judged_run import Chapter
-from udpbench.model.limits import LEDGER_STAGES
 from udpbench.model.result import Cell, Column, Result
 from udpbench.report.summary import (
     SCALES,
@@ -197,7 +196,9 @@ def unobserved_together(results: Sequence[Result]) -> tuple[str, ...]:
     """Return stages without a counter for which only the sum is known, in order."""
     hidden = [unobserved(result.ledger) for result in results if result.ledger is not None]
     named = {stage for stages in hidden if len(stages) > 1 for stage in stages}
-    return tuple(stage for stage in LEDGER_STAGES if stage in named)
+    ledgers = (result.ledger for result in results if result.ledger is not None)
+    ordered = dict.fromkeys(entry.stage for ledger in ledgers for entry in ledger.entries)
+    return tuple(stage for stage in ordered if stage in named)
 
 
 def _together(result: Result, stages: Sequence[str]) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from udpbench.errors import InputError, Problem
 from udpbench.host_settings import Settings
 from udpbench.metrics import goal_of, is_metric, words_of
 from udpbench.model.experiment import Experiment, Receive, Send, Trial, Tune
-from udpbench.model.limits import LEDGER_STAGES, SECOND_NS
+from udpbench.model.limits import SECOND_NS, is_stage
 from udpbench.tuning.steps import is_part
 from udpbench.tuning.tuner import BASE, LOOK_BLOCKS, Derive
 
@@ -120,7 +120,7 @@ def _of_points(experiments: Sequence[Experiment], point: str | None) -> Iterator
 def _of_metric(metric: str, trial: Trial) -> Iterator[Problem]:
     """Yield a problem if a point's metric cannot be optimised."""
     where, plain = "--for", goal_of(metric)[0]
-    if not is_metric(metric) and metric not in LEDGER_STAGES:
+    if not is_metric(metric) and not is_stage(metric):
         yield Problem("unknown metric", where, metric, next_step=did_you_mean(metric, KNOWN))
     elif words_of(metric).worse is None:
         yield Problem("neither less nor more is better", where, metric)

@@ -11,6 +11,7 @@ from definition_fixture import write
 from golden import Golden
 
 from udpbench.definition import endpoints, lab_rules, load
+from udpbench.definition.binding.bind import LabContext, settings_for
 from udpbench.errors import InputError
 from udpbench.host_settings import Settings
 from udpbench.model.lab import BRIDGE, Connect
@@ -71,7 +72,7 @@ def test_a_lab_has_hosts_by_role() -> None:
         (
             "connect: namespace, interface: s0",
             "connect: docker, interface: s0",
-            "lab.yaml:3: sender[1].connect: docker: unknown value; expected: {ssh: …}, or namespace, local",
+            "lab.yaml:3: sender[1].connect: docker: unknown value; expected: {ssh: …}, {netns: …} or {container: …}, or namespace, local",
         ),
         (
             "interface: s0",
@@ -295,3 +296,116 @@ def test_a_lab_in_two_networks_is_reported_once_for_a_host(golden: Golden) -> No
     with pytest.raises(InputError) as caught:
         load.load_lab("lab.yaml")
     golden.check(str(caught.value))
+
+
+MIDDLE = """
+sender:
+  - {connect: {netns: red}, interface: eth0, addresses: existing}
+middle:
+  - {name: router1, connect: {netns: gateway}, interfaces: {in: eth0, out: eth1}}
+receiver:
+  - {connect: {container: web-1}, interface: eth0, addresses: existing}
+"""
+
+
+def test_a_lab_has_nodes_in_the_middle() -> None:
+    """They are hosts that only forward, read only unless it is said; nothing is set on them."""
+    write(Path.cwd(), MIDDLE, "lab.yaml")
+    lab = load.load_lab("lab.yaml")
+    assert ["sender", "router1", "receiver"] == [host.name for host in lab.hosts]
+    assert (False, 2, lab.middle) == (lab.built_in, lab.longest_ttl, lab.between)
+    (node,) = lab.middle
+    assert ("eth0", "eth1", True, False) == (node.interface, node.out, node.existing, node.change)
+    assert [Connect("netns", name="red"), Connect("netns", name="gateway")] == [
+        host.connect for host in lab.hosts[:2]
+    ]
+    assert Connect("container", name="web-1") == lab.receivers[0].connect
+    assert () == settings_for(lab, None, node, LabContext())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("netns: gateway", "netns: ../x", "netns is not a name; expected: letters, digits"),
+        ("netns: gateway", "netns: -x", "netns is not a name"),
+        ("netns: gateway", "netns: a, become: sudo", "become beside netns; expected: netns alone"),
+        ("{in: eth0, out: eth1}", "{in: eth0}", "not a pair of interfaces; expected: in and out"),
+        ("{in: eth0, out: eth1}", "{in: e0, out: e0}", "both are the same interface"),
+        ("{in: eth0, out: eth1}", "{in: 'a b', out: e0}", "not the name of an interface"),
+        (
+            "out: eth1}}",
+            "out: eth1}, settings: {mtu: 1400}}",
+            "middle[1].settings: router1 is read only; expected: change: true",
+        ),
+        (
+            "out: eth1}}",
+            "out: eth1}, addresses: {in: 10.0.0.1/24, out: 10.0.1.1/24}}",
+            "middle[1].addresses: router1 is read only, and has its own",
+        ),
+        (
+            "out: eth1}}",
+            "out: eth1}, addresses: {in: 10.0.0.1/24}}",
+            "not addresses of both interfaces; expected: in and out",
+        ),
+        (
+            "out: eth1}}",
+            "out: eth1}, change: true, addresses: {in: 10.0.0.1-9/24, out: 10.0.1.1/24}}",
+            "a range of addresses; expected: an address",
+        ),
+        ("name: router1", "name: sender", "duplicate name sender"),
+        (
+            "connect: {netns: gateway}",
+            "connect: namespace",
+            "a namespace can be joined only to other namespaces",
+        ),
+    ],
+)
+def test_what_a_node_in_the_middle_may_not_be(old: str, new: str, message: str) -> None:
+    """Each with its place in the file."""
+    write(Path.cwd(), MIDDLE.replace(old, new), "lab.yaml")
+    with pytest.raises(InputError, match=re.escape(message)):
+        load.load_lab("lab.yaml")
+
+
+CHAIN = """
+sender:
+  - {connect: namespace, interface: s0, addresses: [10.0.0.9/24]}
+middle:
+  - {name: r, connect: namespace, interfaces: {in: a, out: b}, addresses: {in: 10.0.0.1/24, out: 10.0.1.1/24}}
+receiver:
+  - {connect: namespace, interface: r0, addresses: [10.0.1.2/24]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("10.0.1.2/24", "10.0.2.2/24", "r and receiver have no network in common"),
+        ("in: 10.0.0.1/24", "in: 10.0.3.1/24", "sender and r have no network in common"),
+        (
+            "receiver:\n",
+            "receiver:\n  - {name: x, connect: namespace, interface: r0, addresses: [10.0.1.3/24]}\n",
+            "namespaces with nodes in the middle are a chain; expected: one receiver",
+        ),
+    ],
+)
+def test_namespaces_with_nodes_in_the_middle_are_a_chain(old: str, new: str, message: str) -> None:
+    """Each link has a network of its own."""
+    write(Path.cwd(), CHAIN, "lab.yaml")
+    assert load.load_lab("lab.yaml").built_in
+    write(Path.cwd(), CHAIN.replace(old, new), "lab.yaml")
+    with pytest.raises(InputError, match=re.escape(message)):
+        load.load_lab("lab.yaml")
+
+
+def test_packets_come_no_further_than_the_lab() -> None:
+    """A TTL beyond the nodes in the middle is refused; less is permitted, and none is right."""
+    write(Path.cwd(), CHAIN, "lab.yaml")
+    lab = load.load_lab("lab.yaml")
+    for ttl, is_refused in ((1, False), (2, False), (3, True)):
+        experiment = load.load_experiment_data({"question": "?", "traffic": {"ttl": ttl}}, "x")
+        if not is_refused:
+            lab_rules.refuse_together([experiment], lab)
+            continue
+        with pytest.raises(InputError, match="at most 2, 1 and the nodes in its middle"):
+            lab_rules.refuse_together([experiment], lab)

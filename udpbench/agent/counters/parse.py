@@ -173,6 +173,13 @@ def parse_rt_cache(text: str) -> dict[str, int]:
     return _per_cpu_lines(text, "rt_cache")
 
 
+def parse_neighbours(text: str) -> dict[str, int]:
+    """Return ``arp_cache.unresolved_discards`` and ``arp_cache.res_failed``, over all CPUs."""
+    counted = _per_cpu_lines(text, "arp_cache")
+    kept = ("arp_cache.unresolved_discards", "arp_cache.res_failed")
+    return {name: counted[name] for name in kept if name in counted}
+
+
 def parse_conntrack(text: str) -> dict[str, int]:
     """Return ``conntrack.drop`` and the like of /proc/net/stat/nf_conntrack, over all CPUs.
 

@@ -20,6 +20,8 @@ from udpbench.model.limits import Scope
 from udpbench.model.record import Snapshot
 
 NET = "/proc/thread-self/net"
+NEIGHBOURS = "/proc/1/net/stat/arp_cache"
+"""One table for all namespaces, which the first alone shows (net/core/neighbour.c)."""
 TC_ROOT = 0xFFFFFFFF
 """TC_H_ROOT: the parent of an interface's primary qdisc (include/uapi/linux/pkt_sched.h)."""
 TC_INGRESS = 0xFFFFFFF1
@@ -34,11 +36,13 @@ def snapshot(
     scopes: Iterable[Scope],
     inodes: Iterable[int],
     rule_packets: Callable[[], dict[str, int]],
+    out: str = "",
 ) -> Snapshot:
     """Return the counters of the agent's scopes.
 
     ``name`` is the host's name in the lab; ``inodes`` belong to the agent's own sockets;
-    ``rule_packets`` returns the packets of each of its own firewall rules. OSError if there is no
+    ``rule_packets`` returns the packets of each of its own firewall rules; ``out`` is the interface
+    by which packets leave a node in the middle. OSError if there is no
     such interface.
     """
     clock_ns = host.clock_ns()
@@ -48,7 +52,7 @@ def snapshot(
     )
     if "namespace" in scopes:
         counters.update(namespace_counters(host))
-        for device in (interface, *bridge_ports(host, interface)):
+        for device in filter(None, (interface, out, *bridge_ports(host, interface))):
             counters.update(device_counters(host, device))
         counters.update(socket_drops(host, inodes))
         if host.drops is not None:
@@ -83,6 +87,7 @@ def machine_counters(host: Host, irqs: Collection[int]) -> dict[str, int]:
     return {
         **parse.parse_softnet(softnet, online),
         **parse.parse_rt_cache(host.read_text(f"{NET}/stat/rt_cache")),
+        **parse.parse_neighbours(read(host, NEIGHBOURS) or ""),
         **parse.parse_cpu_times(cpu_times, ticks_per_s),
         **parse.parse_softirqs(host.read_text("/proc/softirqs")),
         **parse.parse_interrupts(interrupts, irqs),

@@ -10,10 +10,13 @@ MARK = "udpbench:"
 VERDICTS = {
     "input": ("accept", "drop"),
     "output": ("accept", "notrack", "drop"),
+    "forward": ("accept", "drop"),
     "prerouting": ("notrack", "drop"),
 }
 """Connection tracking starts in prerouting and output; accept in prerouting has no effect."""
-_TARGET = re.compile(r"(ipv4|ipv6)/(input|output|prerouting)/(accept|notrack|drop)/udp/(\d{1,5})")
+_TARGET = re.compile(
+    r"(ipv4|ipv6)/(input|output|prerouting|forward)/(accept|notrack|drop)/udp/(\d{1,5})"
+)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class FrameSender:
     @classmethod
     def open(cls, spec: WorkerSpec, interface: str, macs: Mapping[str, str]) -> FrameSender:
         """Return the sender of a worker; OSError if the kernel or the driver refuses it."""
-        size, hops = spec.traffic.datagrams.longest_bytes, spec.traffic.ttl
+        size, hops = spec.traffic.datagrams.longest_bytes, spec.traffic.hops
         flows = [
             headers(
                 (macs[flow.source], macs[flow.destination]),

@@ -122,7 +122,7 @@ def _set_hops(sock: socket.socket, traffic: Traffic) -> None:
         if traffic.family == 6
         else (socket.IPPROTO_IP, socket.IP_TTL)
     )
-    sock.setsockopt(level, hops, traffic.ttl)
+    sock.setsockopt(level, hops, traffic.hops)
 
 
 def _endpoint(address: str, port: int) -> str:

@@ -22,7 +22,7 @@ from udpbench.analysis.ledger.ledger import (
     unobserved,
 )
 from udpbench.analysis.ledger.stage import Stage
-from udpbench.analysis.ledger.stages import STAGES
+from udpbench.analysis.ledger.stages import stages_of
 from udpbench.analysis.readings import Readings
 from udpbench.drivers import UNKNOWN, driver_of
 from udpbench.model.limits import Part
@@ -55,8 +55,8 @@ def hidden_refusals(readings: Readings) -> Iterator[Finding]:
 
 def counter_backwards(readings: Readings) -> Iterator[Finding]:
     """Find a counter of a stage that decreased during the phase."""
-    for stage in STAGES:
-        for host in readings.at(stage.part).hosts:
+    for stage in stages_of(readings):
+        for host in stage.nodes(readings).hosts:
             for pattern in (*stage.counters, *stage.by_driver(readings)):
                 if host not in readings.deltas:
                     continue
@@ -110,7 +110,9 @@ def unexplained_reasons(readings: Readings) -> dict[str, int]:
         moved = (end.by_name(f"{group}.*").items() for group in REASON_GROUPS)
         for name, skbs_dropped in chain.from_iterable(moved):
             known = sum(
-                _most(stage, readings) for stage in STAGES if _counts(stage, end.part, name)
+                _most(stage, readings)
+                for stage in stages_of(readings)
+                if _counts(stage, end.part, name)
             )
             if skbs_dropped > known:
                 short = name.rpartition(".")[2]
@@ -244,13 +246,13 @@ def counters_disagree(readings: Readings) -> Iterator[Finding]:
 
     Outside the built-in lab others move them, too.
     """
-    for stage in STAGES if readings.record.built_in_lab else ():
+    for stage in stages_of(readings) if readings.record.built_in_lab else ():
         for also in stage.also:
             value = also.reads(readings)
             low, high = also.low(readings), also.high(readings)
             if value is None or low is None or high is None or low <= value <= high:
                 continue
-            name = readings.at(stage.part).display(also.name)
+            name = stage.nodes(readings).display(also.name)
             limit = f"{low}" if low == high else f"{low} to {high}"
             value_text = f"{name} = {value}"
             yield Finding(
@@ -262,9 +264,9 @@ def counters_disagree(readings: Readings) -> Iterator[Finding]:
 
 def _reasons_disagree(readings: Readings) -> Iterator[Finding]:
     """Compare a stage with the kernel's drop reasons, which count skbs: no more than packets."""
-    for stage in STAGES:
+    for stage in stages_of(readings):
         packets = stage.packets(readings)
-        dropped = readings.at(stage.part).total(*(f"reason.{name}" for name in stage.reasons))
+        dropped = stage.nodes(readings).total(*(f"reason.{name}" for name in stage.reasons))
         if packets is None or dropped is None:
             continue
         more = dropped > packets.high and readings.record.built_in_lab

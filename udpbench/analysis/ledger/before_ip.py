@@ -15,7 +15,7 @@ from udpbench.analysis.readings import CounterView
 from udpbench.drivers import DRIVERS, TUNNELS, VETH_DROPS, XDP_DROPS, Driver, driver_of
 
 RX_DROPPED = "link.{interface}.rx_dropped"
-TX_DROPPED = "link.{interface}.tx_dropped"
+TX_DROPPED = "link.{out}.tx_dropped"
 NAPI_PACKETS = "ethtool.{interface}.rx_queue_*_xdp_packets"
 SOFTNET_DROPPED = "softnet.*.dropped"
 INGRESS_DROPS = "qdisc.{interface}.ingress.drops"
@@ -24,7 +24,7 @@ XSK_RING, XSK_FILL = "xsk_ring_packets", "xsk_fill_packets"
 VETH_XDP_DROPS = DRIVERS["veth"].xdp_drops[0]
 
 
-def _rx_ring(readings: CounterView) -> Span | None:
+def ring_frames(readings: CounterView) -> Span | None:
     """Return the frames for which the receiving device had no descriptor.
 
     None if drivers differ, or if the driver does not count all of them and its counter is 0.
@@ -41,7 +41,7 @@ def _rx_ring(readings: CounterView) -> Span | None:
     return exactly(full) if full or _sees_full_rings(readings) else None
 
 
-def _most_in_full_rings(readings: CounterView) -> int | None:
+def most_in_full_rings(readings: CounterView) -> int | None:
     """Return at most how many frames found no descriptor; None if the driver misses some."""
     drivers = _receiving_drivers(readings)
     if drivers and not any(driver.full_ring for driver in drivers):
@@ -91,7 +91,7 @@ def _counted_xdp_drops(readings: CounterView, counters: tuple[str, ...] = XDP_DR
     return dropped
 
 
-def _xdp_frames(readings: CounterView) -> int | None:
+def xdp_frames(readings: CounterView) -> int | None:
     """Return the frames that an XDP program dropped, without those that AF_XDP sockets refused.
 
     Nothing counts what a program in the stack drops (net/core/dev.c: do_xdp_generic), so beside one
@@ -107,8 +107,9 @@ def _xdp_frames(readings: CounterView) -> int | None:
     return max(dropped - _refused_frames_received(readings), 0)
 
 
-def _most_by_xdp(readings: CounterView) -> int | None:
-    return None if readings.receiver.has_generic_xdp else at_most(_xdp_frames)(readings)
+def most_by_xdp(readings: CounterView) -> int | None:
+    """Return at most how many frames an XDP program dropped; None beside one in the stack."""
+    return None if readings.receiver.has_generic_xdp else at_most(xdp_frames)(readings)
 
 
 def _without_copy(readings: CounterView) -> bool:
@@ -153,7 +154,7 @@ def _backlog_and_device_skbs(readings: CounterView) -> int | None:
     refused = backlog_skbs(readings)
     if refused is not None:
         refused += _refused_frames_received(readings)
-    sent = readings.sender.counter(TX_DROPPED)
+    sent = readings.last_hop.sender.counter(TX_DROPPED)
     if refused is None or sent is None or not readings.all_veth:
         return refused
     return max(refused, sent) if backlog_charges_peer(readings) else refused + sent
@@ -171,7 +172,7 @@ def backlog_charges_peer(readings: CounterView) -> bool:
     return _receiving_drivers(readings) == {DRIVERS["veth"]} and not polled
 
 
-def _tc_skbs(readings: CounterView) -> int | None:
+def tc_skbs(readings: CounterView) -> int | None:
     """Return what a filter before the IP layer dropped; 0 if there is none.
 
     A TCX program drops before the qdisc that counts (net/core/dev.c: sch_handle_ingress), so beside
@@ -183,8 +184,9 @@ def _tc_skbs(readings: CounterView) -> int | None:
     return dropped
 
 
-def _most_by_tc(readings: CounterView) -> int | None:
-    return at_most(_tc_skbs)(readings) if readings.receiver.without("tcx") else None
+def most_by_tc(readings: CounterView) -> int | None:
+    """Return at most how many of the traffic filters dropped; None beside a TCX program."""
+    return at_most(tc_skbs)(readings) if readings.receiver.without("tcx") else None
 
 
 ROWS = (
@@ -192,22 +194,22 @@ ROWS = (
         name="rx_ring",
         part="receiver",
         unprovoked="a veth has no ring of its own: its peer's tx_device counts it",
-        packets=_rx_ring,
+        packets=ring_frames,
         source="Δ of the driver's counter of a full ring; a veth has none",
         means="The receiving NIC had no free descriptor: the host did not poll its ring in "
         "time. A full veth ring is counted by its peer: tx_device.",
-        most=_most_in_full_rings,
+        most=most_in_full_rings,
         by_driver=_steady_ring_counters,
         parts="ethtool.{interface}.rx*_drops",
     ),
     Stage(
         name="rx_xdp",
         part="receiver",
-        packets=in_packets("rx_xdp", _xdp_frames, skbs.sent_skb),
+        packets=in_packets("rx_xdp", xdp_frames, skbs.sent_skb),
         source=f"Δ {VETH_XDP_DROPS}",
         means="Dropped by an XDP program on the receiving interface, before the kernel made "
         "an skb of it.",
-        most=_most_by_xdp,
+        most=most_by_xdp,
         counters=XDP_DROPS,
         unit="skb",
         parts=VETH_XDP_DROPS,
@@ -274,11 +276,11 @@ ROWS = (
     Stage(
         name="rx_tc",
         part="receiver",
-        packets=in_packets("rx_tc", _tc_skbs, skbs.received_skb),
+        packets=in_packets("rx_tc", tc_skbs, skbs.received_skb),
         source=f"Δ {INGRESS_DROPS}",
         means="Dropped by a tc filter on receipt. Only filters of an ingress or clsact qdisc "
         "are counted; what a TCX program drops is not.",
-        most=_most_by_tc,
+        most=most_by_tc,
         counters=(INGRESS_DROPS,),
         unit="skb",
         reasons=("TC_INGRESS",),

@@ -25,7 +25,7 @@ def _link_skbs(readings: CounterView) -> int | None:
     """
     link = readings.at("link")
     if not link.hosts:
-        return 0 if readings.built_in_lab else None
+        return 0 if readings.built_in_lab or readings.wired else None
     entered, left, refused = map(link.counter, (PORT_ENTERED, PORT_LEFT, PORT_REFUSED))
     if entered is None or left is None or refused is None:
         return None
@@ -40,8 +40,8 @@ def _least_on_link(readings: Readings) -> int:
     traffic at least what the earlier stages did not take has left.
     """
     came = mac_frames.received_frames(readings)
-    if came is None or readings.built_in_lab:
-        return 0
+    if came is None or readings.built_in_lab or readings.exits:
+        return 0  # nodes in the middle count their own
     kept = most_in_qdisc(readings) + (most_at_sender(readings) or 0)
     return max(sent_packets(readings) - kept - came, 0)
 
@@ -73,6 +73,7 @@ ROWS = (
         "that count frames at the MAC prove it; otherwise it is what all other stages leave. In a "
         "built-in lab of more than two namespaces: the bridge accepted it but did not forward it, "
         "usually because the ring of the receiver's veth pair was full.",
+        most=lambda readings: 0 if readings.wired else None,
         least=_least_on_link,
         parts="damaged.frames",
         also=(

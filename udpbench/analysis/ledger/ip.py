@@ -34,11 +34,11 @@ def _gap_skbs(node: AnyNode) -> int | None:
     Fragments enter one by one and leave as one datagram. What the host forwards is counted as it
     enters and as it leaves, and is never delivered (net/ipv4/ip_forward.c: ip_forward).
     """
-    missing = _missing_skbs(node)
+    missing = missing_skbs(node)
     return missing - _undelivered_multicasts(node) if missing is not None else None
 
 
-def _missing_skbs(node: AnyNode) -> int | None:
+def missing_skbs(node: AnyNode) -> int | None:
     """Return those and others' multicasts that nobody listens to."""
     receives, delivers = node.total(RECEIVES), node.total(DELIVERS)
     if receives is None or delivers is None:
@@ -55,7 +55,7 @@ def most_missing_skbs(node: AnyNode) -> int | None:
     None where more left the IP layer than entered it: a packet that IPsec decrypts is delivered
     twice, and may hide a missing one.
     """
-    missing = _missing_skbs(node)
+    missing = missing_skbs(node)
     return None if missing is not None and missing < 0 else missing
 
 
@@ -85,10 +85,11 @@ def _martian_skbs(node: AnyNode) -> int:
     Only rt_cache counts them, for all namespaces of the machine together, so at most what is
     missing here is ours.
     """
-    return _martians_among(_gap_skbs(node) or 0, node)
+    return martians_among(_gap_skbs(node) or 0, node)
 
 
-def _martians_among(missing: int, node: AnyNode) -> int:
+def martians_among(missing: int, node: AnyNode) -> int:
+    """Return how many of the missing packets may have been martians; of IPv6 none."""
     counted = [node.machine_counter(name) or 0 for name in MARTIANS]
     return min(max(missing, 0), sum(counted)) if node.view.traffic.family == 4 else 0
 
@@ -103,7 +104,7 @@ def most_refused_by_ip(node: AnyNode) -> int | None:
     """Return at most how many of the traffic are among them."""
     if not _sees_other_hosts_frames(node):
         return None
-    return _ip_refused(node, _martians_among(_missing_skbs(node) or 0, node))
+    return _ip_refused(node, martians_among(missing_skbs(node) or 0, node))
 
 
 def _sees_other_hosts_frames(node: AnyNode) -> bool:

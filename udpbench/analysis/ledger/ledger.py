@@ -11,13 +11,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from udpbench.analysis.ledger.application import lost_answers
+from udpbench.analysis.ledger.forwarding import undecided_skbs
 from udpbench.analysis.ledger.intended_load import intended_packets, kept_packets
 from udpbench.analysis.ledger.mac_frames import damaged_frames
 from udpbench.analysis.ledger.shared_hosts import divide
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.sockets import full_buffers_of_others, total_packets
 from udpbench.analysis.ledger.stage import Stage
-from udpbench.analysis.ledger.stages import BEFORE_SENT, STAGES
+from udpbench.analysis.ledger.stages import BEFORE_SENT, stages_of
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.model.result import Ledger, LedgerEntry
@@ -39,10 +40,12 @@ def make_ledger(readings: Readings) -> Ledger:
     intended = intended_packets(readings)
     if not readings.built_in_lab:
         return _of_shared_hosts(readings, intended, received)
-    spans = {stage: stage.packets(readings) for stage in STAGES}
+    spans = {stage: stage.packets(readings) for stage in stages_of(readings)}
     entries = tuple(_entry(stage, span, readings) for stage, span in spans.items())
     ended = {stage.name: span for stage, span in spans.items() if span is not None}
     explained = total_packets(ended, readings)
+    either = undecided_skbs(readings)
+    explained = Span(explained.low + either, explained.high - either)
     remainder = _nearest_to_0(intended - received, explained)
     return Ledger(intended, received, entries, remainder)
 
@@ -153,7 +156,7 @@ def _nearest_to_0(lost: int, explained: Span) -> int:
 
 
 def _entry(stage: Stage, packets: Span | None, readings: Readings) -> LedgerEntry:
-    node = readings.at(stage.part)
+    node = stage.nodes(readings)
     also = {node.display(o.name).removeprefix("Δ "): o.reads(readings) for o in stage.also}
     for name in (f"{group}.{reason}" for reason in stage.reasons for group in REASON_GROUPS):
         also[name] = node.counter(name) or None
@@ -165,6 +168,7 @@ def _entry(stage: Stage, packets: Span | None, readings: Readings) -> LedgerEntr
         parts=_parts(stage, readings),
         also={name: value for name, value in also.items() if value is not None},
         others_packets=full_buffers_of_others(readings) if stage.name == "udp_rcvbuf" else 0,
+        node=stage.node or None,
     )
 
 
@@ -177,14 +181,14 @@ def _parts(stage: Stage, readings: Readings) -> dict[str, int]:
         counted = (*readings.stats, *readings.loss_workers)
         return {s.worker: s.counts[rest] for s in counted if s.counts.get(rest)}
     if kind == "machine":
-        return readings.at(stage.part).machine_by_name(rest)
+        return stage.nodes(readings).machine_by_name(rest)
     if kind == "damaged":
         return damaged_frames(readings)
     if kind == "socket":
         return _by_socket(readings)
     if kind == "answers":
         return {name: span.low for name, span in lost_answers(readings).items() if span.low}
-    return readings.at(stage.part).by_name(stage.parts)
+    return stage.nodes(readings).by_name(stage.parts)
 
 
 def _by_socket(readings: Readings) -> dict[str, int]:

@@ -65,8 +65,8 @@ def _tx_device_skbs(readings: CounterView) -> int | None:
     link = readings.at("link")
     if link.hosts:
         dropped -= link.counter(PORT_REFUSED) or 0
-    elif backlog_charges_peer(readings):
-        dropped -= backlog_skbs(readings) or 0
+    elif backlog_charges_peer(readings.first_hop):
+        dropped -= backlog_skbs(readings.first_hop) or 0
     return dropped
 
 

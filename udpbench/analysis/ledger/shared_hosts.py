@@ -14,7 +14,7 @@ from udpbench.analysis.ledger.sender import refusals
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.sockets import socket_drops
 from udpbench.analysis.ledger.stage import Stage
-from udpbench.analysis.ledger.stages import STAGES
+from udpbench.analysis.ledger.stages import stages_of
 from udpbench.analysis.readings import Readings
 
 
@@ -37,8 +37,8 @@ def divide(readings: Readings, lost: int) -> tuple[dict[Stage, Share], int]:
     number for several stages, as are its refused calls: such a sum is divided like any stage, and
     then among them.
     """
-    counted = {stage: stage.packets(readings) for stage in STAGES}
-    bounds = {stage: stage.bounds(readings) for stage in STAGES}
+    counted = {stage: stage.packets(readings) for stage in stages_of(readings)}
+    bounds = {stage: stage.bounds(readings) for stage in counted}
     parts = {
         stage.name: Span(least, max(least, lost if most is None else most))
         for stage, (least, most) in bounds.items()

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.skbs import Segments, Span
-from udpbench.analysis.readings import AnyNode, CounterView, Readings
+from udpbench.analysis.readings import AnyNode, CounterView, NodeView, Readings
 from udpbench.analysis.remedies import REMEDIES
-from udpbench.model.limits import Part, Scope
+from udpbench.model.limits import Part, Scope, stage_of
 
+W = TypeVar("W", bound=CounterView)
 Reading = Callable[[CounterView], int | None]
 Expression = Callable[[CounterView], Span | None]
 Limit = Callable[[Readings], int | None]
@@ -68,6 +69,12 @@ class Stage:
     """Why a lab of namespaces cannot lose packets here on purpose; empty if it can."""
     no_other_reason: Callable[[CounterView], bool] = lambda _: False
     """Whether no skb is dropped here without one of them."""
+    node: str = ""
+    """The node in the middle that counts it; empty: all nodes of the part."""
+
+    def nodes(self, view: W) -> NodeView[W]:
+        """Return the nodes that count it."""
+        return (view.only(self.node) if self.node else view).at(self.part)
 
     def bounds(self, readings: Readings) -> tuple[int, int | None]:
         """Return the least and the most packets of the traffic that ended here, None if any may.
@@ -99,12 +106,12 @@ class Stage:
         return self._for_reasons(readings, "_others") or 0
 
     def _for_reasons(self, readings: CounterView, group: str) -> int | None:
-        return readings.at(self.part).total(*(f"reason{group}.{name}" for name in self.reasons))
+        return self.nodes(readings).total(*(f"reason{group}.{name}" for name in self.reasons))
 
     @property
     def helps(self) -> str:
         """What helps, in the imperative."""
-        return REMEDIES[self.name].text
+        return REMEDIES[stage_of(self.name)].text
 
 
 def of_workers(expression: Callable[[Readings], Span | None]) -> Expression:

@@ -7,8 +7,17 @@ CONTRIBUTING.md has the rest.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
-from udpbench.analysis.ledger import application, before_ip, between, ip, sender, sockets
+from udpbench.analysis.ledger import (
+    application,
+    before_ip,
+    between,
+    forwarding,
+    ip,
+    sender,
+    sockets,
+)
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.stage import Stage
 from udpbench.analysis.readings import CounterView, Readings
@@ -46,5 +55,33 @@ def _proven(row: Stage) -> Stage:
     return replace(row, packets=packets, most=most)
 
 
-PLACES = (sender, between, before_ip, ip, sockets, application)
+PLACES = (sender, between, forwarding, before_ip, ip, sockets, application)
 STAGES = tuple(_proven(row) for place in PLACES for row in place.ROWS)
+"""Those of a node in the middle once; ``stages_of`` has them for each."""
+
+
+@lru_cache(maxsize=64)
+def _for_nodes(nodes: tuple[str, ...]) -> tuple[Stage, ...]:
+    first = next(n for n, row in enumerate(STAGES) if row.part == "middle")
+    rest = tuple(row for row in STAGES if row.part != "middle")
+    rows = tuple(row for row in STAGES if row.part == "middle")
+    own = tuple(_at_node(row, node) for node in nodes for row in rows)
+    return (*rest[:first], *own, *rest[first:])
+
+
+def stages_of(readings: CounterView) -> tuple[Stage, ...]:
+    """Return the stages of a path: those of each node in the middle by its name."""
+    return _for_nodes(tuple(readings.exits))
+
+
+def _at_node(row: Stage, node: str) -> Stage:
+    """Return a row of the middle as that of one node."""
+    return replace(
+        row,
+        name=f"{node}.{row.name}",
+        node=node,
+        packets=lambda view: row.packets(view.only(node)),
+        most=lambda readings: row.most(readings.only(node)),
+        least=lambda readings: row.least(readings.only(node)),
+        by_driver=lambda readings: row.by_driver(readings.only(node)),
+    )

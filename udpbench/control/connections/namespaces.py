@@ -1,4 +1,4 @@
-"""Agents in namespaces of this machine: how this user can create them, or why not.
+"""Agents in namespaces of this machine: how this user can create or enter them, or why not.
 
 As root each agent has a network and a mount namespace. Without root all agents of a run share one
 user namespace, in which they are root and may join their networks. Changes nothing on the machine.
@@ -6,8 +6,10 @@ user namespace, in which they are root and may join their networks. Changes noth
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +17,17 @@ from udpbench.control.connections.channel import Channel
 from udpbench.control.connections.local_agent import AGENT_COMMAND, open_local
 from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.errors import ConnectError, NotPermitted
+from udpbench.model.lab import Connect
 from udpbench.model.limits import SECOND_NS
 
+NAMESPACES = "/run/netns"
+"""Where ip(8) keeps namespaces by name."""
+ENGINES = ("docker", "podman")
+ENGINE_S = 10.0
+REASON_CHARACTERS = 200
+NS_GET_NSTYPE, CLONE_NEWNET = 0xB703, 0x40000000
+"""include/uapi/linux/nsfs.h, Linux 4.11; sched.h"""
+UNSHARE_MOUNT = ("unshare", "--mount")
 UNSHARE = ("unshare", "--net", "--mount")
 UNSHARE_USER = ("unshare", "--user", "--map-root-user", "--net", "--mount")
 PROOF = ("mount", "-t", "sysfs", "sysfs", "/sys")
@@ -66,6 +77,82 @@ class Namespaces:
         _await_mapping(self._first, host)
         enter = ("nsenter", "--user", "--preserve-credentials", f"--target={self._first}")
         return open_local(host, (*enter, *UNSHARE, *AGENT_COMMAND))
+
+
+def open_inside(host: str, connect: Connect, command: Sequence[str]) -> Channel:
+    """Return a channel to an agent in a network namespace that is there, in mounts of its own.
+
+    The namespace is held open and compared by its inode: another of the same name is not entered.
+    A container's is that of its first process. Raises ConnectError, NotPermitted.
+    """
+    if os.geteuid() != 0:
+        raise NotPermitted(
+            "to enter a network namespace takes root: run udpbench as root, or reach the host "
+            "by ssh",
+            host,
+        )
+    name = connect.name or ""
+    is_container = connect.by == "container"
+    path = _of_container(name, host) if is_container else f"{NAMESPACES}/{name}"
+    try:
+        namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        step = "see whether it runs" if is_container else "see `ip netns list`"
+        raise ConnectError(f"{path}: {error.strerror}; {step}", host) from error
+    try:
+        if not _is_namespace(namespace):
+            raise ConnectError(f"{path} is no network namespace; see `ip netns list`", host)
+        if is_container and _of_container(name, host) != path:
+            raise ConnectError(f"container {name} was started anew meanwhile; try again", host)
+        enter = ("nsenter", f"--net=/proc/{os.getpid()}/fd/{namespace}")
+        channel = open_local(host, (*enter, *UNSHARE_MOUNT, *command))
+        _await_entered(channel.pid, namespace, host)
+    finally:
+        os.close(namespace)
+    return channel
+
+
+def _of_container(name: str, host: str) -> str:
+    """Return the path of the network namespace of a container's first process."""
+    reasons = []
+    for engine in ENGINES:
+        asked = (engine, "inspect", "--format", "{{.State.Pid}}", "--", name)
+        try:
+            done = subprocess.run(
+                asked, capture_output=True, text=True, check=False, timeout=ENGINE_S
+            )
+        except FileNotFoundError:
+            reasons.append(f"{engine} is not installed")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            reasons.append(f"{engine}: {error}")
+        else:
+            pid = done.stdout.strip()
+            if done.returncode == 0 and pid.isascii() and pid.isdecimal() and int(pid) > 0:
+                return f"/proc/{pid}/ns/net"
+            words = " ".join(done.stderr.split())[:REASON_CHARACTERS]
+            reasons.append(f"{engine}: {words or 'it does not run'}")
+    raise ConnectError(f"container {name}: {'; '.join(reasons)}; start it", host)
+
+
+def _is_namespace(file: int) -> bool:
+    try:
+        return fcntl.ioctl(file, NS_GET_NSTYPE) == CLONE_NEWNET
+    except OSError:
+        return False
+
+
+def _await_entered(pid: int | None, namespace: int, host: str) -> None:
+    """Wait until the process is in the namespace; its path is used no more."""
+    inode = os.fstat(namespace).st_ino
+
+    def entered() -> bool:
+        try:
+            return Path(f"/proc/{pid}/ns/net").stat().st_ino == inode
+        except OSError:
+            return True  # it has died, and says why
+
+    what = f"process {pid} is not yet in network namespace {inode}"
+    Waiter(Clock(), Interrupt()).until(what, host, entered, MAPPED_NS)
 
 
 def available_means() -> Means:

@@ -73,7 +73,9 @@ def settings_for(
 
     Raises Unavailable for what this lab or a host cannot offer.
     """
-    if node == lab.joint:
+    if not node.change:
+        return ()
+    if node == lab.joint and not lab.middle:
         return joint_settings_for(lab, trial, context)
     return host_settings_for(lab, trial, node, context)
 
@@ -94,7 +96,9 @@ def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | No
         _check_sending_devices(trial, lab, facts)
     if way_to_receive(trial.receive).takes == "frames":
         _check_receiving_devices(trial, lab, facts)
-    trial = replace(trial, send=_segmented(trial, lab, facts))
+    ttl = trial.traffic.ttl if trial.traffic.ttl is not None else lab.longest_ttl
+    traffic = replace(trial.traffic, ttl=ttl)
+    trial = replace(trial, send=_segmented(trial, lab, facts), traffic=traffic)
     flows, per_worker = _flows(trial, lab, facts, landed)
     cpus = place_workers(trial, lab, facts, landed)
     senders = _senders(trial, lab, cpus, per_worker)

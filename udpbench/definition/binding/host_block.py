@@ -18,6 +18,9 @@ from udpbench.model.lab import Lab, Node
 from udpbench.model.limits import Scope
 from udpbench.setting_kinds import SETTING_KINDS
 
+OF_EXIT = ("qdisc", "txqueuelen", "mtu", "xps", "route", "neighbour", "nat")
+"""Kinds of setting that a node in the middle has at the interface by which packets leave; all
+others are of the interface by which they come in."""
 DEFAULT_MTU_BYTES = 1500
 """A veth's, as of any Ethernet device."""
 
@@ -36,6 +39,7 @@ class HostBlock:
 
     def __init__(self, lab: Lab, trial: Trial | None, host: Node, context: LabContext) -> None:
         self.lab = lab
+        self.trial = trial
         self.family = trial.traffic.family if trial is not None else 4
         self.losses: Mapping[str, int] = trial.losses if trial is not None else {}
         self.explained = trial if trial is not None and trial.explain else None
@@ -52,6 +56,8 @@ class HostBlock:
     def setting(self, kind: str, target: str, value: Any, path: str) -> Setting:
         """Return a setting on this host; ``target`` is below its interface."""
         interface = self.host.interface
+        if self.host.out and kind in OF_EXIT:
+            interface = self.host.out
         return self.beyond(kind, f"{interface}/{target}" if target else interface, value, path)
 
     def beyond(
@@ -132,9 +138,10 @@ class HostBlock:
 def routed_networks(lab: Lab, host: Node) -> tuple[str, ...] | None:
     """Return the networks to which a host may send through a gateway: those of the lab's routes.
 
-    None, for any network, if the lab file lists all receivers' addresses.
+    None, for any network, if the lab file lists all receivers' addresses, or nodes in the middle:
+    then the path is proven by them.
     """
-    if not any(receiver.existing for receiver in lab.receivers):
+    if lab.middle or not any(receiver.existing for receiver in lab.receivers):
         return None
     return routed_to(lab, host)
 

@@ -133,6 +133,12 @@ def unmet_lab(trial: Trial, lab: Lab) -> Iterator[str]:
     if trial.needs.lab is not None and trial.needs.lab != lab.built_in:
         kind = "a built-in lab" if trial.needs.lab else "real hosts, not a built-in lab"
         yield f"needs {kind}; --lab is {lab.name}"
+    if "middle" in trial.settings:
+        fixed = [node.name for node in lab.middle if not node.change]
+        if not lab.middle:
+            yield f"settings.middle: lab {lab.name} has no node in the middle; try --lab router"
+        if fixed:
+            yield f"settings.middle: {', '.join(fixed)} of lab {lab.name} is read only"
 
 
 def lacking(

@@ -6,11 +6,11 @@ about hosts come in as a LabContext.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from udpbench.definition import losses
-from udpbench.definition.binding import card
+from udpbench.definition.binding import card, chain
 from udpbench.definition.binding.cpu_placement import Unavailable
 from udpbench.definition.binding.host_block import HostBlock, LabContext
 from udpbench.definition.endpoints import addresses_of, parse_ports, parse_to
@@ -18,7 +18,7 @@ from udpbench.definition.problems import Place, at, raise_all
 from udpbench.differences import key_of
 from udpbench.host_settings import Cpu, set_keys
 from udpbench.model.experiment import Trial
-from udpbench.model.host import Setting
+from udpbench.model.host import Facts, Setting
 from udpbench.model.lab import Lab, Node
 from udpbench.model.limits import Scope
 from udpbench.setting_kinds import SETTING_KINDS
@@ -30,6 +30,7 @@ NAMESPACED_CORE = (
     "tstamp_allow_data",
     "txrehash",
 )
+ENDS: tuple[Literal["sender"], Literal["receiver"]] = ("sender", "receiver")
 MACHINE_WIDE_IPV4 = ("udp_mem", "tcp_mem", "fib_sync_mem", "tcp_max_orphans", "tcp_low_latency")
 # Per namespace are those writable in /proc/sys/net of a child namespace, 6.18.
 
@@ -123,6 +124,33 @@ def _link(block: HostBlock) -> Iterator[Setting]:
         yield block.setting("link", "", value, "link")
 
 
+def _pairs(block: HostBlock) -> Iterator[Setting]:
+    """Make the pairs of a node in the middle, and what the receiver's needs at this end."""
+    for own, other in chain.made_pairs(block.lab, block.host):
+        far = HostBlock(block.lab, block.trial, other.host, block.context)
+        value = {
+            "peer": other.interface,
+            "peer_pid": block.context.pids.get(other.host.name),
+            "peer_mac": other.mac,
+            "mac": own.mac,
+            "queues": far.link_queues if other.host.receives else 1,
+        }
+        yield Setting("link", own.interface, value, path=block.path("link"))
+        if other.host.receives and far.receive == "napi":
+            for name in card.TSO_FEATURES:
+                yield Setting("feature", f"{own.interface}/{name}", False, path=far.path("link"))
+        if other.host.receives and isinstance(far.link.rate_bps, int):
+            limit = card.cable(far.link.rate_bps, block.settings)
+            yield Setting("qdisc", own.interface, limit, path=far.path("link.rate"))
+
+
+def _forwarding(block: HostBlock) -> Iterator[Setting]:
+    """Let a node of a built-in lab forward; of others nothing is changed that is not asked for."""
+    if block.lab.built_in and block.host.out:
+        name = "net.ipv4.ip_forward" if block.family == 4 else "net.ipv6.conf.all.forwarding"
+        yield Setting("sysctl", name, 1, path=block.path("link"))
+
+
 def _coming_queues(block: HostBlock) -> Iterator[Setting]:
     """Set RPS for queues not yet created, if only root could set it afterwards."""
     lab_rps = block.built_in_receiver and block.receive == "rps" and block.without_root
@@ -139,7 +167,11 @@ def _quiet(block: HostBlock) -> Iterator[Setting]:
     """
     if not block.lab.built_in:
         return
-    conf = f"net/ipv6/conf/{block.host.interface}"
+    for interface in filter(None, (block.host.interface, block.host.out)):
+        yield from _silent(block, f"net/ipv6/conf/{interface}")
+
+
+def _silent(block: HostBlock, conf: str) -> Iterator[Setting]:
     silent = {f"{conf}/disable_ipv6": 1}
     if block.family == 6:
         silent = {
@@ -201,10 +233,11 @@ def _plain(block: HostBlock) -> Iterator[Setting]:
 
 
 def _up(block: HostBlock) -> Iterator[Setting]:
+    host = block.host
     if block.lab.built_in:
-        yield block.setting("up", "", True, "link")
-    else:
-        host = block.host
+        for interface in filter(None, (host.interface, host.out)):
+            yield Setting("up", interface, True, path=block.path("link"))
+    elif not host.out:
         yield Setting("up", host.interface, True, path=f"{host.part}.interface")
 
 
@@ -229,6 +262,10 @@ def _unclaimed(block: HostBlock) -> Iterator[Setting]:
 def _addresses(block: HostBlock) -> Iterator[Setting]:
     for address in _added(block):
         yield block.setting("address", address, True, "addresses")
+    for address in block.host.out_addresses:
+        if not block.lab.built_in or (":" in address) == (block.family == 6):
+            target = f"{block.host.out}/{address}"
+            yield Setting("address", target, True, path=block.path("addresses"))
 
 
 def _neighbours(block: HostBlock) -> Iterator[Setting]:
@@ -237,7 +274,11 @@ def _neighbours(block: HostBlock) -> Iterator[Setting]:
     Between real hosts, set only the user's: a switch forgets a host that never sends.
     """
     neighbours: dict[str, tuple[str, str]] = {}
-    if block.lab.built_in:
+    for own, peer in chain.own_ends(block.lab, block.host):
+        for address in peer.of_family(block.family):
+            target = f"{own.interface}/{address.partition('/')[0]}"
+            yield Setting("neighbour", target, peer.mac, path=block.path("link"))
+    if block.lab.built_in and not block.lab.middle:
         lab = block.lab
         for other in (end for end in lab.ends if end.part != block.host.part):
             for address in other.addresses:
@@ -252,6 +293,8 @@ def _neighbours(block: HostBlock) -> Iterator[Setting]:
 
 
 def _routes(block: HostBlock) -> Iterator[Setting]:
+    for interface, network, gateway in chain.gateways(block.lab, block.host, block.family):
+        yield Setting("route", f"{interface}/{network}", gateway, path=block.path("link"))
     for text in block.settings.routes or ():
         network, _, gateway = text.partition(" via ")
         yield block.setting("route", network, gateway, "routes")
@@ -277,20 +320,45 @@ def _firewall(block: HostBlock) -> Iterator[Setting]:
         return
     chains = []
     if rules.accept:
-        chains.append(("accept", "input" if block.host.receives else "output"))
+        hooks = {"receiver": "input", "middle": "forward"}
+        chains.append(("accept", hooks.get(block.host.part, "output")))
     if rules.notrack:
-        chains.append(("notrack", "prerouting" if block.host.receives else "output"))
+        chains.append(("notrack", "output" if block.host.sends else "prerouting"))
     if rules.drop is not None and rules.drop != "none":
         chains.append(("drop", rules.drop))
-    for verdict, chain in chains:
-        target = f"ipv{block.family}/{chain}/{verdict}/udp/{rules.udp}"
+    for verdict, hook in chains:
+        target = f"ipv{block.family}/{hook}/{verdict}/udp/{rules.udp}"
         yield block.beyond("firewall", target, True, f"firewall.{verdict}")
+
+
+def _path_guard(block: HostBlock) -> Iterator[Setting]:
+    """Let a node that leads elsewhere, too, forward the traffic by one way and to receivers alone.
+
+    A node of a built-in lab leads nowhere else.
+    """
+    host, lab, facts = block.host, block.lab, block.context.facts
+    if not host.out or lab.built_in:
+        return
+    known = {
+        part: sorted({text for end in lab.at(part) for text in _own_addresses(end, facts)})
+        for part in ENDS
+    }
+    value = {"out": host.out, "from": known["sender"], "to": known["receiver"]}
+    if value["from"] and value["to"]:
+        yield Setting("path_guard", host.interface, value, path=f"middle.{host.name}.change")
+
+
+def _own_addresses(end: Node, facts: Mapping[str, Facts]) -> Iterator[str]:
+    written = facts[end.name].addresses if end.existing and end.name in facts else end.addresses
+    yield from (text.partition("/")[0] for text in written)
 
 
 PARTS: tuple[Part, ...] = (
     _coming_queues,
     _link,
+    _pairs,
     _quiet,
+    _forwarding,
     _sysctls,
     card.flow_table,
     _power,
@@ -307,6 +375,7 @@ PARTS: tuple[Part, ...] = (
     card.steering,
     _qdisc,
     _firewall,
+    _path_guard,
     _plain,
 )
 """Their order decides within one kind; the order of kinds is in ``setting_kinds``."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from udpbench.judged_run import Chapter
-from udpbench.model.limits import LEDGER_STAGES
+from udpbench.model.limits import LEDGER_STAGES, stage_of
 from udpbench.report.figure_data import (
     RECEIVED,
     UNACCOUNTED,
@@ -69,6 +69,20 @@ STAGE_STYLES = {
     "tx_qdisc": (RED, ""),
     "tx_device": (ORANGE, "//"),
     "link": (YELLOW, "||"),
+    "fwd_ring": (SKY, "--"),
+    "fwd_xdp": (PINK, "//"),
+    "fwd_backlog": (RED, "||"),
+    "fwd_tc": (GREEN, "//"),
+    "fwd_ip": (ORANGE, "--"),
+    "fwd_prerouting": (YELLOW, "xx"),
+    "fwd_conntrack": (SKY, "xx"),
+    "fwd_rp_filter": (PINK, "\\\\"),
+    "fwd_route": (RED, "--"),
+    "fwd_mtu": (GREEN, "||"),
+    "fwd_netfilter": (ORANGE, "\\\\"),
+    "fwd_neighbour": (SKY, ""),
+    "fwd_qdisc": (PINK, ""),
+    "fwd_device": (ORANGE, ""),
     "rx_ring": (GREEN, "\\\\"),
     "rx_xdp": (PINK, "xx"),
     "xsk_ring": (GREEN, "xx"),
@@ -271,7 +285,8 @@ def _draw_published(axes: Axes, rows: Sequence[Dots], scale: float) -> None:
 def draw_ways(rows: Sequence[PacketPath]) -> Figure:
     """Draw where the sent packets ended: a bar per point, stages from left to right."""
     present = {name for row in rows for name, _ in row.parts}
-    order = [RECEIVED, *(name for name in LEDGER_STAGES if name in present)]
+    lossy = sorted(present - {RECEIVED, UNCERTAIN, UNACCOUNTED})
+    order = [RECEIVED, *sorted(lossy, key=lambda name: LEDGER_STAGES.index(stage_of(name)))]
     order += [name for name in (UNCERTAIN, UNACCOUNTED) if name in present]
     ends = {RECEIVED: (BLUE, ""), UNCERTAIN: (PALE, ".."), UNACCOUNTED: (BLACK, "++")}
     styles = {**STAGE_STYLES, **ends}
@@ -282,7 +297,7 @@ def draw_ways(rows: Sequence[PacketPath]) -> Figure:
         shown = [y for y, width in enumerate(widths) if width]
         if not shown:
             continue
-        colour, hatch = styles[name]
+        colour, hatch = styles[stage_of(name)]
         bars = axes.barh(
             shown,
             [widths[y] for y in shown],
@@ -357,7 +372,8 @@ def _draw_drops(axes: Axes, timeline: Timeline) -> None:
     scale, unit, _ = rate_scale(largest)
     for number, (stage, steps) in enumerate(timeline.drops.items()):
         x, y = _stairs(steps, 1 / scale)
-        colour = STAGE_STYLES.get(stage, (SOCKET_COLOURS[number % len(SOCKET_COLOURS)], ""))[0]
+        other = SOCKET_COLOURS[number % len(SOCKET_COLOURS)], ""
+        colour = STAGE_STYLES.get(stage_of(stage), other)[0]
         axes.plot(
             x, y, color=colour, linestyle=_line_style(number), lw=1.3, label=short_name(stage)
         )

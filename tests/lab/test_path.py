@@ -1,0 +1,634 @@
+"""Nodes in the middle on real namespaces: losses planted at each stage, and what must not leave."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sampled import sampled
+
+from udpbench.analysis.judge import judge
+from udpbench.control.run import Outcome, RunOptions, run
+from udpbench.definition.load import lab_of, load_experiment_data, load_lab
+from udpbench.model.lab import Lab
+from udpbench.model.limits import SECOND_NS, stage_of
+from udpbench.model.record import TrialRecord
+from udpbench.model.result import Progress, Result
+from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+
+pytestmark = [
+    pytest.mark.apart,
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
+]
+
+TINY: dict[str, Any] = {
+    "question": "Does it pass?",
+    "duration": "10s",
+    "warmup": "0s",
+    "repetitions": 1,
+}
+EACH = 25
+"""Packets of a flow in the measured phase."""
+Tell = Callable[[Progress], None]
+
+
+def conducted(
+    folder: Path, lab: Lab, tell: Tell = lambda _: None, **keys: Any
+) -> tuple[Outcome, TrialRecord, Result]:
+    """Return how a run of one trial ended, its record and its result."""
+    experiment = load_experiment_data({**TINY, **keys}, "tiny")
+    header = RunHeader("test", now_utc(), (), 1, lab.name, lab.text, (experiment,))
+    writer = RunWriter.create(folder / "run", header)
+    outcome = run([experiment], lab, writer, tell, RunOptions(seed=1, lease_ns=5 * SECOND_NS))
+    records = read_run(folder / "run").records
+    assert records, outcome
+    return outcome, records[-1], judge(records[-1])
+
+
+def traffic(flows: int, **keys: Any) -> dict[str, Any]:
+    """Return a load of the same number of packets to each of the receiver's first addresses."""
+    to = f"receiver.addresses[1-{flows}]:4321" if flows > 1 else "receiver.addresses[1]:4321"
+    return {"count": str(EACH * flows), "rate": "2000pps", "flows": {"to": to}, **keys}
+
+
+def entries(result: Result) -> dict[str, tuple[int | None, int | None]]:
+    """Return the stages of a ledger that are not 0, each with its packets and their upper limit."""
+    assert result.ledger is not None, result.findings
+    return {
+        entry.stage: (entry.packets, entry.at_most)
+        for entry in result.ledger.entries
+        if entry.packets != 0 or entry.at_most
+    }
+
+
+def namespace_of(interface: str, address: str = "") -> int:
+    """Return a process in the namespace of a lab that has an interface, and an address on it."""
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or process.name == str(os.getpid()):
+            continue
+        try:
+            there = f" {interface}:" in (process / "net/dev").read_text()
+            agent = "udpbench.agent.serve" in (process / "cmdline").read_text()
+        except OSError:
+            continue
+        if there and agent:
+            pid = int(process.name)
+            if not address or address in inside(pid, "ip", "-4", "addr", "show", "dev", interface):
+                return pid
+    raise AssertionError(f"no namespace has {interface}")
+
+
+def inside(pid: int, *words: str) -> str:
+    """Run a program in the network namespace of a process."""
+    enter = ["nsenter", "-t", str(pid), "-n", *words]
+    done = subprocess.run(enter, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
+
+
+def before_the_proof(plant: Callable[[], None]) -> Tell:
+    """Return what plants once the lab is set up, and before the path is proven."""
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "step" and progress.text == "safety":
+            plant()
+
+    return tell
+
+
+TABLE = ("nft", "add", "table", "ip", "plants")
+HOOKS = {
+    "fwd_prerouting": "prerouting",
+    "fwd_netfilter": "forward",
+    "postrouting": "postrouting",
+}
+COUNTED_AT = {"postrouting": "fwd_netfilter", "blackhole": "fwd_route"}
+"""Plant → the stage that has it, if of another name: FORWARD and POSTROUTING share one."""
+RECEIVER = "192.168.253"
+
+
+def rule(pid: int, hook: str, *words: str) -> None:
+    """Add a rule of a firewall of our own to a hook."""
+    inside(pid, *TABLE)
+    chain = f"{{ type filter hook {hook} priority 0 ; }}"
+    inside(pid, "nft", "add", "chain", "ip", "plants", hook, chain)
+    inside(pid, "nft", "add", "rule", "ip", "plants", hook, *words)
+
+
+def counted(pid: int) -> list[int]:
+    """Return the packets of each rule of ours, by its own counter."""
+    text = inside(pid, "nft", "list", "table", "ip", "plants")
+    return [
+        int(line.split("packets ")[1].split()[0])
+        for line in text.splitlines()
+        if "packets " in line
+    ]
+
+
+def deafen_sender() -> None:
+    """Keep answers of routers from the sender's sockets, which would then refuse to send."""
+    rule(namespace_of("send0"), "input", "ip", "protocol", "icmp", "drop")
+
+
+def plant(pid: int, stage: str, to: str) -> None:
+    """Have packets to an address end at a stage of a node."""
+    if stage in HOOKS:
+        rule(pid, HOOKS[stage], "ip", "daddr", to, "counter", "drop")
+    elif stage == "fwd_route":
+        inside(pid, "ip", "route", "add", "unreachable", to)
+    elif stage == "blackhole":
+        inside(pid, "ip", "route", "add", "blackhole", to)
+    elif stage == "fwd_mtu":
+        way = inside(pid, "ip", "-o", "route", "get", to).split()
+        via = ["via", way[way.index("via") + 1]] if "via" in way else []
+        dev = way[way.index("dev") + 1]
+        inside(pid, "ip", "route", "add", to, *via, "dev", dev, "mtu", "lock", "100")
+    else:
+        raise AssertionError(stage)
+
+
+def test_a_router_forwards_every_packet(tmp_path: Path) -> None:
+    """Its agent is one of the path, it lost nothing, and packets had just the hops they need."""
+    outcome, record, result = conducted(tmp_path, load_lab("router"), traffic=traffic(4))
+    assert (0, "done", 0) == (outcome.exit_code, result.status, result.unaccounted), record.error
+    assert {} == entries(result)
+    assert 4 * EACH == result.received_packets
+    assert {"router1": "middle"} == record.between
+    assert {"router1": "out0"} == record.exits
+    assert {2} == {spec.traffic.ttl for spec in record.workers}
+    assert record.wired
+    names = [entry.stage for entry in result.ledger.entries] if result.ledger else []
+    assert "router1.fwd_netfilter" in names
+    assert {"router1"} == {e.node for e in result.ledger.entries if e.node} if result.ledger else ()
+
+
+PLANTS = ("fwd_prerouting", "fwd_netfilter", "postrouting", "fwd_route", "fwd_mtu")
+
+
+def test_each_stage_of_a_router_counts_what_was_planted_there(tmp_path: Path) -> None:
+    """Every flow but the first ends at a stage of its own: exactly there, and nothing remains."""
+    planted: list[int] = []
+
+    def plants() -> None:
+        planted.append(namespace_of("out0"))
+        deafen_sender()
+        for number, stage in enumerate(PLANTS, 2):
+            plant(planted[0], stage, f"{RECEIVER}.{number}")
+
+    flows = len(PLANTS) + 1
+    size = {"size": "200B"}
+    _, record, result = conducted(
+        tmp_path, load_lab("router"), before_the_proof(plants), traffic=traffic(flows, **size)
+    )
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    assert {
+        "router1.fwd_prerouting": (EACH, None),
+        "router1.fwd_route": (EACH, None),
+        "router1.fwd_mtu": (EACH, None),
+        "router1.fwd_netfilter": (2 * EACH, None),
+    } == entries(result)
+    assert EACH == result.received_packets
+
+
+def test_a_bare_name_is_the_sum_over_all_nodes(tmp_path: Path) -> None:
+    """Two routers drop in FORWARD; an expectation may name either, or both at once."""
+
+    def plants() -> None:
+        plant(namespace_of("in0", "192.168.254.1"), "fwd_netfilter", f"{RECEIVER}.2")
+        plant(namespace_of("in0", "192.168.252.2"), "fwd_netfilter", f"{RECEIVER}.3")
+
+    expect = [
+        f"router1.fwd_netfilter == {EACH}",
+        f"router2.fwd_netfilter == {EACH}",
+        f"fwd_netfilter == {2 * EACH}",
+        "unaccounted == 0",
+    ]
+    outcome, record, result = conducted(
+        tmp_path,
+        load_lab("two-routers"),
+        before_the_proof(plants),
+        traffic=traffic(3),
+        expect=expect,
+    )
+    assert (0, "done", 0) == (outcome.exit_code, result.status, result.unaccounted), record.error
+    both = {f"router{n}.fwd_netfilter": (EACH, None) for n in (1, 2)}
+    assert both == entries(result)
+
+
+def test_a_time_to_live_that_is_too_short_ends_at_the_router(tmp_path: Path) -> None:
+    """It is counted where it ends, by IPv4 and by IPv6."""
+    for family in (4, 6):
+        _, record, result = conducted(
+            tmp_path / str(family),
+            load_lab("router"),
+            traffic=traffic(1, ttl=1, family=family),
+            path_check="explained",
+        )
+        assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+        assert {"router1.fwd_ip": (EACH, None)} == entries(result)
+
+
+def test_the_ring_of_the_receiver_is_the_routers_device(tmp_path: Path) -> None:
+    """Under overload what the receiver's veth has no room for is counted by the router."""
+    _, record, result = conducted(
+        tmp_path,
+        load_lab("router"),
+        send={"workers": 1},
+        traffic={"flows": {"from": "65400-65403"}},
+        duration="500ms",
+    )
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    assert (result.sent_packets or 0) > 1000
+    assert "tx_device" not in entries(result)
+
+
+def chain(nodes: int) -> Lab:
+    """Return a built-in lab with so many routers in a row."""
+    networks = [254, *range(250, 250 - nodes + 1, -1), 253]
+    middle = [
+        {
+            "name": f"router{n}",
+            "connect": "namespace",
+            "interfaces": {"in": "in0", "out": "out0"},
+            "addresses": {
+                "in": f"192.168.{networks[n - 1]}.{1 if n == 1 else 2}/24",
+                "out": f"192.168.{networks[n]}.{254 if n == nodes else 1}/24",
+            },
+        }
+        for n in range(1, nodes + 1)
+    ]
+    import yaml
+
+    data = {
+        "sender": [
+            {"connect": "namespace", "interface": "send0", "addresses": ["192.168.254.30/24"]}
+        ],
+        "middle": middle,
+        "receiver": [
+            {"connect": "namespace", "interface": "receive0", "addresses": [f"{RECEIVER}.1-20/24"]}
+        ],
+    }
+    return lab_of(yaml.safe_dump(data, sort_keys=False), Path(f"chain{nodes}.yaml"))
+
+
+@pytest.mark.parametrize("seed", sampled(list(range(100)), [0, 1, 2]))
+def test_random_mixtures_over_chains_balance(tmp_path: Path, seed: int) -> None:
+    """Each flow ends at a stage drawn for it, or arrives; nft counted the same, and 0 remains."""
+    chance = random.Random(seed)
+    nodes = seed % 3 + 1
+    fates = [
+        (chance.randint(1, nodes), chance.choice((*PLANTS, "blackhole")))
+        if chance.random() < 0.7
+        else None
+        for _ in range(11)
+    ]
+    counts: dict[str, int] = {}
+    truth: dict[int, list[int]] = {}
+    pids: dict[int, int] = {}
+
+    def plants() -> None:
+        for n in range(1, nodes + 1):
+            own = "192.168.254.1/" if n == 1 else f"192.168.{252 - n}.2/"
+            pids[n] = namespace_of("in0", own)
+        deafen_sender()
+        for number, fate in enumerate(fates, 2):
+            if fate is not None:
+                plant(pids[fate[0]], fate[1], f"{RECEIVER}.{number}")
+
+    def tell(progress: Progress) -> None:
+        before_the_proof(plants)(progress)
+        if progress.event == "phase" and progress.phase == "measured":
+            truth.update({n: counted(pid) for n, pid in pids.items() if has_rules(n)})
+        if progress.event == "step" and progress.text == "verify":
+            for n, first in truth.items():
+                last = counted(pids[n])
+                counts[f"router{n}"] = sum(last) - sum(first)
+
+    def has_rules(node: int) -> bool:
+        return any(fate is not None and fate[0] == node and fate[1] in HOOKS for fate in fates)
+
+    _, record, result = conducted(
+        tmp_path, chain(nodes), tell, traffic=traffic(len(fates) + 1, size="200B")
+    )
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    expected: dict[str, tuple[int | None, int | None]] = {}
+    for fate in filter(None, fates):
+        name = f"router{fate[0]}.{COUNTED_AT.get(fate[1], fate[1])}"
+        expected[name] = ((expected.get(name, (0, None))[0] or 0) + EACH, None)
+    counted_here = entries(result)
+    if nodes == 1:
+        assert expected == counted_here
+    for name, (packets, _) in expected.items():
+        least, most = counted_here[name]
+        assert (least or 0) <= (packets or 0) <= (least if most is None else most)  # type: ignore[operator]
+    silent = ("fwd_route", "fwd_prerouting")
+    others = {name: span for name, span in counted_here.items() if stage_of(name) not in silent}
+    assert {n: s for n, s in expected.items() if stage_of(n) not in silent} == others
+    by_rules = {
+        node: sum(
+            n or 0
+            for name, (n, _) in expected.items()
+            if name.startswith(f"{node}.") and stage_of(name) in HOOKS
+        )
+        for node in counts
+    }
+    assert by_rules == counts
+    assert EACH * (1 + fates.count(None)) == result.received_packets
+
+
+# --- what must not leave the lab -----------------------------------------------------------------
+
+
+@contextmanager
+def way_out(pid: int) -> Iterator[Callable[[], int]]:
+    """Give a node another interface with a carrier; yield how many packets have left by it."""
+    for words in (
+        "ip link add leak0 type veth peer name leak1",
+        "ip addr add 10.9.9.1/24 dev leak0",
+        "ip neigh add 10.9.9.2 lladdr 02:00:00:00:09:09 dev leak0",
+        "ip link set leak0 up",
+        "ip link set leak1 up",
+    ):
+        inside(pid, *words.split())
+
+    def left() -> int:
+        path = "/sys/class/net/leak0/statistics/tx_packets"
+        return int(inside(pid, "nsenter", "-t", str(pid), "-m", "cat", path))
+
+    yield left
+
+
+def quiet(pid: int) -> None:
+    """Keep IPv6's own packets off every interface that is made from now on."""
+    Path(f"/proc/{pid}/root/proc/sys/net/ipv6/conf/default/disable_ipv6")
+    inside(pid, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (f"ip route add {RECEIVER}.2/32 via 10.9.9.2", "would leave by leak0, not by out0"),
+        (
+            "nft add rule ip nat p udp dport 4321 dnat to 10.9.9.2",
+            "a rule may send packets to 10.9.9.2",
+        ),
+        (
+            "nft add rule ip nat p dnat to numgen inc mod 2 map { 0 : 192.168.253.1, 1 : 10.9.9.2 }",
+            "10.9.9.2",
+        ),
+        ("ip rule add fwmark 7 table 77", "a mark"),
+        (
+            f"ip route add {RECEIVER}.2/32 nexthop via 192.168.253.1 nexthop via 10.9.9.2",
+            "several next hops",
+        ),
+        (f"ip route add {RECEIVER}.2/32 via 192.168.253.99", "no address of receiver"),
+    ],
+)
+def test_what_a_node_would_send_elsewhere_is_refused(tmp_path: Path, words: str, why: str) -> None:
+    """Routes, next hops, marks and every backend of a rule are looked at before anything is sent."""
+    seen: list[int] = []
+
+    def plants() -> None:
+        pid = namespace_of("out0")
+        quiet(pid)
+        with way_out(pid) as left:
+            if "nft" in words:
+                inside(pid, "nft", "add", "table", "ip", "nat")
+                hook = "{ type nat hook prerouting priority dstnat ; }"
+                inside(pid, "nft", "add", "chain", "ip", "nat", "p", hook)
+            inside(pid, *words.split())
+            seen.append(left())
+
+    def tell(progress: Progress) -> None:
+        before_the_proof(plants)(progress)
+        if progress.event == "step" and progress.text != "safety" and seen:
+            seen.append(-1)
+
+    _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=traffic(3))
+    assert record.status == "failed"
+    assert record.error is not None
+    assert record.error["kind"] == "SafetyError", record.error
+    assert why in record.error["message"]
+    assert [0] == seen, "nothing left, and no step followed"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ip route add 10.77.0.0/16 via 192.168.253.1",
+        "nft add table ip attack",
+        "ip neigh replace 192.168.253.2 lladdr 02:00:00:00:00:07 dev out0",
+    ],
+)
+def test_a_change_on_the_path_stops_the_senders(tmp_path: Path, words: str) -> None:
+    """Whoever changes a route, a rule or a neighbour of a node ends the trial within its time."""
+    done: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and not done:
+            done.append(inside(namespace_of("out0"), *words.split()))
+
+    load = traffic(2) | {"rate": "500pps", "count": "5000"}
+    _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=load)
+    assert record.status == "failed"
+    assert record.error is not None
+    assert ("SafetyError", "router1") == (record.error["kind"], record.error["host"])
+    assert "the senders were stopped" in record.error["message"]
+    sent = sum(stats.counts.get("sent_packets", 0) for stats in record.phases[-1].stats)
+    assert sent < 5000
+
+
+# --- namespaces that are there already -----------------------------------------------------------
+
+
+class There:
+    """Four namespaces that exist before the run: red, a gateway, blue, and what lies beyond."""
+
+    names = ("red", "gateway", "blue", "beyond")
+
+    def __init__(self) -> None:
+        self.prefix = f"ub{os.getpid()}"
+
+    def name(self, short: str) -> str:
+        """Return a namespace's name."""
+        return f"{self.prefix}-{short}"
+
+    def inside(self, short: str, words: str) -> str:
+        """Run a program there."""
+        done = subprocess.run(
+            ["ip", "netns", "exec", self.name(short), *words.split()],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, (short, words, done.stderr)
+        return done.stdout
+
+    def open(self) -> None:
+        """Make them, with a link from each to the gateway."""
+        for short in self.names:
+            subprocess.run(["ip", "netns", "add", self.name(short)], check=True)
+            self.inside(short, "sysctl -qw net.ipv6.conf.default.disable_ipv6=1")
+            self.inside(short, "ip link set lo up")
+        for n, short in enumerate(("red", "blue", "beyond"), 1):
+            peer = self.name(short)
+            self.inside("gateway", f"ip link add eth{n} type veth peer name eth0 netns {peer}")
+            self.inside("gateway", f"ip addr add 10.{n}.0.1/24 dev eth{n}")
+            self.inside(short, f"ip addr add 10.{n}.0.2/24 dev eth0")
+            self.inside("gateway", f"ip link set eth{n} up")
+            self.inside(short, "ip link set eth0 up")
+            self.inside(short, f"ip route add default via 10.{n}.0.1")
+        self.inside("blue", "ip addr add 10.2.0.3/24 dev eth0")
+        self.inside("gateway", "sysctl -qw net.ipv4.ip_forward=1")
+
+    def close(self) -> None:
+        """Remove them."""
+        for short in self.names:
+            subprocess.run(["ip", "netns", "del", self.name(short)], check=False)
+
+    def lab(self, receiver: str = "", **node: Any) -> Lab:
+        """Return the lab of red, the gateway and blue; nothing of it is made."""
+        import yaml
+
+        def end(short: str) -> dict[str, Any]:
+            place = {"netns": self.name(short)}
+            return {"connect": place, "interface": "eth0", "addresses": "existing"}
+
+        middle = {
+            "name": "gateway",
+            "connect": {"netns": self.name("gateway")},
+            "interfaces": {"in": "eth1", "out": "eth2"},
+            **node,
+        }
+        blue = end("blue") | ({"connect": {"container": receiver}} if receiver else {})
+        cpus = sorted(os.sched_getaffinity(0))
+        red = end("red") | {"cpus": str(cpus[-1])}
+        data = {"sender": [red], "middle": [middle], "receiver": [blue | {"cpus": str(cpus[0])}]}
+        return lab_of(yaml.safe_dump(data, sort_keys=False), Path("there.yaml"))
+
+    def state(self) -> str:
+        """Return what a run must leave as it was."""
+        asked = ("ip -o addr", "ip route", "nft list ruleset", "sysctl -n net.ipv4.ip_forward")
+        return "\n".join(self.inside(short, words) for short in self.names for words in asked)
+
+
+@pytest.fixture
+def there() -> Iterator[There]:
+    """Yield namespaces that were made as an administrator makes them."""
+    namespaces = There()
+    try:
+        namespaces.open()
+        yield namespaces
+    finally:
+        namespaces.close()
+
+
+def test_namespaces_that_are_there_are_measured_and_left_as_they_were(
+    there: There, tmp_path: Path
+) -> None:
+    """The gateway is read only, its losses are counted at their stage, and it keeps its settings."""
+    there.inside("gateway", "nft add table ip own")
+    there.inside("gateway", "nft add chain ip own f { type filter hook forward priority 0 ; }")
+    there.inside("gateway", "nft add rule ip own f ip daddr 10.2.0.3 udp dport 4321 drop")
+    before = there.state()
+    outcome, record, result = conducted(tmp_path, there.lab(), traffic=traffic(2))
+    assert (0, "done", 0) == (outcome.exit_code, result.status, result.unaccounted), record.error
+    assert {"gateway.fwd_netfilter": (EACH, None)} == entries(result), result.ledger
+    assert (False, True) == (record.built_in_lab, record.wired)
+    assert () == record.changes["gateway"]
+    assert before == there.state()
+
+
+def test_a_container_is_the_namespace_of_its_first_process(
+    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the pid that the engine tells; one that does not run is named, and nothing is started."""
+    enter = ["ip", "netns", "exec", there.name("blue"), "sleep", "1000"]
+    with subprocess.Popen(enter) as process:
+        engine = tmp_path / "bin" / "docker"
+        engine.parent.mkdir()
+        engine.write_text(
+            f'#!/bin/sh\n[ "$5" = web ] && echo {process.pid} && exit\necho no such object >&2; exit 1\n'
+        )
+        engine.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
+        try:
+            _, record, result = conducted(tmp_path, there.lab("web"), traffic=traffic(1))
+            assert ("done", 0) == (result.status, result.unaccounted), record.error
+            assert EACH == result.received_packets
+            gone = run_error(tmp_path / "gone", there.lab("gone"))
+            assert "container gone: docker: no such object" in gone
+        finally:
+            process.kill()
+
+
+def run_error(folder: Path, lab: Lab) -> str:
+    """Return the error of a run that does not begin."""
+    experiment = load_experiment_data({**TINY, "traffic": traffic(1)}, "tiny")
+    header = RunHeader("test", now_utc(), (), 1, lab.name, lab.text, (experiment,))
+    writer = RunWriter.create(folder / "run", header)
+    outcome = run([experiment], lab, writer, lambda _: None, RunOptions(seed=1))
+    return str(outcome.error)
+
+
+def test_a_namespace_of_another_name_is_not_entered(there: There, tmp_path: Path) -> None:
+    """What is missing, and a file that is no namespace, are named."""
+    lab = there.lab()
+    there.close()
+    assert "No such file or directory; see `ip netns list`" in run_error(tmp_path / "gone", lab)
+    files = [Path("/run/netns") / there.name(short) for short in There.names]
+    for file in files:
+        file.write_text("")
+    try:
+        assert "is no network namespace" in run_error(tmp_path / "file", lab)
+    finally:
+        for file in files:
+            file.unlink()
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "ip route add 10.2.0.2/32 via 10.3.0.2",
+        "ip route replace 10.2.0.0/24 via 10.3.0.2",
+        "nft add rule ip nat pre udp dport 4321 dnat to 10.3.0.2",
+    ],
+)
+def test_whoever_changes_the_path_nothing_leaves_a_node_by_another_way(
+    there: There, tmp_path: Path, attack: str
+) -> None:
+    """A route or a backend is changed under load: what lies beyond gets no packet of the lab."""
+    there.inside("gateway", "nft add table ip nat")
+    there.inside("gateway", "nft add chain ip nat pre { type nat hook prerouting priority -100 ; }")
+    there.inside("gateway", "ip neigh add 10.3.0.2 lladdr 02:00:00:00:00:03 dev eth3")
+    attacked: list[str] = []
+
+    def beyond() -> int:
+        text = there.inside("beyond", "cat /proc/net/dev").split("eth0:")[1].split()
+        return int(text[1])
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and not attacked:
+            attacked.append(there.inside("gateway", attack))
+
+    first = beyond()
+    before = there.state()
+    load = traffic(1) | {"rate": "5000pps", "count": "20000"}
+    _, record, _ = conducted(tmp_path, there.lab(change=True), tell, traffic=load)
+    assert record.error is not None
+    assert ("failed", "SafetyError", "gateway") == (
+        record.status,
+        record.error["kind"],
+        record.error["host"],
+    )
+    assert ["path_guard"] == [change.setting.kind for change in record.changes["gateway"]]
+    assert first == beyond()
+    assert "udpbench" not in there.state()
+    assert before != there.state(), "what the attacker changed is the attacker's"

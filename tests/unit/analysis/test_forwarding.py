@@ -1,0 +1,156 @@
+"""Stages of nodes in the middle: what each counts, whose counters it reads, and how names add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from analysis import build
+from analysis.test_ledger import entries
+from udpbench.analysis.judge import judge
+from udpbench.analysis.ledger.forwarding import ROWS
+from udpbench.analysis.ledger.ledger import make_ledger
+from udpbench.analysis.points import metric
+from udpbench.analysis.readings import readings_of
+from udpbench.model.limits import FORWARDING_STAGES, LEDGER_STAGES
+from udpbench.model.record import Snapshot, TrialRecord
+
+COUNTERS = (
+    *("snmp.Ip.InReceives", "snmp.Ip.InDelivers", "snmp.Ip.ForwDatagrams", "snmp.Ip.InHdrErrors"),
+    *(
+        "snmp.Ip.OutTransmits",
+        "snmp.Ip.OutRequests",
+        "snmp.Ip.FragFails",
+        "netstat.IpExt.InNoRoutes",
+    ),
+    *("netstat.TcpExt.IPReversePathFilter", "link.in0.rx_otherhost_dropped", "link.in0.rx_dropped"),
+    *("link.in0.tx_packets", "link.in0.tx_dropped", "link.out0.tx_packets", "link.out0.tx_dropped"),
+    *("qdisc.out0.drops", "qdisc.in0.ingress.drops", "ethtool.in0.rx_queue_0_xdp_drops"),
+    *("conntrack.drop", "conntrack.chainlength"),
+)
+RECEIVED, FORWARDED = "snmp.Ip.InReceives", "snmp.Ip.ForwDatagrams"
+LEFT, SENT = "snmp.Ip.OutTransmits", "link.out0.tx_packets"
+
+
+def passed(packets: int, **less: int) -> dict[str, int]:
+    """Return the moves of a node by which packets passed; ``less`` are lower from there on."""
+    return {
+        RECEIVED: packets,
+        FORWARDED: packets - less.get("forwarded", 0),
+        LEFT: packets - less.get("forwarded", 0) - less.get("left", 0),
+        SENT: packets - less.get("forwarded", 0) - less.get("left", 0) - less.get("sent", 0),
+    }
+
+
+def routed(
+    moves: Mapping[str, Mapping[str, int]],
+    lost: int,
+    machine: Mapping[str, int] | None = None,
+    left: Mapping[str, int] | None = None,
+    **changes: Any,
+) -> TrialRecord:
+    """Return a record of 1000 packets over routers whose counters moved so, of which some were lost."""
+    record = build.lossy(1000, {"machine": machine or {}, "left": left or {}}, lost, **changes)
+    (phase,) = record.phases
+    before, after, facts = dict(phase.before), dict(phase.after), dict(record.facts)
+    for name, moved in moves.items():
+        first = dict.fromkeys((*COUNTERS, *moved), 100)
+        before[name] = Snapshot(name, 1, first)
+        after[name] = Snapshot(
+            name, 2, {key: value + moved.get(key, 0) for key, value in first.items()}
+        )
+        facts[name] = build.facts(name, "in0", "10.0.0.254/24")
+    return replace(
+        record,
+        phases=(replace(phase, before=before, after=after),),
+        facts=facts,
+        between=dict.fromkeys(moves, "middle"),
+        exits=dict.fromkeys(moves, "out0"),
+    )
+
+
+SEVEN = [
+    ("fwd_xdp", passed(993), {"ethtool.in0.rx_queue_0_xdp_drops": 7}, {}),
+    ("fwd_backlog", passed(993), {"link.in0.rx_dropped": 7}, {"softnet.cpu0.dropped": 7}),
+    ("fwd_tc", passed(993), {"qdisc.in0.ingress.drops": 7}, {}),
+    ("fwd_ip", passed(1000, forwarded=7), {"snmp.Ip.InHdrErrors": 7}, {}),
+    ("fwd_ip", passed(993), {"link.in0.rx_otherhost_dropped": 7}, {}),
+    ("fwd_prerouting", passed(1000, forwarded=7), {}, {}),
+    ("fwd_conntrack", passed(1000, forwarded=7), {"conntrack.drop": 7}, {}),
+    ("fwd_conntrack", passed(1000, left=7), {"conntrack.chainlength": 7}, {}),
+    ("fwd_rp_filter", passed(1000, forwarded=7), {"netstat.TcpExt.IPReversePathFilter": 7}, {}),
+    ("fwd_rp_filter", passed(1000, forwarded=7), {}, {"rt_cache.in_martian_src": 7}),
+    (
+        "fwd_route",
+        passed(1000, forwarded=7),
+        {"netstat.IpExt.InNoRoutes": 7},
+        {"rt_cache.in_no_route": 7},
+    ),
+    ("fwd_route", passed(1000, forwarded=7), {}, {"rt_cache.in_no_route": 7}),
+    ("fwd_mtu", passed(1000, left=7), {"snmp.Ip.FragFails": 7}, {}),
+    ("fwd_netfilter", passed(1000, left=7), {}, {}),
+    ("fwd_neighbour", passed(1000, sent=7), {}, {}),
+    ("fwd_qdisc", passed(1000, sent=7), {"qdisc.out0.drops": 7}, {}),
+    ("fwd_device", passed(1000, sent=7), {"link.out0.tx_dropped": 7}, {}),
+]
+
+
+@pytest.mark.parametrize(("stage", "way", "moved", "machine"), SEVEN)
+def test_a_counter_explains_its_stage(
+    stage: str, way: dict[str, int], moved: dict[str, int], machine: dict[str, int]
+) -> None:
+    """Seven packets lost at one place of a router are seven at that stage, and the ledger closes."""
+    left = {"link.send0.tx_dropped": 7} if stage == "fwd_backlog" else {}
+    record = routed({"r": {**way, **moved}}, 7, machine, left)
+    assert {f"r.{stage}": 7} == entries(record)
+    assert 0 == judge(record).unaccounted
+
+
+def test_every_stage_of_a_node_has_its_row_in_order() -> None:
+    """Their names are those of the vocabulary, between the link and the receiver's ring."""
+    assert FORWARDING_STAGES == tuple(row.name for row in ROWS)
+    first = LEDGER_STAGES.index("link") + 1
+    assert FORWARDING_STAGES == LEDGER_STAGES[first : first + len(ROWS)]
+    assert "rx_ring" == LEDGER_STAGES[first + len(ROWS)]
+
+
+def test_each_node_has_its_own_and_a_bare_name_is_their_sum() -> None:
+    """In the path's order, with the node beside the stage."""
+    record = routed({"b": passed(1000, left=4), "a": passed(996, left=3)}, 7)
+    assert {"b.fwd_netfilter": 4, "a.fwd_netfilter": 3} == entries(record)
+    result = judge(record)
+    assert (4, 3, 7) == tuple(
+        metric(result, name) for name in ("b.fwd_netfilter", "a.fwd_netfilter", "fwd_netfilter")
+    )
+    assert result.ledger is not None
+    nodes = [entry.node for entry in result.ledger.entries if entry.node]
+    assert ["b"] * len(ROWS) + ["a"] * len(ROWS) == nodes
+    assert {None} == {e.node for e in result.ledger.entries if "." not in e.stage}
+
+
+def test_a_kernel_that_does_not_count_what_leaves_says_so() -> None:
+    """Before Linux 6.8 what FORWARD dropped is in PREROUTING's difference."""
+    way = passed(1000, forwarded=7)
+    del way[LEFT]
+    record = routed({"r": way}, 7)
+    (phase,) = record.phases
+    for snapshot in (phase.before["r"], phase.after["r"]):
+        del snapshot.counters[LEFT]
+    known = entries(record)
+    assert 7 == known["r.fwd_prerouting"]
+    assert (None, None) == (known["r.fwd_netfilter"], known["r.fwd_neighbour"])
+
+
+def test_on_a_host_that_others_use_a_stage_has_an_upper_limit() -> None:
+    """Others' packets move the same counters; veth pairs alone leave nothing to the link."""
+    none_failed = {"arp_cache.unresolved_discards": 0, "arp_cache.res_failed": 0}
+    moves = {"r": passed(1500, left=9)}
+    record = routed(moves, 7, none_failed, built_in_lab=False, wired=True)
+    measured = readings_of(record)
+    assert measured is not None
+    ledger = make_ledger(measured)
+    ended = {e.stage: e.at_most or e.packets for e in ledger.entries if e.at_most or e.packets}
+    assert ({"r.fwd_netfilter": 7}, 0) == (ended, ledger.unaccounted)

@@ -1,0 +1,125 @@
+"""The proof of the path over nodes that answer as told: what is permitted, and each refusal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from analysis import build
+
+from udpbench.control.agents import Agents
+from udpbench.control.path_proof import PathWatch, prove_path
+from udpbench.definition.load import load_lab
+from udpbench.errors import SafetyError
+from udpbench.model.lab import Lab
+from udpbench.model.work import WorkerSpec
+from udpbench.protocol import Hop, Passage
+
+TO, FROM = "192.168.253.1", "192.168.254.30"
+GATE, GATE_MAC = "192.168.254.1", "02:00:00:00:00:01"
+
+
+def passage(*hops: Hop, **changes: Any) -> Passage:
+    """Return what a node tells."""
+    plain = Passage(hops, (), (), None, None, (), ())
+    return replace(plain, **changes)
+
+
+@dataclass
+class Node:
+    """An agent that tells of a passage."""
+
+    name: str
+    interface: str
+    out: str
+    tells: Passage
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def passage(self, interface: str, out: str, pairs: Any, ports: Any) -> Passage:
+        """Return it."""
+        del interface, out, pairs, ports
+        return self.tells
+
+    def changed(self) -> dict[str, int]:
+        """Return how often it was changed."""
+        return dict(self.counts)
+
+
+SENT = Hop(FROM, TO, "unicast", "send0", GATE, GATE_MAC)
+LEFT = Hop(FROM, TO, "unicast", "out0", None, "02:00:00:00:00:09")
+
+
+def path(sent: Hop = SENT, left: Hop = LEFT, **changes: Any) -> bool:
+    """Prove the path of the lab ``router``."""
+    lab: Lab = load_lab("router")
+    facts = {
+        name: build.facts(name, interface, address, mac=mac)
+        for name, interface, address, mac in (
+            ("sender", "send0", f"{FROM}/24", "02:00:00:00:00:08"),
+            ("receiver", "receive0", f"{TO}/24", "02:00:00:00:00:09"),
+        )
+    }
+    router = passage(left, addresses=(f"{GATE}/24",), mac=GATE_MAC, pair=(2, 7), out_pair=(3, 9))
+    agents = SimpleNamespace(
+        senders=[Node("sender", "send0", "", passage(sent, out_pair=(7, 2)))],
+        middle=[Node("router1", "in0", "out0", replace(router, **changes))],
+        receivers=[Node("receiver", "receive0", "", passage(pair=(9, 3)))],
+    )
+    flow = SimpleNamespace(source=FROM, destination=TO, destination_port=4321)
+    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,))
+    return prove_path(lab, cast("Agents", agents), facts, [cast("WorkerSpec", spec)])
+
+
+def test_a_path_that_leads_to_the_receiver_is_proven() -> None:
+    """Each hop is the next node of the lab; and veth pairs alone join them."""
+    assert path()
+    assert not path(out_pair=None), "another kind of link"
+    assert path(left=replace(LEFT, mac=None)), "nobody has asked for the MAC yet"
+    assert path(rewrites=(TO,)), "a rule that chooses a receiver"
+
+
+@pytest.mark.parametrize("kind", ["none", "blackhole", "unreachable", "prohibit"])
+def test_packets_that_end_at_a_node_leave_it_by_no_way(kind: str) -> None:
+    """The ledger counts them; nothing is refused."""
+    assert path(left=Hop(FROM, TO, kind))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"left": replace(LEFT, interface="eth9")}, "router1: .* would leave by eth9, not by out0"),
+        ({"left": replace(LEFT, interface=None)}, "would leave by no interface"),
+        (
+            {"left": replace(LEFT, gateway="10.9.9.9")},
+            "next hop 10.9.9.9 is no address of receiver",
+        ),
+        ({"left": replace(LEFT, mac="02:00:00:00:00:77")}, "has the MAC 02:00:00:00:00:77 there"),
+        ({"left": replace(LEFT, kind="broadcast")}, "broadcast address"),
+        ({"left": replace(LEFT, kind="a route with several next hops")}, "several next hops"),
+        (
+            {"sent": replace(SENT, gateway=None)},
+            f"sender: .* next hop {TO} is no address of router1",
+        ),
+        ({"rewrites": ("10.9.9.9",)}, "a rule may send packets to 10.9.9.9, no address of a lab"),
+        ({"unread": ("a tc filter on in0",)}, "router1: a tc filter on in0 may lead packets"),
+    ],
+)
+def test_a_path_that_may_lead_elsewhere_is_refused(changes: dict[str, Any], why: str) -> None:
+    """With the node and the flow, and nothing is sent."""
+    with pytest.raises(SafetyError, match=why):
+        path(**changes)
+
+
+def test_a_change_on_the_path_is_an_error_of_its_host() -> None:
+    """Whatever decides where packets go; a queueing discipline does not."""
+    node = Node("router1", "in0", "out0", passage(), {"changed.routes": 3, "changed.queueing": 1})
+    watch = PathWatch([cast("Any", node)])
+    watch.begin()
+    node.counts["changed.queueing"] = 2
+    watch.check()
+    node.counts["changed.routes"] = 4
+    with pytest.raises(SafetyError, match="router1: routes were changed there") as error:
+        watch.check()
+    assert "router1" == error.value.host

@@ -1,0 +1,104 @@
+"""Kinds of a node in the middle: ``path_guard``, which keeps the traffic on its path, and ``nat``.
+
+The guard's chain in FORWARD comes after all others: packets of the lab's senders that would leave
+by another interface, or for another address than a receiver's, are dropped, whoever changed a route
+or a rule meanwhile. Other packets pass it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.kind import Command, Kind
+from udpbench.agent.settings.own_tables import FAMILY, match, replace_table, rules_of
+
+GUARD, NAT = "udpbench_path", "udpbench_nat"
+LAST = {"name": "guard", "type": "filter", "hook": "forward", "prio": 300}
+"""After filter (0) and security (50)."""
+BEHIND = {"name": "source", "type": "nat", "hook": "postrouting", "prio": 100}
+_KEYS = {"oifname": "out", "saddr": "from", "daddr": "to"}
+
+
+class PathGuard(Kind):
+    """Target ``in0``, value {"out": "out0", "from": [address, ...], "to": [...]}, or null."""
+
+    def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
+        """Return what it permits; null if there is none."""
+        value: dict[str, Any] = {"out": "", "from": [], "to": []}
+        rules = [r for r in rules_of(host, GUARD) if r.get("comment") == _comment(target)]
+        for compared in (
+            part["match"] for rule in rules for part in rule["expr"] if "match" in part
+        ):
+            meta, payload = (compared["left"].get(part, {}) for part in ("meta", "payload"))
+            key = _KEYS.get(meta.get("key", payload.get("field")))
+            if key == "out":
+                value["out"] = compared["right"]
+            elif key is not None:
+                value[key] = sorted({*value[key], *_listed(compared["right"])})
+        return value if rules else None
+
+    def write(self, host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
+        """Replace the table, or delete it."""
+        replace_table(host, GUARD, LAST, _rules(target, value) if value is not None else ())
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that removes it."""
+        del target, value
+        return ["nft", "delete", "table", FAMILY, GUARD]
+
+
+def _comment(target: str) -> str:
+    return f"udpbench:{target}"
+
+
+def _listed(right: Any) -> list[str]:
+    return [str(each) for each in right["set"]] if isinstance(right, dict) else [str(right)]
+
+
+def _rules(target: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rules, each of one IP version; one without senders of that version has none."""
+    rules = []
+    for protocol, is_6 in (("ip", False), ("ip6", True)):
+        senders, receivers = (
+            [text for text in value[key] if (":" in text) == is_6] for key in ("from", "to")
+        )
+        if not senders:
+            continue
+        source, to = ({"payload": {"protocol": protocol, "field": f}} for f in ("saddr", "daddr"))
+        came = [
+            match({"meta": {"key": "iifname"}}, "==", target),
+            match(source, "==", {"set": senders}),
+        ]
+        wrong = [match({"meta": {"key": "oifname"}}, "!=", value["out"])]
+        if receivers:
+            wrong.append(match(to, "!=", {"set": receivers}))
+        rules += [
+            {"comment": _comment(target), "expr": [*came, each, {"counter": None}, {"drop": None}]}
+            for each in wrong
+        ]
+    return rules
+
+
+class SourceNat(Kind):
+    """Target ``out0``, value "masquerade" or null: what leaves has the interface's address."""
+
+    def read(self, host: Host, target: str) -> Optional[str]:
+        """Return whether there is such a rule of ours."""
+        texts = [rule.get("comment") for rule in rules_of(host, NAT)]
+        return "masquerade" if _comment(target) in texts else None
+
+    def write(self, host: Host, target: str, value: Optional[str]) -> None:
+        """Replace the table, or delete it."""
+        leaves = match({"meta": {"key": "oifname"}}, "==", target)
+        rule = {"comment": _comment(target), "expr": [leaves, {"masquerade": None}]}
+        replace_table(host, NAT, BEHIND, () if value is None else (rule,))
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that removes it."""
+        del target, value
+        return ["nft", "delete", "table", FAMILY, NAT]
+
+
+KINDS: Mapping[str, Kind] = {"nat": SourceNat(), "path_guard": PathGuard()}

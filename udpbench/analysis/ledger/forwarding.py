@@ -1,0 +1,382 @@
+"""Stages of a node in the middle, which forwards: from its ring to the device it sends by.
+
+What Linux does not count is what is missing between two of its counters: in PREROUTING, in FORWARD
+and behind it. Their places are those of Linux 6.8 and later, where ForwDatagrams is counted before
+the MTU is checked and FORWARD is passed, and OutTransmits behind POSTROUTING (net/ipv4:
+ip_forward.c, ip_output.c); tests/lab/test_path.py loses packets at each. A row is read at one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from udpbench.analysis.ledger import before_ip, ip, skbs
+from udpbench.analysis.ledger.skbs import Span, exactly
+from udpbench.analysis.ledger.stage import Expression, Limit, Stage, at, at_most, in_packets
+from udpbench.analysis.readings import AnyNode, CounterView, Readings
+
+HEADER_ERRORS = ("{ip}InHdrErrors", "{ip}InAddrErrors", "{ip}InDiscards", "{ipx}InTruncatedPkts")
+NO_ROUTES = "{ipx}InNoRoutes"
+UNROUTED = "rt_cache.in_no_route"
+"""Routes of the types unreachable, prohibit and blackhole count here alone, for all namespaces."""
+TOO_LONG = "{ip}FragFails"
+TRANSMITS, REQUESTS = "{ip}OutTransmits", "{ip}OutRequests"
+CONNTRACK = ("conntrack.drop", "conntrack.chainlength")
+"""Packets without an entry: the table or the bucket is full, or two packets made the same one."""
+UNRESOLVED, FAILED = "arp_cache.unresolved_discards", "arp_cache.res_failed"
+QUEUE_DROPS, DEVICE_DROPS = "qdisc.{out}.drops", "link.{out}.tx_dropped"
+DEVICES = tuple(
+    f"{counter}"
+    for end in ("interface", "out")
+    for counter in (
+        f"link.{{{end}}}.tx_packets",
+        f"link.{{{end}}}.tx_dropped",
+        f"qdisc.{{{end}}}.drops",
+    )
+)
+
+
+def _arriving(read: Callable[[CounterView], int | None]) -> Callable[[CounterView], int | None]:
+    """Return what is read of an end as the same of a node, to which the one before it sends."""
+    return lambda view: read(view.arriving(*view.at("middle").hosts))
+
+
+def _span_arriving(read: Expression) -> Expression:
+    return lambda view: read(view.arriving(*view.at("middle").hosts))
+
+
+def _most_arriving(read: Limit) -> Limit:
+    return lambda view: read(view.arriving(*view.at("middle").hosts))
+
+
+def _header_skbs(node: AnyNode) -> int | None:
+    refused = node.total(*HEADER_ERRORS)
+    return None if refused is None else refused + (node.counter(ip.OTHER_HOST) or 0)
+
+
+def _martians(node: AnyNode) -> int:
+    return ip.martians_among(ip.most_missing_skbs(node) or 0, node)
+
+
+def _reverse_path_skbs(node: AnyNode) -> int | None:
+    """Return what failed the reverse path filter, or had an impossible address; IPv4 alone."""
+    if node.view.traffic.family == 6:
+        return 0
+    failed = node.counter(ip.REVERSE_PATH)
+    return None if failed is None else failed + _martians(node)
+
+
+def _unrouted(node: AnyNode) -> Span:
+    """Return what a route refused without a counter of the namespace.
+
+    One counter serves all namespaces of a machine: of several nodes there, each may have refused
+    what is missing at it, and at least what the others cannot have.
+    """
+    refusing = [other for other in node.view.middle if other.machines == node.machines]
+    missing = {other.hosts: _silent(other) for other in refusing}
+    without = sum(other.counter(NO_ROUTES) or 0 for other in refusing)
+    refused = max((node.machine_counter(UNROUTED) or 0) - without, 0)
+    own = _silent(node)
+    others = sum(missing.values()) - missing.get(node.hosts, 0)
+    return Span(max(min(refused, own) - others, 0), min(refused, own))
+
+
+def _silent(node: AnyNode) -> int:
+    """Return at most how many packets ended before FORWARD where only a machine counts them."""
+    if node.view.traffic.family == 6:
+        return 0
+    return max((ip.most_missing_skbs(node) or 0) - _martians(node), 0)
+
+
+def undecided_skbs(view: CounterView) -> int:
+    """Return how many packets ended at either of two stages of a node, as nobody else tells."""
+    return sum(span.high - span.low for span in map(_unrouted, view.middle))
+
+
+def _route_packets(view: CounterView) -> Span | None:
+    node = view.at("middle")
+    without = node.counter(NO_ROUTES)
+    return None if without is None else exactly(without) + _unrouted(node)
+
+
+def _missing_before_forward(node: AnyNode) -> int | None:
+    """Return what came in, was not refused, and was neither delivered nor forwarded.
+
+    With what routes may have refused in silence. Before Linux 6.8 what FORWARD and the MTU took is
+    in it, too.
+    """
+    missing = ip.missing_skbs(node)
+    if missing is None:
+        return None
+    missing -= _martians(node)
+    return missing if _counts_transmits(node) else missing - (node.counter(TOO_LONG) or 0)
+
+
+def _counts_transmits(node: AnyNode) -> bool:
+    return node.counter(TRANSMITS) is not None
+
+
+def _conntrack_skbs(node: AnyNode) -> int:
+    """Return what connection tracking dropped; 0 where it is not loaded."""
+    return node.total(*CONNTRACK) or 0
+
+
+def _tracked_first(node: AnyNode) -> int:
+    """Return how many of them were dropped in PREROUTING, where entries are made."""
+    missing = (_missing_before_forward(node) or 0) - _unrouted(node).low
+    return min(_conntrack_skbs(node), max(missing, 0))
+
+
+def _prerouting_packets(view: CounterView) -> Span | None:
+    node = view.at("middle")
+    missing, unrouted = _missing_before_forward(node), _unrouted(node)
+    if missing is None:
+        return None
+    missing -= _tracked_first(node)
+    return Span(missing - unrouted.high, missing - unrouted.low)
+
+
+def _most_in_prerouting(readings: Readings) -> int | None:
+    span = _prerouting_packets(readings)
+    return None if span is None else max(span.high, 0) * skbs.most_packets(readings)
+
+
+def _most_unrouted(readings: Readings) -> int | None:
+    span = _route_packets(readings)
+    return None if span is None else span.high * skbs.most_packets(readings)
+
+
+def _forward_skbs(node: AnyNode) -> int | None:
+    """Return what is missing between ForwDatagrams and OutTransmits; None before Linux 6.8."""
+    forwarded, left = node.total(ip.FORWARDED), _whole_transmits(node)
+    if forwarded is None or left is None:
+        return None
+    own, too_long = node.counter(REQUESTS) or 0, node.counter(TOO_LONG) or 0
+    tracked_last = _conntrack_skbs(node) - _tracked_first(node)
+    return forwarded - (left - own) - too_long - tracked_last
+
+
+def _whole_transmits(node: AnyNode) -> int | None:
+    """Return the packets that passed POSTROUTING, each once, in however many fragments it left."""
+    left = node.counter(TRANSMITS)
+    if left is None:
+        return None
+    return left + (node.counter("{ip}FragOKs") or 0) - (node.counter("{ip}FragCreates") or 0)
+
+
+def _unresolved_skbs(node: AnyNode) -> int | None:
+    """Return what is missing between OutTransmits and the devices.
+
+    Elsewhere than in the built-in lab, whose nodes have no other way out, 0 is known if no look-up
+    of a neighbour failed on the whole machine.
+    """
+    left = node.counter(TRANSMITS)
+    if left is not None and node.view.built_in_lab:
+        return left - (node.total(*DEVICES) or 0)
+    counted = [node.machine_counter(name) for name in (UNRESOLVED, FAILED)]
+    return 0 if None not in counted and not any(counted) else None
+
+
+def _device_skbs(view: CounterView) -> int | None:
+    """Return what the device dropped, without what the next host's backlog refused."""
+    node = view.at("middle")
+    dropped = node.counter(DEVICE_DROPS)
+    if dropped is None:
+        return None
+    return dropped - charged_by_next(view, *node.hosts)
+
+
+def charged_by_next(view: CounterView, node: str) -> int:
+    """Return how many skbs that a device counts as dropped were refused by the next backlog."""
+    following = view.leaving(node)
+    if not before_ip.backlog_charges_peer(following):
+        return 0
+    return before_ip.backlog_skbs(following) or 0
+
+
+def _of_node(read: Callable[[AnyNode], int | None]) -> Callable[[CounterView], int | None]:
+    return at("middle", read)
+
+
+def _stage(
+    name: str,
+    counted: Callable[[CounterView], int | None],
+    source: str,
+    means: str,
+    counters: tuple[str, ...] = (),
+    reasons: tuple[str, ...] = (),
+    parts: str = "",
+) -> Stage:
+    return Stage(
+        name=name,
+        part="middle",
+        unprovoked="this lab has no node in the middle",
+        packets=in_packets(name, counted, skbs.sent_skb),
+        source=source,
+        means=means,
+        most=at_most(counted),
+        counters=counters,
+        unit="skb",
+        parts=parts,
+        reasons=reasons,
+    )
+
+
+def _spanned(
+    name: str, skbs_lost: Expression, most: Limit, source: str, means: str, **more: Any
+) -> Stage:
+    """Return a stage of which an interval of skbs is known; each holds as many as any sent."""
+
+    def packets(view: CounterView) -> Span | None:
+        lost = skbs_lost(view)
+        if lost is None or lost.low < 0:
+            return lost
+        each = skbs.sent_skb(view)
+        return Span(each.packets(lost.low).low, each.packets(lost.high).high)
+
+    plain = _stage(name, lambda _: None, source, means, **more)
+    return replace(plain, packets=packets, most=most)
+
+
+ROWS = (
+    Stage(
+        name="fwd_ring",
+        part="middle",
+        unprovoked="this lab has no node in the middle",
+        packets=_span_arriving(before_ip.ring_frames),
+        source="Δ of the driver's counter of a full ring; a veth has none",
+        means="The node's NIC had no free descriptor: it did not poll its ring in time.",
+        most=_most_arriving(before_ip.most_in_full_rings),
+        parts="ethtool.{interface}.rx*_drops",
+    ),
+    Stage(
+        name="fwd_xdp",
+        part="middle",
+        unprovoked="this lab has no node in the middle",
+        packets=in_packets("fwd_xdp", _arriving(before_ip.xdp_frames), skbs.sent_skb),
+        source="Δ of the driver's counter of drops by XDP",
+        means="Dropped by an XDP program on the interface by which packets come in.",
+        most=_most_arriving(before_ip.most_by_xdp),
+        unit="skb",
+    ),
+    Stage(
+        name="fwd_backlog",
+        part="middle",
+        unprovoked="this lab has no node in the middle",
+        packets=in_packets("fwd_backlog", _arriving(before_ip.backlog_skbs), skbs.sent_skb),
+        source=f"min(Δ {before_ip.SOFTNET_DROPPED}, Δ {before_ip.RX_DROPPED}); of a tunnel the "
+        "latter",
+        means="The backlog queue of a CPU that forwards was full (RPS, a veth without NAPI, or the "
+        "cells of a tunnel).",
+        most=_most_arriving(at_most(before_ip.backlog_skbs)),
+        counters=(before_ip.RX_DROPPED,),
+        unit="skb",
+        parts=f"machine.{before_ip.SOFTNET_DROPPED}",
+        reasons=("CPU_BACKLOG",),
+    ),
+    Stage(
+        name="fwd_tc",
+        part="middle",
+        unprovoked="this lab has no node in the middle",
+        packets=in_packets("fwd_tc", _arriving(before_ip.tc_skbs), skbs.sent_skb),
+        source=f"Δ {before_ip.INGRESS_DROPS}",
+        means="Dropped by a tc filter of the node on receipt.",
+        most=_most_arriving(before_ip.most_by_tc),
+        counters=(before_ip.INGRESS_DROPS,),
+        unit="skb",
+        reasons=("TC_INGRESS",),
+    ),
+    _stage(
+        "fwd_ip",
+        _of_node(_header_skbs),
+        f"Δ {' + '.join((*HEADER_ERRORS, ip.OTHER_HOST))}",
+        "Refused by the node's IP layer: its time to live was over, a bad header, or a frame to "
+        "another MAC address.",
+        counters=(*HEADER_ERRORS, ip.OTHER_HOST),
+        reasons=("IP_INHDR", "IP_CSUM", "PKT_TOO_SMALL", "OTHERHOST"),
+        parts="{ip}In*Errors",
+    ),
+    _spanned(
+        "fwd_prerouting",
+        _prerouting_packets,
+        _most_in_prerouting,
+        f"Δ {ip.RECEIVES} − Δ {ip.FRAGMENTS} + Δ {ip.REASSEMBLED} − Δ {ip.DELIVERS} − "
+        f"Δ {ip.FORWARDED} − what fwd_ip, fwd_rp_filter, fwd_route and fwd_conntrack count; before "
+        "Linux 6.8 with what FORWARD dropped",
+        "Dropped by the node's firewall in PREROUTING.",
+        counters=(ip.RECEIVES, ip.DELIVERS, ip.FORWARDED),
+    ),
+    _stage(
+        "fwd_conntrack",
+        _of_node(_conntrack_skbs),
+        f"Δ {' + '.join(CONNTRACK)}",
+        "Connection tracking had no entry for it: its table was full, or two packets made the same "
+        "entry.",
+        counters=CONNTRACK,
+        parts="conntrack.*",
+    ),
+    _stage(
+        "fwd_rp_filter",
+        _of_node(_reverse_path_skbs),
+        f"Δ {ip.REVERSE_PATH} + martians of rt_cache",
+        "The way back to its source does not lead through the interface it came in by (rp_filter), "
+        "or its address is impossible there (a martian).",
+        counters=(ip.REVERSE_PATH,),
+        reasons=("IP_RPFILTER", "IP_LOCALNET", "IP_LOCAL_SOURCE"),
+    ),
+    _spanned(
+        "fwd_route",
+        _route_packets,
+        _most_unrouted,
+        f"Δ {NO_ROUTES} + the part of Δ {UNROUTED} that is missing",
+        "No route, or one of the types unreachable, prohibit or blackhole.",
+        counters=(NO_ROUTES,),
+        reasons=("IP_INNOROUTES", "IP_INADDRERRORS"),
+    ),
+    _stage(
+        "fwd_mtu",
+        _of_node(lambda node: node.counter(TOO_LONG)),
+        f"Δ {TOO_LONG}",
+        "Longer than the MTU of the way out, and not to be fragmented.",
+        counters=(TOO_LONG,),
+        reasons=("PKT_TOO_BIG",),
+    ),
+    _stage(
+        "fwd_netfilter",
+        _of_node(_forward_skbs),
+        f"Δ {ip.FORWARDED} + Δ {REQUESTS} − Δ {TRANSMITS} − Δ {TOO_LONG} − what fwd_conntrack has "
+        "of it",
+        "Dropped by the node's firewall in FORWARD or POSTROUTING, between which nothing counts.",
+        counters=(ip.FORWARDED, TRANSMITS, REQUESTS),
+        reasons=("NETFILTER_DROP",),
+        parts="firewall.*/forward/drop/*",
+    ),
+    _stage(
+        "fwd_neighbour",
+        _of_node(_unresolved_skbs),
+        f"built-in lab: Δ {TRANSMITS} − what the devices were given; elsewhere 0 if Δ {UNRESOLVED} "
+        f"and Δ {FAILED} are",
+        "The next hop did not answer for its MAC, or too many packets waited for that.",
+        reasons=("NEIGH_QUEUEFULL", "NEIGH_FAILED"),
+    ),
+    _stage(
+        "fwd_qdisc",
+        _of_node(lambda node: node.counter(QUEUE_DROPS)),
+        f"Δ {QUEUE_DROPS}",
+        "Dropped by the queueing discipline of the interface by which packets leave.",
+        counters=(QUEUE_DROPS,),
+        reasons=("QDISC_DROP",),
+        parts="qdisc.{out}.tx_queue_*.drops",
+    ),
+    _stage(
+        "fwd_device",
+        _device_skbs,
+        f"Δ {DEVICE_DROPS} − the next host's backlog, if charged here",
+        "Dropped by the device by which packets leave. Of a veth: the ring of its other end was "
+        "full, or the packet longer than the MTU there.",
+        counters=(DEVICE_DROPS,),
+    ),
+)
+"""In the order of ``FORWARDING_STAGES``."""

@@ -1,0 +1,192 @@
+"""The proof that packets end at the lab's receivers, hop by hop over the nodes in the middle.
+
+Each node tells what it would do with packets of the traffic now; the proof follows them from the
+senders on, and refuses whatever it cannot follow. Afterwards ``PathWatch`` asks every node whether
+anything was changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from udpbench.control.agent_client import AgentClient
+from udpbench.control.agents import Agents
+from udpbench.errors import SafetyError
+from udpbench.model.host import Facts
+from udpbench.model.lab import Lab
+from udpbench.model.work import WorkerSpec
+from udpbench.protocol import Hop, Passage
+
+Pair = tuple[str, str]
+SHOWN = 8
+"""Problems that a message lists; there may be one for each flow."""
+WATCHED = ("routes", "addresses", "neighbours", "links", "policies", "firewall", "unknown")
+"""What decides where packets go, as ``changed.*`` counts it; unknown: notifications were lost."""
+
+
+ENDING = ("none", "blackhole", "unreachable", "prohibit")
+"""Kinds of route at which packets end: they leave by no interface, and the ledger counts them."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A node of the path, as its neighbours must know it."""
+
+    name: str
+    addresses: frozenset[str]
+    """Of the interface by which packets come in, without the prefix length."""
+    mac: str | None
+
+
+def prove_path(
+    lab: Lab, agents: Agents, facts: Mapping[str, Facts], workers: Iterable[WorkerSpec]
+) -> bool:
+    """Prove for every flow that each node would hand it to the next, and the last to a receiver.
+
+    Return whether veth pairs alone join them. Raises SafetyError with every problem.
+    """
+    senders = [spec for spec in workers if spec.role == "sender"]
+    flows: dict[str, set[Pair]] = {}
+    for spec in senders:
+        own = flows.setdefault(spec.host, set())
+        own |= {(flow.source, flow.destination) for flow in spec.flows}
+    ports = tuple(sorted({flow.destination_port for spec in senders for flow in spec.flows}))
+    receivers = [
+        Stop(host.name, facts[host.name].destinations, facts[host.name].mac)
+        for host in lab.receivers
+    ]
+    pairs = sorted({pair for own in flows.values() for pair in own})
+    passages: list[tuple[AgentClient, Passage]] = []
+    problems: list[str] = []
+    for client in agents.middle:
+        passage = client.passage(client.interface, client.out, pairs, ports)
+        passages.append((client, passage))
+        problems += _elsewhere(client.name, passage, receivers)
+        pairs = _after(pairs, passage)
+    stops = [_stop(client, passage) for client, passage in passages]
+    begins: list[Passage] = []
+    for client in agents.senders:
+        passage = client.passage("", client.interface, sorted(flows.get(client.name, ())), ports)
+        begins.append(passage)
+        problems += _strays(client.name, client.interface, passage, stops[:1])
+    for n, (client, passage) in enumerate(passages):
+        following = stops[n + 1 : n + 2] or receivers
+        problems += _strays(client.name, client.out, passage, following)
+    if problems:
+        listed = list(dict.fromkeys(problems))
+        more = f"; and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+        raise SafetyError(
+            f"nothing was sent, as packets might leave the lab: {'; '.join(listed[:SHOWN])}{more}; "
+            "every hop must lead to the next node of the lab: see docs/path.md",
+            lab.name,
+        )
+    ends = [
+        client.passage(client.interface, client.interface, (), ()) for client in agents.receivers
+    ]
+    return len({facts[name].boot_id for name in facts}) == 1 and _is_wired(
+        begins, [passage for _, passage in passages], ends
+    )
+
+
+def _is_wired(
+    begins: Sequence[Passage], between: Sequence[Passage], ends: Sequence[Passage]
+) -> bool:
+    """Return whether each two neighbours have the two ends of a veth pair."""
+    if len(begins) > 1 or len(ends) > 1:
+        return False
+    chain = [*begins, *between, *ends]
+    return all(
+        left.out_pair is not None and right.pair is not None and left.out_pair == right.pair[::-1]
+        for left, right in pairwise(chain)
+    )
+
+
+def _after(pairs: Sequence[Pair], passage: Passage) -> list[Pair]:
+    """Return the sources and destinations with which packets may leave a node."""
+    sources = {*(source for source, _ in pairs), *passage.sources}
+    destinations = {*(to for _, to in pairs), *passage.rewrites}
+    rewritten = {
+        (source, to)
+        for source in sources
+        for to in destinations
+        if (":" in source) == (":" in to)
+        and not {source, to}.isdisjoint({*passage.sources, *passage.rewrites})
+    }
+    return sorted({*pairs, *rewritten})
+
+
+def _stop(client: AgentClient, passage: Passage) -> Stop:
+    return Stop(client.name, frozenset(_bare(passage.addresses)), passage.mac)
+
+
+def _bare(addresses: Sequence[str]) -> Iterable[str]:
+    return (address.partition("/")[0] for address in addresses)
+
+
+def _elsewhere(name: str, passage: Passage, receivers: Sequence[Stop]) -> list[str]:
+    """Return what a node's rules and programs may do, other than routing to the receivers."""
+    known = frozenset(address for stop in receivers for address in stop.addresses)
+    problems = [f"{name}: {what} may lead packets elsewhere" for what in passage.unread]
+    return problems + [
+        f"{name}: a rule may send packets to {address}, no address of a lab receiver"
+        for address in passage.rewrites
+        if address not in known
+    ]
+
+
+def _strays(name: str, out: str, passage: Passage, following: Sequence[Stop]) -> list[str]:
+    """Return why a node would not hand packets to one of those that follow on the path."""
+    return [
+        f"{name}: {hop.source} → {hop.destination}: {why}"
+        for hop in passage.hops
+        if (why := _stray(hop, out, following))
+    ]
+
+
+def _stray(hop: Hop, out: str, following: Sequence[Stop]) -> str:
+    names = " or ".join(stop.name for stop in following)
+    if hop.kind in ENDING:
+        return ""
+    if hop.kind != "unicast":
+        return hop.kind if hop.kind.startswith("a route") else f"{hop.kind} address"
+    if hop.interface != out:
+        return f"would leave by {hop.interface or 'no interface'}, not by {out}"
+    to = hop.gateway or hop.destination
+    there = [stop for stop in following if to in stop.addresses]
+    if not there:
+        return f"its next hop {to} is no address of {names}"
+    if hop.mac is not None and all(stop.mac not in (None, hop.mac) for stop in there):
+        return f"{to} has the MAC {hop.mac} there, not that of {names}"
+    return ""
+
+
+@dataclass
+class PathWatch:
+    """Whether anything was changed on the path since it was proven."""
+
+    clients: Sequence[AgentClient]
+    _first: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Learn what each node counts as changed so far; before the proof."""
+        for client in self.clients:
+            self._first[client.name] = client.changed()
+
+    def check(self) -> None:
+        """Raise SafetyError, naming what was changed, so that the senders are stopped."""
+        for client in self.clients:
+            first, now = self._first.get(client.name, {}), client.changed()
+            names = [name for name in WATCHED if _moved(first, now, f"changed.{name}")]
+            if names:
+                raise SafetyError(
+                    f"{', '.join(names)} were changed there while packets were sent: the path is "
+                    "no longer proven, so the senders were stopped; find out who changes that "
+                    "host, then repeat",
+                    client.name,
+                )
+
+
+def _moved(first: Mapping[str, int], now: Mapping[str, int], name: str) -> bool:
+    return now.get(name, 0) != first.get(name, 0)
