@@ -30,6 +30,7 @@ from udpbench.metrics import METRICS, SEARCHED, goal_of, with_goal
 from udpbench.model.experiment import FEWEST_BLOCKS, LOOKS, MOST_BLOCKS, Answers
 from udpbench.model.lab import INSIDE_NAME, SSH_CHARACTERS, SSH_SPEC, Connect
 from udpbench.model.limits import (
+    FORWARDING_STAGES,
     ID_BYTES,
     LEDGER_STAGES,
     MAX_PAYLOAD_BYTES,
@@ -632,7 +633,7 @@ NAMED: dict[str, Leaf] = {
     "driver": _pattern(r"[a-z0-9_-]{1,64}", "ice"),
     "kernel": _pattern(r"\d{1,4}\.\d{1,4}(\.\d{1,4})?\+", "6.1+"),
     "sysctl_name": Leaf({"type": "string"}, _sysctl_name),
-    "stage": Leaf({}, words=_words(*LEDGER_STAGES)),
+    "stage": Leaf({}, words=_words(*(s for s in LEDGER_STAGES if s not in FORWARDING_STAGES))),
     "interfaces": Leaf(
         {**_BOTH, "additionalProperties": {"type": "string"}},
         _interfaces,

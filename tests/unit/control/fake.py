@@ -357,9 +357,13 @@ class FakeAgent:
         )
 
     def _snapshot(
-        self, interface: str, edge: str | None = None, controller: int | None = None
+        self,
+        interface: str,
+        edge: str | None = None,
+        controller: int | None = None,
+        out: str = "",
     ) -> Snapshot:
-        assert interface in ("send0", "receive0", "")
+        assert (interface in ("send0", "receive0", ""), out) == (True, ""), "no node forwards"
         assert controller is None, "it is on another machine, by its boot id"
         if edge is not None:
             self.world.edges.append(f"{edge} {self.host}")

@@ -39,6 +39,7 @@ FOUR_QUEUES = (
     "receiver needs 4 RX queues and has 1; receiver needs 2 NUMA nodes and has 1"
 )
 FOUR_THREADS = "receiver needs 8 CPUs and has 1; receiver needs 4 RX queues and has 1"
+NO_MIDDLE = "settings.middle: lab {} has no node in the middle; try --lab router"
 SKIPPED_WITH_TWO_CPUS = {
     "loss/08-ring": "receiver needs an interface with rings that can be set",
     "million/04-placement::other-node": "receiver needs 2 NUMA nodes and has 1",
@@ -50,6 +51,8 @@ SKIPPED_WITH_TWO_CPUS = {
     "million/09-reuseport::two": "receiver needs 4 CPUs and has 1; receiver needs 2 RX queues and has 1",
     "million/02-steadier": "sender needs 2 CPUs and has 1; receiver needs 2 CPUs and has 1",
     "million/10-reuseport-aligned": FOUR_QUEUES,
+    "path/nat::masqueraded": NO_MIDDLE.format("local"),
+    "path/rules-in-forward": NO_MIDDLE.format("local"),
     "throughput/by-workers::four": "sender needs 4 CPUs and has 1; receiver needs 4 CPUs and has 1",
     "throughput/by-workers::two": "sender needs 2 CPUs and has 1; receiver needs 2 CPUs and has 1",
     "million/11-steering": "receiver needs 2 CPUs and has 1; receiver needs 2 RX queues and has 1",
@@ -64,6 +67,8 @@ SKIPPED_ON_HOSTS = {
     "loss/01-bursts": "needs a built-in lab; --lab is two-hosts",
     "loss/06-backlog": "needs a built-in lab; --lab is two-hosts",
     "million/05-same-cpu-flood": "needs a built-in lab; --lab is two-hosts",
+    "path/nat::masqueraded": NO_MIDDLE.format("two-hosts"),
+    "path/rules-in-forward": NO_MIDDLE.format("two-hosts"),
 }
 """What hosts with two NUMA nodes, SMT and eight queues cannot."""
 
@@ -229,9 +234,12 @@ def test_in_the_shipped_folder_labs_and_figures_are_no_experiments() -> None:
         "labs/eight-cpus.yaml",
         "labs/four-cpus.yaml",
         "labs/local.yaml",
+        "labs/nat.yaml",
+        "labs/router.yaml",
         "labs/two-cpus.yaml",
         "labs/two-hosts.yaml",
         "labs/two-receivers.yaml",
+        "labs/two-routers.yaml",
         "labs/two-senders.yaml",
         "published.yaml",
     ] == [path.relative_to(folder).as_posix() for path in others]
@@ -353,9 +361,10 @@ def test_defaults_stand_in_the_schema_as_a_user_writes_them(schema: dict[str, An
     """An editor shows ``32B`` and ``unlimited``, not 32 and null."""
     definitions = schema["$defs"]
     traffic, send = definitions["Traffic"]["properties"], definitions["Send"]["properties"]
-    assert ("32B", "unlimited", "none", "off", 1) == tuple(
-        traffic[key]["default"] for key in ("size", "rate", "count", "echo", "ttl")
+    assert ("32B", "unlimited", "none", "off") == tuple(
+        traffic[key]["default"] for key in ("size", "rate", "count", "echo")
     )
+    assert "default" not in traffic["ttl"], "it follows from the lab"
     assert ("10ms", "default", "off", "auto") == tuple(
         send[key]["default"] for key in ("bucket", "buffer", "gso", "batch")
     )
