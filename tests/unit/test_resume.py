@@ -645,7 +645,7 @@ SYSCTL = "settings.receiver.sysctl.net.ipv4.conf.all.accept_local"
         ),
         (["traffic.flows.from=53"], ["traffic.flows.from: 65400 → 53"]),
         (["traffic.family=6"], ["traffic.family: 4 → 6"]),
-        (["traffic.ttl=64"], ["traffic.ttl: 1 → 64"]),
+        (["traffic.ttl=64"], ["traffic.ttl: none → 64"]),
         (["send.priority=fifo 99"], ["send.priority: normal → fifo 99"]),
         (["receive.attach.port=4321"], ["receive.attach.port: none → 4321"]),
         (["needs.lab=false"], ["needs.lab: none → false"]),
