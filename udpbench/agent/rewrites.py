@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Any, Optional
 
 from udpbench.agent.host.files import lines_of
+from udpbench.frozen import dataclass
 
 AWAY = ("redirect", "tproxy", "dup", "fwd", "queue", "flow", "synproxy")
 """Statements of nft that lead packets elsewhere, or past the rules that follow."""
