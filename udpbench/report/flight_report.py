@@ -169,7 +169,7 @@ def frames(course: Flight) -> dict[str, pd.DataFrame]:
         for number, incident in enumerate(course.incidents, start=1)
         for loss in incident.losses
     ]
-    events = [{"at_ns": event.at_ns, "what": event.what} for event in course.events]
+    events = [encode(event) for event in course.events]
     whole = {"seconds": seconds, "losses": losses, "events": events}
     return {name: _timed(pd.DataFrame(all_printable(rows))) for name, rows in whole.items()}
 
@@ -210,7 +210,7 @@ def page(course: Flight) -> str:
 
 
 def _event_cells(event: Event) -> list[str]:
-    return [clock_of(event.at_ns), event.what]
+    return [clock_of(event.at_ns), event.what, event.netns]
 
 
 def _cells(loss: Loss) -> list[str]:

@@ -5,7 +5,7 @@ Pure: from looks in their order. A loss begins after the last look without it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from udpbench.analysis.watch.history import HostState, after
@@ -47,6 +47,8 @@ class Event:
     at_ns: int
     """By CLOCK_REALTIME: when it was first seen."""
     what: str
+    netns: str = ""
+    """Of a namespace alone; empty of the whole machine."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Incident:
-    """Losses at the same time, and what had changed when they began."""
+    """Losses of a namespace at the same time, and what had changed when they began."""
 
     losses: tuple[Loss, ...]
     """The largest first."""
@@ -224,7 +226,8 @@ class _Replay:
             )
             self._extend(loss)
         for stage in live.stages:
-            is_of_socket = stage.stage in SOCKET_STAGES and bool(live.losing)
+            of_sockets = {*SOCKET_STAGES, *(name for each in live.losing for name in each.stages)}
+            is_of_socket = bool(live.losing) and stage.stage in of_sockets
             packets = round(stage.pps * live.seconds)
             is_loss = stage.stage not in live.unwatched and not is_of_socket
             if packets and is_loss and self._is_unusual(netns, stage.stage, stage.pps):
@@ -271,13 +274,13 @@ class _Replay:
 
     # --- events --------------------------------------------------------------------------------
 
-    def _event(self, at_ns: int, what: str) -> None:
+    def _event(self, at_ns: int, what: str, netns: str = "") -> None:
         if at_ns < self.since_ns - BEFORE_NS:
             return
         if len(self.events) >= MOST_EVENTS:
             self.left_out += 1
         else:
-            self.events.append(Event(at_ns, what))
+            self.events.append(Event(at_ns, what, netns))
 
     def _note(self, before: Moment, moment: Moment) -> None:
         """Note what differs between two looks but for counters and sockets."""
@@ -320,10 +323,10 @@ class _Replay:
         now_ns: int,
     ) -> None:
         """Note sockets of servers that come, go or change; not those that live for a look."""
-        where, young = _in_space(netns), self.young.pop(netns, {})
+        young = self.young.pop(netns, {})
         for cookie, (at_ns, each) in young.items():
             if cookie not in ended:
-                self._event(at_ns, f"{_holder(each)} opened {address_of(each)}{where}")
+                self._event(at_ns, f"{_holder(each)} opened {address_of(each)}", netns)
         for each in listed:
             known = before.get(each.cookie)
             if known is None and 0 < each.port < EPHEMERAL:
@@ -331,12 +334,12 @@ class _Replay:
             elif known is not None and known.buffer_bytes != each.buffer_bytes:
                 sizes = (known.buffer_bytes, each.buffer_bytes)
                 change = " → ".join(written("x_bytes", size) for size in sizes)
-                socket = f"{_holder(each)} {address_of(each)}{where}"
-                self._event(now_ns, f"{socket}: receive buffer {change}")
+                socket = f"{_holder(each)} {address_of(each)}"
+                self._event(now_ns, f"{socket}: receive buffer {change}", netns)
         for cookie in ended:
             gone = before.get(cookie)
             if gone is not None and 0 < gone.port < EPHEMERAL and cookie not in young:
-                self._event(now_ns, f"{_holder(gone)} closed {address_of(gone)}{where}")
+                self._event(now_ns, f"{_holder(gone)} closed {address_of(gone)}", netns)
 
     def _load(self, live: LiveHost, netns: str, now_ns: int) -> None:
         """Note when many more packets come than before."""
@@ -344,7 +347,7 @@ class _Replay:
         mean = sum(loads) / len(loads) if loads else None
         if mean is not None and live.received_pps > max(GREW * mean, mean + LEAST_PPS):
             text = f"{show_pps(mean)} → {show_pps(live.received_pps)}"
-            self._event(now_ns, f"packets that come: {text}{_in_space(netns)}")
+            self._event(now_ns, f"packets that come: {text}", netns)
             loads.clear()
         loads.append(live.received_pps)
         del loads[:-LOAD_LOOKS]
@@ -368,20 +371,26 @@ class _Replay:
     def _in_order(self) -> list[Event]:
         return sorted(self.events, key=lambda event: event.at_ns)
 
-    def _incidents(self) -> Iterator[Incident]:
-        """Yield the losses that overlap together."""
-        group: list[Loss] = []
+    def _incidents(self) -> list[Incident]:
+        """Return the losses of each namespace that overlap together, by their start."""
+        groups: dict[str, list[list[Loss]]] = {}
         for each in sorted((each.loss for each in self.losses), key=lambda loss: loss.start_ns):
-            if group and each.start_ns > max(loss.end_ns for loss in group) + QUIET_NS:
-                yield self._incident(group)
-                group = []
-            group.append(each)
-        if group:
-            yield self._incident(group)
+            own = groups.setdefault(each.netns, [])
+            if own and each.start_ns <= max(loss.end_ns for loss in own[-1]) + QUIET_NS:
+                own[-1].append(each)
+            else:
+                own.append([each])
+        incidents = [self._incident(group) for own in groups.values() for group in own]
+        return sorted(incidents, key=lambda incident: incident.start_ns)
 
     def _incident(self, losses: list[Loss]) -> Incident:
         start_ns = min(loss.start_ns for loss in losses)
-        near = [e for e in self._in_order() if -BEFORE_NS <= e.at_ns - start_ns <= AFTER_NS]
+        near = [
+            event
+            for event in self._in_order()
+            if -BEFORE_NS <= event.at_ns - start_ns <= AFTER_NS
+            and event.netns in ("", losses[0].netns)
+        ]
         largest_first = sorted(losses, key=lambda loss: -loss.packets)
         return Incident(tuple(largest_first), tuple(near))
 
@@ -399,7 +408,3 @@ def address_of(each: UdpSocket) -> str:
     """Return the address to which a socket is bound, ``0.0.0.0:53``."""
     address = f"[{each.address}]" if ":" in each.address else each.address
     return f"{address}:{each.port}"
-
-
-def _in_space(netns: str) -> str:
-    return "" if netns == "host" else f" (namespace {netns})"
