@@ -31,8 +31,8 @@ SCHEMA = 1
 """Form of ``watch --json``. History: 1 — the first form."""
 LOSING_IN_LINE = 3
 """Maximum sockets in a plain line."""
-EXACT_WIDTH = 100
-"""Terminal columns for the counts of ``--exact`` beside everything else of a socket."""
+WIDE = 100
+"""Terminal columns from which on a socket's reason stands in its row, and all its counts."""
 OF_LOSS = ("dropped_pps", "dropped", "arrived_pps", "read_pps", "stages", "known")
 Tell = Callable[[LiveHost], None]
 
@@ -125,7 +125,7 @@ def line(live: LiveHost) -> str:
     return "; ".join(parts)
 
 
-def view(live: LiveHost, rows: int, width: int = EXACT_WIDTH) -> RenderableType:
+def view(live: LiveHost, rows: int, width: int = WIDE) -> RenderableType:
     """Return a host with at most so many sockets, for a terminal of ``width`` columns."""
     seconds = live.elapsed_ns / SECOND_NS
     head = (
@@ -137,6 +137,8 @@ def view(live: LiveHost, rows: int, width: int = EXACT_WIDTH) -> RenderableType:
         parts.append(_stages(live))
     if live.sockets:
         parts += _sockets(live, rows, width)
+        lost = [loss for loss in live.sockets[:rows] if loss.dropped and width < WIDE]
+        parts += [Text(f"{loss.owner} {loss.address}: {why(loss)}") for loss in lost]
     if not live.lost:
         parts.append(Text("nothing lost"))
     for stage, helps in live.helps().items():
@@ -173,11 +175,11 @@ def _stages(live: LiveHost) -> Table:
 
 
 def _sockets(live: LiveHost, rows: int, width: int) -> Iterator[Table]:
-    """Yield the sockets in one table, or beside each other in two if they are too wide for one."""
+    """Yield the sockets in a table; on a narrow terminal without reasons, and rates in another."""
     state, drops, rates = ("queue", "buffer"), ("dropped/s", "so far"), ("arrived/s", "read/s")
     groups: list[tuple[str, ...]] = [(*state, *drops, *(rates if live.exact else ()), "why")]
-    if live.exact and width < EXACT_WIDTH:
-        groups = [(*drops, "why"), (*state, *rates)]
+    if width < WIDE:
+        groups = [(*state, *drops), rates] if live.exact else [(*state, *drops)]
     rest = live.sockets[rows:]
     title = "sockets"
     for names in groups:

@@ -252,6 +252,17 @@ def test_a_port_that_nobody_is_bound_to_loses_packets() -> None:
     assert not watched(*looks).lost
 
 
+def test_what_closed_at_the_watched_port_had_dropped_stays_lost() -> None:
+    """A server that crashed, or was restarted; what closed at other ports is not watched."""
+    moved = counted(9, *RCVBUF)
+    full, closed = look(1, replace(V4, drops=9), V6, moved=moved), look(2, moved=moved)
+    ended = replace(closed, ended=(V4.cookie, V6.cookie))
+    port = watched(look(0, V4, V6), full, ended, port=53)
+    assert (1, 4, True) == (port.ended, port.ended_dropped, port.lost)
+    other = watched(look(0, V4, V6), full, ended, port=443)
+    assert (1, 0, False) == (other.ended, other.ended_dropped, other.lost)
+
+
 def test_stages_before_ip_name_their_interface() -> None:
     """The others do not have any."""
     moved = counted(5, "softnet.cpu0.dropped", "link.receive0.rx_dropped", "snmp.Udp.NoPorts")

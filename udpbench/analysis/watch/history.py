@@ -41,6 +41,8 @@ class HostState:
     """How many watched sockets have closed."""
     ended_dropped: int = 0
     """What these had dropped, as far as it was seen."""
+    ended_at: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Port → how many watched sockets have closed there, and what they had dropped."""
     namespaces: tuple[OtherNamespace, ...] = ()
     threads: Mapping[str, tuple[tuple[ThreadUse, ...], ...]] = field(default_factory=dict)
     """Process → its threads between two looks, of the latest in which its sockets had drops."""
@@ -59,10 +61,13 @@ def after(state: HostState | None, look: HostLook) -> HostState:
         opened.setdefault(cookie, (each.drops or 0) if state is None else 0)
     ever = _ever(state, look)
     ended: dict[int, int] = {}
+    ended_at = dict(state.ended_at) if state is not None else {}
     for cookie in look.ended:
         closed, before = known.pop(cookie, None), opened.pop(cookie, 0)
         if closed is not None and (ever is None or cookie in ever):
             ended[cookie] = since_u32(before, closed.drops or 0)
+            number, dropped = ended_at.get(closed.port, (0, 0))
+            ended_at[closed.port] = number + 1, dropped + ended[cookie]
     counts = None
     if look.counts is not None:
         counted = {int(cookie): count for cookie, count in look.counts.items()}
@@ -84,6 +89,7 @@ def after(state: HostState | None, look: HostLook) -> HostState:
         lately_ended=frozenset(look.ended) | ended.keys(),
         ended=(state.ended if state is not None else 0) + len(ended),
         ended_dropped=(state.ended_dropped if state is not None else 0) + sum(ended.values()),
+        ended_at=ended_at,
         namespaces=look.namespaces,
         threads=_threads(state, look),
     )

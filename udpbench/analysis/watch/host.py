@@ -130,8 +130,9 @@ def live_host(
     unbound_packets = earlier.unbound_packets if earlier is not None else 0
     if port is not None and not (_is_bound(port, before) or _is_bound(port, now)):
         unbound_packets += round(seconds * sum(e.pps for e in stages if e.stage in NOT_LOST))
-    knows_whose = port is None or now.watched is not None
-    ended_dropped = now.ended_dropped if knows_whose else 0
+    ended, ended_dropped = now.ended, now.ended_dropped
+    if port is not None:
+        ended, ended_dropped = now.ended_at.get(port, (0, 0))
     device_readings = [
         _readings(lately, 4, {lately.host: facts[name]}) for name in facts if name in now.interfaces
     ]
@@ -142,7 +143,7 @@ def live_host(
         read_pps=_sum(lately, "{udp}InDatagrams") / seconds,
         stages=stages,
         sockets=sockets,
-        ended=now.ended if knows_whose else 0,
+        ended=ended,
         ended_dropped=ended_dropped,
         unlisted=_unlisted(stages, sockets, ended_dropped)
         if port is None and now.watched is None
