@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from analysis.test_sums import DNS, FACTS, POD, look, survey
-from analysis.test_watch import RCVBUF, counted
+from analysis.test_watch import CHECKSUM, RCVBUF, counted
 from udpbench.analysis.watch.incidents import Flight, course_of
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import UdpSocket
@@ -196,6 +196,18 @@ def test_a_stage_before_any_socket_is_a_place_and_another_namespace_has_its_name
         [(loss.place, loss.netns, loss.start_ns // SECOND_NS) for loss in incident.losses]
         for incident in course(surveys).incidents
     ]
+
+
+def test_a_packet_is_lost_once() -> None:
+    """What a socket says of a checksum is not said of the stage again."""
+    surveys = []
+    for n in range(30):
+        lost = 7 * (n > 10)
+        sockets = (replace(DNS, drops=5 + lost),) if n in (0, 11) else ()
+        each = survey(look(n, *sockets, moved=counted(lost, *CHECKSUM)))
+        surveys.append(replace(each, wall_ns=n * SECOND_NS))
+    ((loss,),) = [incident.losses for incident in course(surveys).incidents]
+    assert ("dns 9 0.0.0.0:53", ("udp_checksum",), 7) == (loss.place, loss.stages, loss.packets)
 
 
 def test_what_changed_in_another_namespace_is_no_cause() -> None:
