@@ -11,7 +11,7 @@ from udpbench.report.summary import resolved
 
 HEADINGS = {
     "limits": "What limits",
-    "commands": "What to type",
+    "commands": "What to type next",
     "struck": "Left out of medians",
     "environment": "Measured on",
     "sweeps": "Along one quantity",
@@ -30,7 +30,7 @@ HEADINGS = {
     "published": "Published",
     "settings": "Settings of",
     "yaml": "The experiment",
-    "rungs": "Rung by rung",
+    "points": "Point by point",
     "ladder": "From base to recipe",
     "recipe": "The recipe",
     "beside": "Notes",
@@ -46,18 +46,18 @@ COLUMNS = {
     "findings": ("", "finding", "trials"),
     "published": ("figure", "published", "note"),
     "settings": ("host", "setting", "before → in force"),
-    "missing": ("rungs", "why"),
+    "missing": ("points", "why"),
     "stages": ("stage", "a packet that ended there", "read from"),
     "ledger": ("packets", "read from"),
     "numbers": ("median over valid trials",),
-    "rungs": ("rung", "published", "measured", "relations"),
+    "points": ("point", "published", "measured", "relations"),
     "ladder": LADDER_COLUMNS,
 }
 """Table → its columns; of a table with a column for each point, those beside them."""
 SHAPES = "Published figures are from other hardware: compare shapes, not numbers."
 NOTES = {
-    "rungs": "Every trial is a dot, the bar its median over valid trials.",
-    "missing": "Why rungs have no number is listed below.",
+    "points": "Every trial is a dot, the bar its median over valid trials.",
+    "missing": "Why points have no number is listed below.",
     "shapes": SHAPES,
     "no_host": "No host was asked before the run ended.",
     "differs": "≠ marks differences between the hosts.",
@@ -88,6 +88,8 @@ _CAPTIONS = {
     "searches": "Throughput is the delivered rate at the lower bound. Between: the highest "
     "load that met the goal, and the lowest that did not. In the figure every trial is a dot, "
     "coloured by the stage that lost most.",
+    "paths": "The path is that of one trial: of a point the one with median delivery, of a search "
+    "one just above the highest rate. What is hatched has no counter.",
     "radars": "One turn is one second: the one with the trial's busiest millisecond, or all of "
     "a shorter load. A load of more than a minute is shown whole, medians as a line, minimum to "
     "maximum as a band. Below: the minimum, median and maximum number of packets "
@@ -104,7 +106,7 @@ def captions(chapter: Chapter, published: bool, over_time: str) -> dict[str, str
 
     ``over_time`` says which points are shown over time.
     """
-    shown = {**_CAPTIONS, "timelines": over_time}
+    shown = {**_CAPTIONS, "timelines": over_time, "ways": _CAPTIONS["paths"]}
     if chapter.searches:
         shown["results"] = shown["searches"]
     if any(comparison.lost for comparison in chapter.comparisons):

@@ -21,14 +21,16 @@ from udpbench.installation import how_to_add
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.printable import all_printable
 from udpbench.records import Run
+from udpbench.report.answers import first_kinds
 from udpbench.report.captions import COLUMNS, HEADINGS, NOTES
 from udpbench.report.data_frames import DATA, write_frames
-from udpbench.report.figures.experiment_figures import draw
+from udpbench.report.figures.experiment_figures import NARROW, draw
 from udpbench.report.figures.ladder_figure import draw_ladder
 from udpbench.report.html_page import html_page
 from udpbench.report.ladder import Ladder, ladder_data, ladders
 from udpbench.report.pages import chapter_data, overview, run_data, stages, trials_data
 from udpbench.report.summary import LAB_LABEL
+from udpbench.units import plural
 
 Pages = Literal["pdf", "png"]
 PAGES: tuple[Pages, ...] = ("pdf", "png")
@@ -50,6 +52,10 @@ MOST_LINES, MOST_CHARACTERS = 1000, 2**15
 REPEATED = (("points", list), ("hosts", list), ("version", str), ("started_at", str))
 MOST_NAME = 256
 """Characters at the head of a column or the foot of a page: of each page, and shall not fill it."""
+CAPTIONED = ("paths", "dots", "sweeps", "matrices")
+"""Figures beside an answer that say what they show; others have their caption with their table."""
+MOST_DRAWN = 3
+"""Experiments whose figures stand beside their answers on one page."""
 MOST_ROWS = 24
 """Of a result's table, whose points are one below the other."""
 MOST_CELLS = 8
@@ -154,7 +160,18 @@ def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> dict[s
             for kind, names in draw(chapter, folder, suffixes).items()
         }
         parts = {**chapter_data(chapter), "trials": trials_data(chapter)}
-        chapters.append({**parts, "figures": drawn, "of_run": number})
+        first = [
+            {
+                "file": drawn[kind][0],
+                "narrow": drawn.get(kind + NARROW, [""])[0],
+                "caption": parts["captions"][kind] if kind in CAPTIONED else "",
+            }
+            for kind in first_kinds(drawn, len(chapter.points))
+        ]
+        beside = {"figures": drawn, "first": first, "of_run": number}
+        chapters.append({**parts, **beside})
+    climbed = ladders([chapter for _, chapter in numbered])
+    alone = len(climbed) == 1 and len(climbed[0].chapters) == len(numbered)
     questions = ", ".join(chapter["question"] for chapter in chapters)
     data: dict[str, Any] = all_printable(
         {
@@ -162,19 +179,32 @@ def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> dict[s
             "columns": COLUMNS,
             "notes": NOTES,
             "title": questions,
+            "headline": plural(len(chapters), "experiment"),
+            "answers": _answers(chapters) if len(chapters) > 1 and not alone else [],
             "lab": LAB_LABEL if any(chapter["lab"] for chapter in chapters) else "",
             "runs": [run_data(run) for run in runs],
             "chapters": chapters,
             "stages": stages([chapter for _, chapter in numbered]),
             "ladders": [
                 _ladder_section(ladder, f"study-{number}", room, suffixes)
-                for number, ladder in enumerate(
-                    ladders([chapter for _, chapter in numbered]), start=1
-                )
+                for number, ladder in enumerate(climbed, start=1)
             ],
         }
     )
     return data
+
+
+def _answers(chapters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return question and answer of each experiment; of a few also their first figure."""
+    return [
+        {
+            "chapter": number,
+            "question": chapter["question"],
+            "answer": chapter["answer"],
+            "first": chapter["first"][: len(chapters) <= MOST_DRAWN],
+        }
+        for number, chapter in enumerate(chapters, start=1)
+    ]
 
 
 def for_pages(data: dict[str, Any]) -> dict[str, Any]:
@@ -185,7 +215,12 @@ def for_pages(data: dict[str, Any]) -> dict[str, Any]:
     """
     chapters = [
         # Only HTML shows every trial, and every row of tables, which other lists shall not pay for.
-        {**chapter, "trials": [], "sheets": [_cut(each, MOST_ROWS) for each in chapter["sheets"]]}
+        {
+            **chapter,
+            "trials": [],
+            "figures": {k: v for k, v in chapter["figures"].items() if not k.endswith(NARROW)},
+            "sheets": [_cut(each, MOST_ROWS) for each in chapter["sheets"]],
+        }
         for chapter in data["chapters"]
     ]
     data = {**data, "chapters": chapters}
@@ -266,7 +301,7 @@ def _ladder_section(
     folder = room / FIGURES / name
     folder.mkdir()
     drawn = [f"{FIGURES}/{name}/{figure}.svg" for figure in draw_ladder(ladder, folder, suffixes)]
-    return {**ladder_data(ladder), **overview(ladder.chapters), "figures": drawn}
+    return {**ladder_data(ladder), **overview(ladder), "figures": drawn}
 
 
 def _compile(room: Path, folder: Folder, form: Pages) -> list[Path]:

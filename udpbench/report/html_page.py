@@ -12,11 +12,13 @@ from typing import Any
 
 from udpbench.records import Run
 from udpbench.report.embedded_data import LINK, packed
+from udpbench.report.figures.experiment_figures import NARROW
 from udpbench.report.figures.inline_svg import InlineFigures, palettes
 
 TEMPLATES = Path(__file__).with_name("templates")
 TEMPLATE, STYLE = "report.html.jinja", TEMPLATES / "report.css"
 LABELS = {
+    "paths": "The path of the packets: what each stage lost",
     "comparisons": "Change of each compared pair, block by block",
     "searches": "Loss over load, a dot for each trial",
     "dots": "Delivered rate, a dot for each trial",
@@ -35,8 +37,9 @@ def html_page(data: Mapping[str, Any], room: Path, runs: Sequence[Run]) -> str:
     for chapter in data["chapters"]:
         for kind, files in chapter["figures"].items():
             for file in files:
-                label = f"{labels[kind]}: {chapter['name']}"
-                drawn[file] = Markup(figures.inline(room / file, label))  # noqa: S704 – ours
+                label = f"{labels[kind.removesuffix(NARROW)]}: {chapter['name']}"
+                wide = not kind.endswith(NARROW)
+                drawn[file] = Markup(figures.inline(room / file, label, wide))  # noqa: S704 – ours
     for study in data["ladders"]:
         for file in study["figures"]:
             drawn[file] = Markup(figures.inline(room / file, study["title"]))  # noqa: S704

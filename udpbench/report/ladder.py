@@ -1,4 +1,4 @@
-"""A run of several experiments as ladders: one for each study, each point a rung.
+"""Several experiments of a run on one axis: a ladder for each study, each point a rung of it.
 
 Computes what is drawn and printed. Judges nothing by a published figure: whether a relation holds
 is the answer of ``analysis.verdicts``.
@@ -20,7 +20,7 @@ from udpbench.model.result import Estimate
 from udpbench.printable import printable
 from udpbench.report.figures.style import short_name
 from udpbench.report.search import found_text, limits_text
-from udpbench.report.summary import LAB_LABEL, name_of, reason, show_number
+from udpbench.report.summary import LAB_LABEL, name_of, reason, show_estimate, show_number
 from udpbench.units import show_count, show_pps, show_ratio
 
 MEASURED_AS = {"pps": "delivered_pps", "mib_s": "delivered_mib_s"}
@@ -101,7 +101,7 @@ class Ladder:
 
 
 def ladders(chapters: Sequence[Chapter]) -> tuple[Ladder, ...]:
-    """Return the ladder of each study of a run; none for a single experiment.
+    """Return the ladder of each study of a run; none for a single experiment of it.
 
     An experiment without published figures joins the study of its folder.
     """
@@ -116,7 +116,7 @@ def ladders(chapters: Sequence[Chapter]) -> tuple[Ladder, ...]:
         folder = _folder(chapter)
         key = _study(chapter) or of_folder.get(folder, "") or folder
         groups.setdefault(key, []).append(chapter)
-    return tuple(_ladder(group) for group in groups.values())
+    return tuple(_ladder(group) for group in groups.values() if len(group) > 1)
 
 
 def _folder(chapter: Chapter) -> str:
@@ -246,6 +246,23 @@ def _why_not(point: Point) -> str:
     if point.skipped:
         return reason(point)
     return f"{'no rate' if point.valid else 'no valid trial'}: {reason(point)}"
+
+
+def extremes(ladder: Ladder) -> str:
+    """Return which points are highest and lowest, with their intervals; empty if fewer than two."""
+    known = [(rung, rung.measured) for rung in ladder.rungs if rung.measured is not None]
+    if len(known) < 2:
+        return ""
+    ends = (pick(known, key=lambda pair: pair[1].median) for pick in (max, min))
+    (most, highest), (least, lowest) = ends
+    return (
+        f"Highest of {len(ladder.rungs)} points is {label(most)}: {_with_ends(highest)}; "
+        f"lowest is {label(least)}: {_with_ends(lowest)}."
+    )
+
+
+def _with_ends(rate: Estimate) -> str:
+    return show_estimate(rate) if rate.unit == "pps" else shown(rate.median, rate.unit)
 
 
 # --- what the document shows ---------------------------------------------------------------------

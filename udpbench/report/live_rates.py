@@ -7,8 +7,8 @@ second.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from udpbench.analysis.motion import (
     SINGLE,
@@ -20,9 +20,8 @@ from udpbench.analysis.motion import (
     stage_packets,
 )
 from udpbench.analysis.queue_counters import QueueUse, queue_uses
-from udpbench.analysis.rates import host_of, totals_at
 from udpbench.model.experiment import Trial, trial_ns
-from udpbench.model.limits import SAMPLE_NS, SECOND_NS, PhaseName, Role
+from udpbench.model.limits import SECOND_NS, PhaseName, Role
 from udpbench.model.record import (
     BYTES_FIELD,
     PACKETS_FIELD,
@@ -282,78 +281,6 @@ def per_second(samples: Sequence[Sample], name: str) -> float | None:
     if elapsed_ns <= 0:
         return None
     return (last.counts.get(name, 0) - first.counts.get(name, 0)) * SECOND_NS / elapsed_ns
-
-
-class Seconds:
-    """A role's packets and bytes second by second, from its first packet to its last.
-
-    Seconds are contiguous, by each host's own clock; the time before and after the load is
-    excluded.
-    """
-
-    def __init__(self, role: Role) -> None:
-        self._role: Role = role
-        self._begun: dict[str, int] = {}
-        self._seen_ns: dict[str, int] = {}
-        self._samples: dict[str, list[Sample]] = {}
-        self._passed = 0
-        self._before = (0.0, 0.0)
-
-    def add(self, samples: Sequence[Sample]) -> None:
-        """Take samples as they arrive; those of the other role are ignored."""
-        for sample in samples:
-            if PACKETS_FIELD[self._role] not in sample.counts:
-                continue
-            self._seen_ns[sample.worker] = sample.clock_ns
-            first_ns = sample.counts.get("first_ns", sample.clock_ns)
-            if first_ns:
-                host = host_of(sample.worker)
-                self._begun[host] = min(first_ns, self._begun.get(host, first_ns))
-                # The count was reached when the last packet arrived, not at the time of the sample.
-                then = replace(sample, clock_ns=sample.counts.get("last_ns", sample.clock_ns))
-                self._samples.setdefault(sample.worker, []).append(then)
-
-    def passed(self) -> Iterator[tuple[float, float]]:
-        """Yield packets and bytes of each complete further second."""
-        while self._samples:
-            ends = {
-                name: self._begun[host_of(name)] + (self._passed + 1) * SECOND_NS
-                for name in self._samples
-            }
-            before = any(self._seen_ns[name] < end_ns for name, end_ns in ends.items())
-            so_far = self._sum(ends)
-            if before or self._latest()[0] <= so_far[0]:
-                return
-            yield so_far[0] - self._before[0], so_far[1] - self._before[1]
-            self._passed, self._before = self._passed + 1, so_far
-            for name, end_ns in ends.items():
-                kept = self._samples[name]
-                while len(kept) > 1 and kept[1].clock_ns <= end_ns:
-                    kept.pop(0)
-
-    def rest(self) -> tuple[float, float, float] | None:
-        """Return the rates after the last whole second, and how many seconds they cover.
-
-        None if that is less than the time between two samples.
-        """
-        ends = (
-            kept[-1].clock_ns - self._begun[host_of(name)] for name, kept in self._samples.items()
-        )
-        seconds = max(ends, default=0) / SECOND_NS - self._passed
-        if seconds < SAMPLE_NS / SECOND_NS:
-            return None
-        packets, size = (a - b for a, b in zip(self._latest(), self._before, strict=True))
-        return packets / seconds, size / seconds, seconds
-
-    def _latest(self) -> tuple[float, float]:
-        return self._sum({name: kept[-1].clock_ns for name, kept in self._samples.items()})
-
-    def _sum(self, at_ns: Mapping[str, int]) -> tuple[float, float]:
-        packets, size = (
-            sum(totals_at(self._samples[name], field, [time])[0] for name, time in at_ns.items())
-            for field in (PACKETS_FIELD[self._role], BYTES_FIELD[self._role])
-        )
-        return packets, size
 
 
 class Pace:

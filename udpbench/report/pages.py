@@ -20,9 +20,10 @@ from udpbench.model.limits import stage_of
 from udpbench.model.record import Finding
 from udpbench.model.result import Estimate, Result
 from udpbench.records import Run
+from udpbench.report.answers import answer, to_try
 from udpbench.report.captions import captions
 from udpbench.report.figure_data import MOST_TIMELINES, shown_over_time
-from udpbench.report.ladder import show_bar
+from udpbench.report.ladder import Ladder, extremes, show_bar
 from udpbench.report.plan import summed_up
 from udpbench.report.search import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search import breaking_lines, search_rows
@@ -40,7 +41,6 @@ from udpbench.report.summary import (
     LAB_LABEL,
     MEANT,
     accounted,
-    answer,
     diagnosed,
     ended,
     findings_of,
@@ -56,7 +56,7 @@ from udpbench.report.summary import (
     trust,
 )
 from udpbench.setting_kinds import requested_part
-from udpbench.units import format_bytes, plural
+from udpbench.units import format_bytes
 
 LEDGER_COLUMNS = 4
 """Maximum points side by side in a ledger table on an A4 page."""
@@ -74,16 +74,11 @@ FEW_HOSTS = 4
 """Hosts side by side in a table of the environment."""
 
 
-def overview(chapters: Sequence[Chapter]) -> dict[str, Any]:
-    """Return the summary of a ladder's experiments, which comes first."""
-    once = {chapter.experiment.name: chapter.experiment for chapter in chapters}
-    points = sum(len(experiment.points) for experiment in once.values())
-    runs = len({chapter.run for chapter in chapters})
-    hosts = hosts_of([record for chapter in chapters for record in chapter.records])
-    climbed = f"{plural(len(once), 'experiment')} with {plural(points, 'point')}"
-    climbed += f" in {runs} runs" if runs > 1 else ""
+def overview(ladder: Ladder) -> dict[str, Any]:
+    """Return the summary of a study's experiments, which comes first."""
+    hosts = hosts_of([record for chapter in ladder.chapters for record in chapter.records])
     return {
-        "answer": f"{climbed}. {trust(chapters)}",
+        "answer": f"{extremes(ladder)} {trust(ladder.chapters)}".strip(),
         "environment": list(_environment(hosts)),
     }
 
@@ -413,7 +408,7 @@ def run_data(run: Run) -> dict[str, Any]:
             for group in in_groups(list(hosts.values()), FEW_HOSTS)
         ],
         "restored": restored(run),
-        "commands": [{"does": does, "type": line} for does, line in to_type(run)],
+        "commands": [{"does": does, "type": line} for does, line in (*to_try(run), *to_type(run))],
         "ended": [*map(str, run.findings), *ended(run)],
         "run_rows": [{"name": name, "value": value} for name, value in run_rows(run)],
         "lab_name": header.lab_name,

@@ -69,8 +69,11 @@ def bounds_text(goal: GoalBounds) -> str:
     return "–" if (goal.lower_pps, goal.upper_pps) == (None, None) else known_bounds(goal)
 
 
-def found_text(search: PointSearch) -> str:
-    """Return a search's answer: ``411.9 kpps with at most 0.1% lost (… offered), 0% lost: …``."""
+def found_text(search: PointSearch, largest: bool = False) -> str:
+    """Return a search's answer: ``411.9 kpps with at most 0.1% lost (… offered); … with 0%``.
+
+    Of the ``largest`` goal alone, if that is asked for.
+    """
     (shares, headline), *others = _distinct(search.state.goals)
     text = f"{throughput_text(headline)} with at most {shares} lost"
     if headline.kind in ("regular", "unfinished"):
@@ -78,6 +81,7 @@ def found_text(search: PointSearch) -> str:
         text += f" ({'offered: ' * known}{known_bounds(headline)})"
     if headline.kind == "at least" and search.state.sender_bound:
         text += f": {sender_end(search)}"
+    others = [] if largest else others
     rest = [f"{throughput_text(goal)} with {shares}" for shares, goal in others]
     return "; ".join([text, *rest])
 

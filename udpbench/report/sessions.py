@@ -143,8 +143,8 @@ def _lab_option(run: Run) -> list[str]:
     return ["--lab", path] if path and not built_in else []
 
 
-def command(header: RunHeader) -> str:
-    """Return the command that repeats a run in the same order, into a new folder.
+def command(header: RunHeader, in_order: bool = True) -> str:
+    """Return the command that repeats a run, in the same order if wanted, into a new folder.
 
     pytest orders its own tests, so its command gets no seed. Empty if it is neither udpbench's nor
     pytest's: whoever wrote a run folder chose it, and a reader may type it.
@@ -161,5 +161,5 @@ def command(header: RunHeader) -> str:
             place = words.index(option)
             del words[place : place + 2]
         words = [word for word in words if not word.startswith(f"{option}=")]
-    seed = [] if header.watched else ["--seed", str(header.seed)]
+    seed = [] if header.watched or not in_order else ["--seed", str(header.seed)]
     return shlex.join([*words, *seed])

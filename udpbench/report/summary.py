@@ -16,8 +16,8 @@ from udpbench.analysis.checks.cpu_checks import STRUCK_OUT
 from udpbench.analysis.comparison.comparisons import RESOLVED, Comparison, resolution
 from udpbench.analysis.ledger.ledger import lost_by_place, worst_place
 from udpbench.analysis.ledger.stages import STAGES
-from udpbench.analysis.points import Point, but_lossy, estimate, metric, trials_with
-from udpbench.analysis.search import NOT_FIRST, PointSearch
+from udpbench.analysis.points import Point, but_lossy, estimate, metric
+from udpbench.analysis.search import NOT_FIRST
 from udpbench.analysis.verdicts import Verdict, nothing_measured
 from udpbench.errors import HostLacks
 from udpbench.judged_run import Chapter
@@ -25,8 +25,8 @@ from udpbench.model.host import Facts
 from udpbench.model.record import Finding, TrialRecord
 from udpbench.model.result import Bottleneck, Estimate, Progress, Result
 from udpbench.records import Run
-from udpbench.report.search import breaking_text, found_text, search_line
-from udpbench.units import rate_scale, show_count, show_pps, show_ratio
+from udpbench.report.search import search_line
+from udpbench.units import rate_scale, show_pps, show_ratio
 
 SCALES = {
     "ns": ((10**9, "s"), (10**6, "ms"), (10**3, "µs")),
@@ -215,101 +215,13 @@ def name_of(point: Point) -> str:
     return point.name or "all"
 
 
-def answer(chapter: Chapter) -> str:
-    """Return the experiment's answer: verdicts, what arrived, and how valid that is."""
-    if not chapter.points:
-        return "No trial is stored."
-    if chapter.tuned is not None:
-        return f"{chapter.tuned.sentence} {trust([chapter])}"
-    if chapter.searches:
-        return f"{_of_searches(chapter)} {trust([chapter])}"
-    rated = [(point, estimate(point, "delivered_pps")) for point in chapter.points]
-    known = [(rate.median, point) for point, rate in rated if rate is not None]
-    if len(chapter.points) <= FEW_POINTS or len(known) < 2:
-        named = len(chapter.points) > 1
-        text = "; ".join(_of_point(point, named) for point in chapter.points[:FEW_POINTS])
-    else:
-        most, least = (pick(known, key=lambda pair: pair[0])[1] for pick in (max, min))
-        text = (
-            f"Of {len(chapter.points)} points {name_of(most)} delivered most "
-            f"({_of_point(most, False)}) and {name_of(least)} least ({_of_point(least, False)})"
-        )
-    verdicts = _of_comparisons(chapter.comparisons)
-    return " ".join(filter(None, [verdicts, f"{text}.", trust([chapter])]))
-
-
-def _of_comparisons(comparisons: Sequence[Comparison]) -> str:
-    """Return the verdicts with their intervals as one sentence; of many the first ones."""
-    shown = comparisons[:FEW_POINTS]
-    texts = [f"{compared_name(each)}, {each.metric}: {each.text}" for each in shown]
-    more = len(comparisons) - len(shown)
-    texts += [f"{more} more below"] if more else []
-    return f"{'; '.join(texts)}." if texts else ""
-
-
 def compared_name(comparison: Comparison) -> str:
     """Return what is compared with what."""
     a, b = (point or "all" for point in (comparison.a, comparison.b))
     return b if a == b else f"{b} against {a}"
 
 
-def _of_searches(chapter: Chapter) -> str:
-    """Return what searches found; of many the highest and the lowest rate."""
-    named = len(chapter.points) > 1
-    known = [search for search in chapter.searches if search.headline.throughput_pps is not None]
-    shown: Sequence[PointSearch] = chapter.searches
-    if len(shown) > FEW_POINTS and len(known) > 1:
-        most, least = (
-            pick(known, key=lambda each: each.headline.throughput_pps or 0) for pick in (max, min)
-        )
-        shown = (most, least)
-    texts = [f"{f.point.point or 'all'}: " * named + found_text(f) + _why_unknown(f) for f in shown]
-    breaking = breaking_text(shown[0]) if len(shown) == 1 else ""
-    return " ".join(filter(None, [f"{'; '.join(texts)}.", breaking]))
-
-
-def _why_unknown(search: PointSearch) -> str:
-    """Return why an invalid search has no rate; empty if it has one."""
-    why = reasons(search.result)
-    return f": {why[0].what}" if why and search.headline.throughput_pps is None else ""
-
-
-def _of_point(point: Point, named: bool) -> str:
-    head = f"{name_of(point)}: " if named else ""
-    if not point.results:
-        return f"{head}not run"
-    if point.skipped:
-        return head + reason(point)
-    result = representative(point)
-    if not point.valid or result is None:
-        return f"{head}no valid trial, {reason(point)}"
-    if result.trial.watched:
-        return f"{_delivered(point)}, {', '.join(_watched_losses(result))}"
-    loss = estimate(point, "loss_ratio")
-    parts = [_delivered(point), *([f"{show_ratio(loss.median)} lost"] if loss is not None else [])]
-    return head + ", ".join([*parts, *_where(result)])
-
-
-def _delivered(point: Point) -> str:
-    """Return the delivered rate in words."""
-    rate = estimate(point, "delivered_pps")
-    if not trials_with(point, "delivered_pps"):
-        return "delivered rate struck out"
-    if rate is not None:
-        return f"{show_pps(rate.median)}{n_of(rate, point)} delivered"
-    if any(result.received_packets for result in point.valid):
-        return "delivered rate unknown (everything was read at once)"
-    return "nothing delivered"
-
-
-def _watched_losses(result: Result) -> Iterator[str]:
-    """Yield how many packets were lost at watched hosts, and where."""
-    lost = result.ledger.lost_packets if result.ledger is not None else 0
-    yield f"{show_count(lost)} packets lost"
-    yield from _where(result)
-
-
-def _where(result: Result) -> Iterator[str]:
+def where_lost(result: Result) -> Iterator[str]:
     """Yield where a trial lost most, and the share of received packets that was not logged."""
     worst = worst_stage(result)
     if worst:
@@ -321,6 +233,22 @@ def _where(result: Result) -> Iterator[str]:
 
 def trust(chapters: Sequence[Chapter]) -> str:
     """Return how many trials are valid, and the state of the expectations, as one sentence."""
+    parts = _validity(chapters)
+    parts += _expectations([verdict for chapter in chapters for verdict in chapter.verdicts])
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def doubts(chapters: Sequence[Chapter]) -> str:
+    """Return how many trials are valid as a sentence; empty if all are, and none is missing."""
+    results = [result for chapter in chapters for result in chapter.results]
+    if all(result.valid and not result.struck for result in results) and not not_run(*chapters):
+        return ""
+    text = "; ".join(_validity(chapters))
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _validity(chapters: Sequence[Chapter]) -> list[str]:
     every = [result for chapter in chapters for result in chapter.results]
     results = [result for result in every if result.status != "skipped"]
     valid = sum(result.valid for result in results)
@@ -343,9 +271,7 @@ def trust(chapters: Sequence[Chapter]) -> str:
         parts.append("1 was skipped" if skipped == 1 else f"{skipped} were skipped")
     if not_run(*chapters):
         parts.append(not_run(*chapters))
-    parts += _expectations([verdict for chapter in chapters for verdict in chapter.verdicts])
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}."
+    return parts
 
 
 def worst_stage(result: Result) -> str:
@@ -460,7 +386,7 @@ def one_line(result: Result) -> str:
     """Return one trial as a line: rates and loss, or why it has none."""
     findings = reasons(result)
     text = f"{show_pps(result.delivered_pps)} delivered, {show_ratio(result.loss_ratio)} lost"
-    text = ", ".join([text, *_where(result)])
+    text = ", ".join([text, *where_lost(result)])
     if not findings:
         return text
     where = f"{findings[0].where}: " if findings[0].where else ""

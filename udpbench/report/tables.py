@@ -1,7 +1,7 @@
-"""The final tables on the terminal: points, the ledger, findings and expectations.
+"""What a run says on the terminal: tables of points, ledger, findings, and last the answers.
 
-Lays out what ``sheets`` has; an invalid trial is crossed out with its reason, never omitted. Colour
-only repeats what the text says.
+Lays out what ``sheets`` and ``answers`` have; an invalid trial is crossed out with its reason,
+never omitted. Colour only repeats what the text says.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from rich.text import Text
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.points import estimate
 from udpbench.analysis.search import PointSearch
-from udpbench.judged_run import Chapter
+from udpbench.judged_run import Chapter, chapters_of
 from udpbench.model.record import Finding
+from udpbench.records import Run
+from udpbench.report.answers import answer, to_try
+from udpbench.report.path_picture import path_lines, pictures
 from udpbench.report.search import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search import breaking_lines, search_rows
 from udpbench.report.sheets import (
@@ -25,6 +28,7 @@ from udpbench.report.sheets import (
     LEFT_OUT_BLOCKS,
     POINT_COLUMNS,
     VERDICT_COLUMNS,
+    LedgerRow,
     comparison_cells,
     ledger_rows,
     point_rows,
@@ -36,7 +40,6 @@ from udpbench.report.summary import (
     accounted,
     diagnosed,
     findings_of,
-    in_groups,
     is_aside,
     left_out,
     merged,
@@ -58,24 +61,54 @@ WIDE_COLUMNS = {
     "pacing_p99_ns": "pacing p99",
 }
 """Metrics shown on a wide terminal only, if any point has them."""
+FEW_ANSWERS = 3
+"""Experiments whose answers leave room for a path on the last screen."""
 NARROW, WIDE_WIDTH = 80, 12
 """Terminal columns needed by the standard table, and by each further metric."""
+LEFT_OUT_FIRST = ("spread", "offered", "valid")
+"""Columns that a narrow terminal leaves out; ``show --json`` has them."""
 LEAST_NAME = 10
 """Minimum terminal columns of points' names, gaps included."""
 SHOW_ALL = "udpbench show --all"
 OMITTED = f"Stages that lost nothing are omitted: {SHOW_ALL}"
-STAGE_WIDTH, POINT_WIDTH, SOURCE_WIDTH = 17, 14, 24
+STAGE_WIDTH, POINT_WIDTH = 17, 14
 """Columns of a ledger on a terminal, gaps included; a point's holds 999 999 999 packets."""
+ENDS = ("intended", "received")
+"""Lines of a ledger that are columns where each point is a row."""
 
 
 def print_chapter(console: Console, chapter: Chapter, everything: bool = False) -> None:
-    """Print one experiment: its question, results, ledger, findings and expectations."""
+    """Print the tables of one experiment: results, ledger, findings and expectations."""
     console.print()
-    console.print(Text(chapter.experiment.question, style="bold"))
-    if chapter.built_in_lab:
-        console.print(Text(LAB_LABEL, style="dim"))
+    console.print(Text(f"details of {chapter.experiment.name}", style="bold"))
     for part in parts(chapter, console.width, everything):
         console.print(part)
+
+
+def print_answers(console: Console, run: Run) -> None:
+    """Print what shall stand last: each question with its answer, one path, and what to type."""
+    for line in closing(run, console.width):
+        console.print(line)
+
+
+def closing(run: Run, width: int) -> Iterator[Text]:
+    """Yield questions and answers; of a few experiments the path that lost most, and what helps."""
+    chapters = chapters_of(run)
+    few = len(chapters) <= FEW_ANSWERS
+    for chapter in chapters:
+        yield Text()
+        yield Text(chapter.experiment.question, style="bold")
+        yield Text(answer(chapter))
+    if any(chapter.built_in_lab for chapter in chapters):
+        yield Text(LAB_LABEL, style="dim")
+    drawn = [picture for chapter in chapters for picture in pictures(chapter)]
+    if few and drawn:
+        yield Text()
+        yield from path_lines(max(drawn, key=lambda picture: picture.lost_share), width)
+    for does, line in to_try(run):
+        yield Text()
+        yield Text(does)
+        yield Text(f"    {line}", no_wrap=True, overflow="ignore")
 
 
 def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[RenderableType]:
@@ -90,7 +123,7 @@ def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Re
     if chapter.searches:
         yield search_table(chapter.searches)
     else:
-        yield from points_tables(chapter, width)
+        yield points_table(chapter, width)
         yield from (Text(f"left out: {line}", style="dim") for line in left_out(chapter))
     yield from map(Text, breaking_lines(chapter.searches))
     yield from ledger_tables(chapter, width, everything)
@@ -104,17 +137,16 @@ def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Re
 
 
 def tuning_parts(chapter: Chapter) -> Iterator[Table | Text]:
-    """Yield the output of a tune: answer, ladder, recipe, what to type, and what did not help."""
-    answer = chapter.tuned
-    if answer is None:
+    """Yield the output of a tune: ladder, recipe, what to type, and what did not help."""
+    tuned = chapter.tuned
+    if tuned is None:
         return
-    yield Text(answer.sentence, style="bold")
-    yield drawn(LADDER_COLUMNS, answer.rungs, "ladder")
-    for title, text in (("recipe", answer.recipe), ("what to type", answer.commands)):
+    yield drawn(LADDER_COLUMNS, tuned.rungs, "ladder")
+    for title, text in (("recipe", tuned.recipe), ("what to type", tuned.commands)):
         if text:
             yield Text(title, style="bold")
             yield Text(text)
-    yield from map(Text, answer.notes)
+    yield from map(Text, tuned.notes)
 
 
 def search_table(searches: Sequence[PointSearch]) -> Table:
@@ -122,11 +154,11 @@ def search_table(searches: Sequence[PointSearch]) -> Table:
     return drawn(SEARCH_COLUMNS, search_rows(searches), "results", range(1, len(SEARCH_COLUMNS)))
 
 
-def points_tables(chapter: Chapter, width: int = NARROW) -> Iterator[Table]:
-    """Yield a row per point, and one for each trial that is not valid, or struck out.
+def points_table(chapter: Chapter, width: int = NARROW) -> Table:
+    """Return a row per point, and one for each trial that is not valid, or struck out.
 
-    A wide terminal also shows times. On a narrow one first the points' names wrap, then columns
-    move to a further table; numbers are never truncated.
+    A wide terminal also shows times. On a narrow one the points' names wrap, then the spread and
+    the offered rate are left out; numbers are never truncated, and no table is split.
     """
     known = [
         name for name in WIDE_COLUMNS if any(estimate(point, name) for point in chapter.points)
@@ -134,77 +166,80 @@ def points_tables(chapter: Chapter, width: int = NARROW) -> Iterator[Table]:
     more = known[: max(0, width - NARROW) // WIDE_WIDTH]
     rows = list(point_rows(chapter, more))
     titles = (*POINT_COLUMNS, *(WIDE_COLUMNS[name] for name in more))
-    widths = [
-        max(len(cells[place]) for cells in (titles, *(cells for cells, _ in rows))) + 2
-        for place in range(len(titles))
+    widths = {
+        title: max(len(cells[place]) for cells in (titles, *(cells for cells, _ in rows))) + 2
+        for place, title in enumerate(titles)
+    }
+    kept = list(titles)
+    for title in LEFT_OUT_FIRST:
+        if LEAST_NAME + sum(widths[each] for each in kept[1:]) > width:
+            kept.remove(title)
+    places = [titles.index(title) for title in kept]
+    cells = [
+        [Text(cells[place], style=ROW_STYLE[mark]) for place in places] for cells, mark in rows
     ]
-    title = "results"
-    for group in _side_by_side(widths, width):
-        places = (0, *group)
-        cells = [
-            [Text(cells[place], style=ROW_STYLE[mark]) for place in places] for cells, mark in rows
-        ]
-        yield drawn([titles[place] for place in places], cells, title, range(1, len(places)))
-        title = "results, continued"
-
-
-def _side_by_side(widths: Sequence[int], width: int) -> list[list[int]]:
-    """Return the columns after the first in as few groups as fit beside it."""
-    if sum(widths[1:]) + min(widths[0], LEAST_NAME) <= width:
-        return [list(range(1, len(widths)))]
-    room = width - min(widths[0], max(LEAST_NAME, width // 5))
-    groups: list[list[int]] = [[]]
-    for place in range(1, len(widths)):
-        if groups[-1] and sum(widths[column] for column in (*groups[-1], place)) > room:
-            groups.append([])
-        groups[-1].append(place)
-    return groups
+    return drawn(kept, cells, "results", range(1, len(kept)))
 
 
 def ledger_tables(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Table | Text]:
-    """Yield where the packets of each point went: a column per point, as many as fit side by side.
+    """Yield where the packets of each point went, and below what it was read from.
 
-    A column is the point's representative trial, marked if invalid. Stages without losses are
-    omitted unless ``everything``, with a note. Sources are shown for stages at which packets
-    ended; docs/ledger.md has all of them.
+    A column is the point's representative trial, marked if invalid; if these do not fit side by
+    side, each is a row. Stages without losses are omitted unless ``everything``, with a note.
+    Sources are shown for stages at which packets ended; docs/ledger.md has all of them.
     """
     title = "ledger (packets of the median trial)"
     if any(search.breaking is not None for search in chapter.searches):
         title = "ledger (packets of a trial just above the upper bound)"
     elif chapter.searches:
         title = "ledger (packets of the trial at the highest load)"
-    fit = max(1, (width - STAGE_WIDTH - SOURCE_WIDTH) // POINT_WIDTH)
     shown = accounted(chapter)
     every = ledger_rows([result for _, result in shown])
-    hidden = set() if everything else {row.name for row in every if row.stage and not row.moved}
-    for group in in_groups(shown, fit):
-        rows = [
-            row for row in ledger_rows([result for _, result in group]) if row.name not in hidden
-        ]
-        styled = [
-            [
-                *(
-                    Text(cell, style="bold" if row.weighty else "")
-                    for cell in ("  " * row.stage + row.name, *row.cells)
-                ),
-                Text(row.source, style="dim"),
-            ]
-            for row in rows
-        ]
-        heads = [trial_name(point, result) for point, result in group]
-        numbers = range(1, len(group) + 1)
-        table = drawn(["", *heads, "read from"], styled, title, numbers)
-        # Names wrap first, so that words of sources stay whole.
-        least = max([POINT_WIDTH - 2, *(len(cell) for row in rows for cell in row.cells)])
-        most = max(least, (width - STAGE_WIDTH - SOURCE_WIDTH - 2) // len(group) - 2)
-        table.columns[0].no_wrap = True
-        for column, head in zip(table.columns[1:-1], heads, strict=True):
-            column.header, column.no_wrap = Text(head, overflow="fold"), False
-            column.min_width, column.max_width = least, most
-        yield table
-        title = "ledger, continued"
-    if shown and hidden:
+    rows = [row for row in every if everything or row.moved or not row.stage]
+    if not shown:
+        return
+    heads = [trial_name(point, result) for point, result in shown]
+    if STAGE_WIDTH + POINT_WIDTH * len(shown) <= width:
+        yield _beside(rows, heads, title, width)
+    else:
+        yield _below(rows, heads, title)
+    for row in rows:
+        if row.source:
+            yield Text(f"{row.name}: {row.source}", style="dim")
+    if len(rows) < len(every):
         yield Text(OMITTED, style="dim")
+
+
+def _beside(rows: Sequence[LedgerRow], heads: Sequence[str], title: str, width: int) -> Table:
+    """Return a column for each point."""
+    styled = [
+        [
+            Text(cell, style="bold" if row.weighty else "")
+            for cell in ("  " * row.stage + row.name, *row.cells)
+        ]
+        for row in rows
+    ]
+    table = drawn(["", *heads], styled, title, range(1, len(heads) + 1))
+    # Names wrap first.
+    least = max([POINT_WIDTH - 2, *(len(cell) for row in rows for cell in row.cells)])
+    most = max(least, (width - STAGE_WIDTH) // len(heads) - 2)
+    table.columns[0].overflow = "fold"
+    for column, head in zip(table.columns[1:], heads, strict=True):
+        column.header, column.no_wrap = Text(head, overflow="fold"), False
+        column.min_width, column.max_width = least, most
+    return table
+
+
+def _below(rows: Sequence[LedgerRow], heads: Sequence[str], title: str) -> Table:
+    """Return a row for each point: what was intended and received, and where the rest went."""
+    ends = [row for row in rows if not row.stage and row.name in ENDS]
+    others = [row for row in rows if row not in ends and row.name != "sent"]
+    lines = []
+    for place, head in enumerate(heads):
+        went = (f"{row.name} {row.cells[place]}" for row in others if row.cells[place] != "0")
+        lines.append([head, *(row.cells[place] for row in ends), ", ".join(went)])
+    columns = ["", *(row.name for row in ends), "where the rest went"]
+    return drawn(columns, lines, title, range(1, len(ends) + 1))
 
 
 def findings_parts(chapter: Chapter, everything: bool = False) -> Iterator[Table | Text]:

@@ -19,9 +19,9 @@ from udpbench.judged_run import Chapter, chapters_of, judged
 from udpbench.model.experiment import Experiment
 from udpbench.model.limits import SECOND_NS
 from udpbench.records import Begin, RunWriter, read_run
+from udpbench.report.answers import answer
 from udpbench.report.data_frames import frames
 from udpbench.report.json_output import as_json
-from udpbench.report.summary import answer
 from udpbench.report.tables import print_chapter
 from udpbench.report.terminal import Terminal
 

@@ -63,7 +63,8 @@ def test_an_experiment_that_compares_shows_it_first(tmp_path: Path) -> None:
     run = stored(tmp_path / "run", records, of)
     (chapter,) = chapters_of(run)
     drawn = draw(chapter, tmp_path, ["svg"])
-    assert ("comparisons", ["comparisons-1"]) == next(iter(drawn.items()))
+    assert ["comparisons-1"] == drawn["comparisons"]
+    assert ["comparisons_narrow"] == drawn["comparisons_narrow"]
     assert (tmp_path / "comparisons-1.svg").read_text().count("against a: ") == 1
     shown = chapter_data(chapter)["comparisons"]
     assert [("b against a", "7"), ("c against a", "0")] == [(row[0], row[3]) for row in shown]

@@ -173,14 +173,14 @@ def test_an_id_is_there_once_and_every_reference_has_one(odd: tuple[Path, Run, P
 
 
 def test_what_somebody_reads_in_one_minute_comes_first(odd: tuple[Path, Run, Page]) -> None:
-    """Question, answer, picture, what limits, what to type; then all else in the PDF's order."""
+    """Question, answer, picture, what to type, what limits; then all else in the PDF's order."""
     text = odd[2].text
-    heads = ("limits", "commands", "struck", "environment", "results", "ways", "ledger")
+    heads = ("commands", "limits", "struck", "environment", "results", "ledger")
     heads += ("numbers", "timelines", "findings", "trials", "published", "settings", "yaml")
     heads += ("run", "hosts", "lab", "stages")
     titles = [next(t for t in odd[2].heads if t.startswith(HEADINGS[head])) for head in heads]
     assert sorted(titles, key=odd[2].heads.index) == titles
-    shown = ("alert(1)", "750 pps delivered, 25.00 % lost", "Every trial is a dot", "What limits")
+    shown = ("alert(1)", "good: Lost at udp_rcvbuf", "The path is that of one trial", "What limits")
     places = [text.index(each) for each in shown]
     assert sorted(places) == places
     (chapter,) = chapters_of(odd[1])
@@ -193,7 +193,7 @@ def test_dots_and_bars_say_their_values_under_the_pointer(odd: tuple[Path, Run, 
     """No link is left of what carried them there."""
     text = odd[0].read_text()
     assert "<title>good: 750 pps</title>" in text
-    assert "<title>good #1: udp_rcvbuf 25.00 %</title>" in text
+    assert "<title>udp_rcvbuf: −250 (25.00 %)</title>" in text
     assert 1 == len([tag for tag, _ in odd[2].elements if tag == "a"])
 
 
@@ -203,7 +203,7 @@ def test_a_figure_has_the_pages_own_colours_and_text(odd: tuple[Path, Run, Page]
     assert "prefers-color-scheme:dark" in text
     assert not re.findall(r"fill:#fff|stroke:#000|Libertinus", text)
     figures = [each for tag, each in page.elements if tag == "svg"]
-    assert len(figures) == 3
+    assert len(figures) == 4
     assert all(each["role"] == "img" and each["aria-label"] for each in figures)
     assert "n = 1 of 2 trials" in page.text
 

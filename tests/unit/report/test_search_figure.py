@@ -11,11 +11,12 @@ from control.fake import World, go
 
 from udpbench.definition.load import load_experiment_data
 from udpbench.judged_run import chapters_of
+from udpbench.report.answers import answer
 from udpbench.report.document import write
 from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.figures.search_figure import dots_of, draw_searches
 from udpbench.report.pages import chapter_data
-from udpbench.report.summary import answer, trust
+from udpbench.report.summary import trust
 
 
 def test_a_panel_has_a_dot_per_trial_the_goals_and_the_bounds() -> None:

@@ -23,12 +23,12 @@ from udpbench.model.lab import Lab
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import OtherNamespace, Snapshot, UdpSocket
 from udpbench.records import read_run
+from udpbench.report.answers import answer
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write
 from udpbench.report.figure_data import timelines
 from udpbench.report.sessions import to_type
 from udpbench.report.sheets import ledger_rows
-from udpbench.report.summary import answer
 from udpbench.report.terminal import Terminal
 from udpbench.report.watch import line, live_json, losses, print_watched, view, watch_view
 

@@ -59,13 +59,14 @@ def print_json(data: object) -> None:
 
 
 def print_run(stored: Run, everything: bool) -> None:
-    """Print every chapter of a run, headed by how it ended unless it ended well."""
+    """Print a run, its answers last, headed by how it ended unless it ended well."""
     from udpbench.report.summary import ended
 
     console = open_console()
     for line in (*map(str, stored.findings), *ended(stored)):
         console.print(line)
     print_chapters(stored, everything)
+    print_answers(stored)
 
 
 def print_remaining(stored: Run) -> None:
@@ -88,13 +89,33 @@ def print_remaining(stored: Run) -> None:
 
 
 def print_chapters(stored: Run, everything: bool) -> None:
-    """Print every chapter of a run."""
+    """Print the tables of a run's experiments."""
     from udpbench.judged_run import chapters_of
     from udpbench.report.tables import print_chapter
 
     console = open_console()
     for chapter in chapters_of(stored):
         print_chapter(console, chapter, everything)
+
+
+def print_answers(stored: Run) -> None:
+    """Print the questions of a run with their answers."""
+    from udpbench.report import tables
+
+    tables.print_answers(open_console(), stored)
+
+
+def print_paths(stored: Run) -> None:
+    """Print the path of the packets of each experiment's points."""
+    from udpbench.judged_run import chapters_of
+    from udpbench.report.path_picture import picture_lines
+
+    console, chapters = open_console(), chapters_of(stored)
+    for chapter in chapters:
+        if len(chapters) > 1:
+            console.print(f"{chapter.experiment.name}: {chapter.experiment.question}")
+        for line in picture_lines(chapter, console.width):
+            console.print(line)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from udpbench.commands.verbs.output import (
     RESULTS,
     open_console,
     own_version,
+    print_answers,
     print_chapters,
     print_remaining,
     print_run,
@@ -214,6 +215,7 @@ def finish_run(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything
     with reader_may_leave():
         print_chapters(stored, everything)
         _print_worst(stored, lab)
+        print_answers(stored)
     for line in ended(stored) if stored.ending is not None else _error_lines(outcome):
         say(line, sys.stderr)
     with reader_may_leave():

@@ -9,6 +9,7 @@ import typer
 from udpbench.commands.verbs.options import Everything, RunFolder, Since, Until
 from udpbench.commands.verbs.output import (
     print_json,
+    print_paths,
     print_remaining,
     print_run,
     read_stored,
@@ -27,6 +28,9 @@ def show(
     everything: Everything = False,
     since: Since = None,
     until: Until = None,
+    path: Annotated[
+        bool, typer.Option("--path", help="draw the path of the packets, of up to eight points")
+    ] = False,
 ) -> None:
     """Print the result of a stored run, or what a recording lost; exit with its code."""
     from udpbench.commands.flight import flight_folder
@@ -42,6 +46,8 @@ def show(
             from udpbench.report.json_output import as_json as to_json
 
             print_json(to_json(stored))
+        elif path:
+            print_paths(stored)
         else:
             print_run(stored, everything)
             print_remaining(stored)

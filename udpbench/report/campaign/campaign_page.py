@@ -5,6 +5,7 @@ Lays out what ``store`` computed; like the report of a run, the page fetches not
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ FILE = "campaign.html"
 MOST_DRAWN = 512
 """Points, each on each pair: some 90 figures."""
 HEADINGS = {
+    "commands": "What to type",
     "facts": "What differs between the pairs",
     "pairs": "Pairs side by side",
     "factor": "Does the pair matter?",
@@ -40,6 +42,7 @@ HEADINGS = {
     "days": "Over the days",
 }
 NOTES = {
+    "history": "each point by day, with its changes",
     "same": "The hosts of all pairs have no known differences.",
     "pairs": "The newest campaign: medians over valid trials with their 95 % interval, minimum to "
     "maximum below six trials.",
@@ -106,6 +109,7 @@ def campaign_data(
     return {
         "title": f"Campaign {newest.campaign.iloc[-1]}",
         "store": store,
+        "again": shlex.join(["udpbench", "history", store]),
         "lab": LAB_LABEL if built_in else "",
         "answer": answer(trials, pairs, changed),
         "headings": HEADINGS,
@@ -140,10 +144,10 @@ def _newest(trials: pd.DataFrame) -> pd.DataFrame:
 def answer(
     trials: pd.DataFrame, pairs: Sequence[PointOnPairs], changed: Sequence[PointHistory]
 ) -> str:
-    """Return sentences on how much was measured, whether pairs differ, and what changed."""
+    """Return sentences on whether pairs differ, what changed, and how much was measured."""
     runs, days = trials.run.nunique(), trials.day.nunique()
     size = f"{plural(trials.pair.nunique(), 'pair')}, {plural(len(trials), 'trial')}"
-    parts = [f"{size} in {plural(runs, 'run')} on {plural(days, 'day')}."]
+    parts = []
     judged = [point for point in pairs if point.differ is not None]
     differing = [point for point in judged if point.differ]
     if judged:
@@ -156,6 +160,7 @@ def answer(
     moved = sum(bool(each.changes) for each in changed)
     if any(len(each.days) > 1 for each in changed):
         parts.append(f"{moved} of {len(changed)} histories changed level.")
+    parts.append(f"{size} in {plural(runs, 'run')} on {plural(days, 'day')}.")
     return " ".join(parts)
 
 

@@ -32,22 +32,22 @@ PANEL_INCHES = 1.45
 TITLE_LETTERS = 110
 
 
-def draw_comparisons(shown: Sequence[Comparison]) -> Figure:
+def draw_comparisons(shown: Sequence[Comparison], width: float = WIDTH_INCHES) -> Figure:
     """Draw a panel for each comparison: the change from a to b in each block."""
     from matplotlib.figure import Figure
 
     height = PANEL_INCHES * len(shown) + 0.6
-    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
     for axes, comparison in zip(panels, shown, strict=True):
-        _draw(axes, comparison)
+        _draw(axes, comparison, round(TITLE_LETTERS * width / WIDTH_INCHES))
     panels[-1].set_xlabel("block, in the order of the run; n = 2 trials each")
-    share_legend(figure, panels)
+    share_legend(figure, panels, 4 if width == WIDTH_INCHES else 2)
     return figure
 
 
-def _draw(axes: Axes, comparison: Comparison) -> None:
-    title = short_name(f"{comparison.b} against {comparison.a}: {comparison.text}", TITLE_LETTERS)
+def _draw(axes: Axes, comparison: Comparison, letters: int) -> None:
+    title = short_name(f"{comparison.b} against {comparison.a}: {comparison.text}", letters)
     axes.set_title(title, fontsize=9, loc="left")
     none = 0.0 if comparison.share else 1.0
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from udpbench.judged_run import Chapter
 from udpbench.model.limits import LEDGER_STAGES, stage_of
+from udpbench.report.answers import first_kinds, pictured_points
 from udpbench.report.figure_data import (
     RECEIVED,
     UNACCOUNTED,
@@ -32,6 +33,7 @@ from udpbench.report.figures.comparison_figure import PANELS_PER_FIGURE, draw_co
 from udpbench.report.figures.delay_curves import draw_times, times
 from udpbench.report.figures.heat_maps import draw_heat, draw_queue_times
 from udpbench.report.figures.matrix import draw_matrix, matrix
+from udpbench.report.figures.path_figure import draw_paths
 from udpbench.report.figures.search_figure import PANELS_PER_PAGE, dots_of, draw_searches
 from udpbench.report.figures.style import (
     BLACK,
@@ -40,6 +42,7 @@ from udpbench.report.figures.style import (
     GREY,
     GRID,
     LINE_STYLES,
+    NARROW_INCHES,
     ORANGE,
     PALE,
     PINK,
@@ -55,6 +58,7 @@ from udpbench.report.figures.style import (
     styled,
 )
 from udpbench.report.figures.sweep import draw_sweeps, sweep
+from udpbench.report.path_picture import MOST_PICTURES, PathPicture, pictures
 from udpbench.report.summary import in_groups
 from udpbench.units import n_text, rate_scale, show_pps
 
@@ -62,6 +66,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+NARROW = "_narrow"
+PATHS_PER_FIGURE = 4
+NEAR = 0.02
+"""Least part of the largest rate that an axis of rates shows."""
+Drawing = Callable[[Chapter, float], Iterator["Figure"]]
+"""From a chapter and a width in inches to figures."""
 ROWS_PER_FIGURE = 26
 """Points per figure; further points go into further figures."""
 STAGE_STYLES = {
@@ -111,73 +121,102 @@ SOCKET_COLOURS = (RED, BLUE, ORANGE, GREEN, PINK)
 def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
     """Draw the figures for which a chapter has data; return kind → file names without suffix.
 
-    Kinds: comparisons, dots, sweeps, matrices, ways, timelines, radars, times, heats, queues; of
-    searches comparisons and searches.
+    Kinds: paths, comparisons, dots, sweeps, matrices, ways, timelines, radars, times, heats,
+    queues; of searches paths, comparisons and searches. A kind that ends in NARROW has the first
+    figure of one that stands beside the answer, for a telephone, as SVG alone.
     """
     drawn: dict[str, list[str]] = {}
-    kinds: dict[str, Callable[[Chapter], Iterator[Figure]]] = {
+    kinds: dict[str, Drawing] = {
+        "paths": _paths_beside,
         "comparisons": _all_comparisons,
         "dots": _all_dots,
         "sweeps": _all_sweeps,
         "matrices": _all_matrices,
-        "ways": lambda chapter: map(draw_ways, in_groups(ways(chapter), ROWS_PER_FIGURE)),
-        "timelines": lambda chapter: map(draw_timeline, timelines(chapter)),
+        "ways": _all_ways,
+        "timelines": lambda chapter, _: map(draw_timeline, timelines(chapter)),
         "radars": _all_radars,
-        "times": lambda chapter: map(draw_times, times(chapter)),
+        "times": lambda chapter, _: map(draw_times, times(chapter)),
         "heats": _all_heats,
         "queues": _all_queues,
     }
     if chapter.searches:  # its points have no rate of one trial
-        kinds = {"comparisons": _all_comparisons, "searches": _all_searches}
+        kinds = {
+            "paths": _paths_beside,
+            "comparisons": _all_comparisons,
+            "searches": _all_searches,
+            "ways": _all_ways,
+        }
     with styled():
         for kind, drawing in kinds.items():
-            for number, figure in enumerate(drawing(chapter), start=1):
+            for number, figure in enumerate(drawing(chapter, WIDTH_INCHES), start=1):
                 name = f"{kind}-{number}"
                 save(figure, [folder / f"{name}.{suffix}" for suffix in suffixes])
                 drawn.setdefault(kind, []).append(name)
+        for kind in first_kinds(drawn, len(chapter.points)):
+            if kind != "matrices":
+                name = kind + NARROW
+                save(next(kinds[kind](chapter, NARROW_INCHES)), [folder / f"{name}.svg"])
+                drawn[name] = [name]
     return drawn
 
 
-def _all_comparisons(chapter: Chapter) -> Iterator[Figure]:
+def _paths_beside(chapter: Chapter, width: float) -> Iterator[Figure]:
+    """Yield the paths that stand beside the answer."""
+    shown = pictures(chapter, points=pictured_points(chapter))
+    if shown:
+        yield draw_paths(shown, STAGE_STYLES, width)
+
+
+def _all_ways(chapter: Chapter, _: float) -> Iterator[Figure]:
+    """Yield the paths of all points, if they are few and not beside the answer; else bars."""
+    shown: Sequence[PathPicture] = pictures(chapter, MOST_PICTURES + 1)
+    if len(shown) > MOST_PICTURES:
+        yield from map(draw_ways, in_groups(ways(chapter), ROWS_PER_FIGURE))
+    elif len(shown) > len(pictured_points(chapter)):
+        for group in in_groups(shown, PATHS_PER_FIGURE):
+            yield draw_paths(group, STAGE_STYLES)
+
+
+def _all_comparisons(chapter: Chapter, width: float) -> Iterator[Figure]:
     shown = [comparison for comparison in chapter.comparisons if comparison.effects]
     for group in in_groups(shown, PANELS_PER_FIGURE):
-        yield draw_comparisons(group)
+        yield draw_comparisons(group, width)
 
 
-def _all_searches(chapter: Chapter) -> Iterator[Figure]:
+def _all_searches(chapter: Chapter, width: float) -> Iterator[Figure]:
     colours = {stage: colour for stage, (colour, _) in STAGE_STYLES.items()}
     shown = [search for search in chapter.searches if dots_of(search)]
     for group in in_groups(shown, PANELS_PER_PAGE):
-        yield draw_searches(group, colours)
+        yield draw_searches(group, colours, width)
 
 
-def _all_dots(chapter: Chapter) -> Iterator[Figure]:
+def _all_dots(chapter: Chapter, width: float) -> Iterator[Figure]:
     rows = dots(chapter)
     if any(row.valid_pps or row.invalid_pps for row in rows):
-        largest = max(largest_of(row) for row in rows)
+        ends = ends_of(rows)
         for group in in_groups(rows, ROWS_PER_FIGURE):
-            yield draw_dots(group, largest)
+            yield draw_dots(group, ends, width)
 
 
-def _all_sweeps(chapter: Chapter) -> Iterator[Figure]:
+def _all_sweeps(chapter: Chapter, width: float) -> Iterator[Figure]:
     swept = sweep(chapter)
     if swept is not None:
-        yield from draw_sweeps(swept)
+        yield from draw_sweeps(swept, width)
 
 
-def _all_matrices(chapter: Chapter) -> Iterator[Figure]:
+def _all_matrices(chapter: Chapter, _: float) -> Iterator[Figure]:
     combined = matrix(chapter)
     if combined is not None:
         yield draw_matrix(combined)
 
 
-def _all_radars(chapter: Chapter) -> Iterator[Figure]:
+def _all_radars(chapter: Chapter, _: float) -> Iterator[Figure]:
     shown = turns(chapter)
     if shown:
         yield draw_turns(shown)
 
 
-def _all_heats(chapter: Chapter) -> Iterator[Figure]:
+def _all_heats(chapter: Chapter, _: float) -> Iterator[Figure]:
     for heat in heats(chapter):
         rows = list(zip(heat.points, heat.shares, strict=True))
         for group in in_groups(rows, ROWS_PER_FIGURE):
@@ -185,7 +224,7 @@ def _all_heats(chapter: Chapter) -> Iterator[Figure]:
             yield draw_heat(Heat(heat.column_kind, names, heat.columns, shares))
 
 
-def _all_queues(chapter: Chapter) -> Iterator[Figure]:
+def _all_queues(chapter: Chapter, _: float) -> Iterator[Figure]:
     for shown in queue_times(chapter):
         rows = list(zip(shown.queues, shown.pps, shown.dropping, strict=True))
         for group in in_groups(rows, ROWS_PER_FIGURE):
@@ -196,19 +235,29 @@ def _all_queues(chapter: Chapter) -> Iterator[Figure]:
 # --- every trial ---------------------------------------------------------------------------------
 
 
-def largest_of(row: Dots) -> float:
-    """Return the largest rate of a row, measured or published."""
-    bar = [row.published.high] if row.published is not None else []
-    return max([*row.valid_pps, *row.invalid_pps, *bar], default=0.0)
+def ends_of(rows: Sequence[Dots]) -> tuple[float, float]:
+    """Return the rates between which all are, measured or published: from 0 unless they are near.
+
+    Rates within a half of the largest would not be told apart on an axis from 0.
+    """
+    rates = [pps for row in rows for pps in (*row.valid_pps, *row.invalid_pps)]
+    rates += [
+        end for row in rows if (bar := row.published) is not None for end in (bar.low, bar.high)
+    ]
+    least, most = min(rates, default=0.0), max(rates, default=0.0)
+    beside = max(most - least, NEAR * most) / 4
+    return (least - beside, most + beside) if least > most / 2 else (0.0, 1.04 * most)
 
 
-def draw_dots(rows: Sequence[Dots], largest: float) -> Figure:
+def draw_dots(
+    rows: Sequence[Dots], ends: tuple[float, float], width: float = WIDTH_INCHES
+) -> Figure:
     """Draw delivered rates: a dot per trial, median and interval, published bars behind.
 
-    ``largest`` ends the axis, so that further figures are comparable.
+    ``ends`` are those of the axis, the same for further figures.
     """
-    figure, axes = empty_figure(height_of(len(rows)))
-    scale, unit, _ = rate_scale(largest)
+    figure, axes = empty_figure(height_of(len(rows)), width)
+    scale, unit, _ = rate_scale(ends[1])
     _draw_published(axes, rows, scale)
     for values, marker, colour, label in (
         ([row.valid_pps for row in rows], "o", BLUE, "valid trial"),
@@ -225,11 +274,13 @@ def draw_dots(rows: Sequence[Dots], largest: float) -> Figure:
     _draw_medians(axes, rows, scale)
     axes.set_yticks(range(len(rows)), [_with_n(row) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(0, 1.04 * largest / scale)
+    axes.set_xlim(ends[0] / scale, ends[1] / scale)
     valid, invalid = (sum(map(len, each)) for each in zip(*map(_both, rows), strict=True))
-    axes.set_xlabel(f"delivered ({unit}), {n_text(valid, valid + invalid)}")
+    begins = f"; the axis begins at {show_pps(ends[0])}" if ends[0] else ""
+    axes.set_xlabel(f"delivered ({unit}), {n_text(valid, valid + invalid)}{begins}")
     axes.grid(axis="x", color=GRID)
-    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    columns = 4 if width == WIDTH_INCHES else 1
+    figure.legend(loc="outside upper center", ncols=columns, frameon=False)
     return figure
 
 

@@ -29,6 +29,8 @@ DARK = {
     "ffffff": "16181c",
     "8a8a8a": "a0a4aa",
     "777777": "a0a4aa",
+    "c00000": "ff6b6b",
+    "5f5f5f": "a9aeb6",
     "bbbbbb": "50555e",
     "dddddd": "33373e",
 }
@@ -72,6 +74,7 @@ class InlineFigures:
     def __init__(self) -> None:
         self._classes: dict[str, str] = {}
         self._figures = 0
+        self._values = True
         self._forms: dict[str, str] = {}
         """Hatch or clip without its id → its id in the page."""
         self._parts: dict[str, str] = {}
@@ -84,8 +87,12 @@ class InlineFigures:
         """Return the style sheet of the figures so far."""
         return "".join(f".{name}{{{style}}}" for style, name in self._classes.items())
 
-    def inline(self, file: Path, label: str) -> str:
-        """Return a figure as an element of a page; ``label`` describes it."""
+    def inline(self, file: Path, label: str, values: bool = True) -> str:
+        """Return a figure as an element of a page; ``label`` describes it.
+
+        Without ``values`` nothing is shown under a pointer, which a telephone has not.
+        """
+        self._values = values
         root = fromstring(file.read_text())  # noqa: S314 – written by us a moment ago
         self._figures += 1
         ids = _used_ids(root, f"f{self._figures}")
@@ -120,6 +127,8 @@ class InlineFigures:
         tag = element.tag.removeprefix(SVG)
         if tag in LEFT_OUT or element.get("style") == PAPER:
             return ""
+        if tag == "title" and not self._values:
+            return ""
         if element.get("id", "").startswith(AXIS):
             return self._axis(element, ids)
         content = "".join(self._written(child, ids) for child in element)
@@ -131,7 +140,8 @@ class InlineFigures:
         clipped = CLIPPED_VALUE.fullmatch(content) if tag == "g" and not attributes else None
         if clipped is not None:
             content, attributes = clipped[1] + clipped[3], {"class": clipped[2]}
-        if tag == "g" and not attributes and element.find(f"{SVG}title") is None:
+        titled = self._values and element.find(f"{SVG}title") is not None
+        if tag == "g" and not attributes and not titled:
             return content
         if tag == "defs" and not content:
             return ""

@@ -36,21 +36,25 @@ PANELS_PER_PAGE = 3
 PANEL_INCHES = 2.3
 TITLE_LETTERS = 110
 NO_LOSS, TOO_LATE = "nothing lost", "received too late"
+AROUND = 0.4
+"""Share of the bounds by which the axis of loads goes beyond them."""
 TICKS = (0, 0.01, 0.1, 1, 10, 100)
 NEARLY_NONE = 0.01
 """Percent of loss below which the axis is linear, down to none at all."""
 
 
-def draw_searches(shown: Sequence[PointSearch], colours: Mapping[str, str]) -> Figure:
+def draw_searches(
+    shown: Sequence[PointSearch], colours: Mapping[str, str], width: float = WIDTH_INCHES
+) -> Figure:
     """Draw a panel for each search; ``colours`` are those of the ledger's stages."""
     from matplotlib.figure import Figure
 
     height = PANEL_INCHES * len(shown) + 0.6
-    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
     for axes, search in zip(panels, shown, strict=True):
-        _draw(axes, search, colours)
-    share_legend(figure, panels)
+        _draw(axes, search, colours, round(TITLE_LETTERS * width / WIDTH_INCHES))
+    share_legend(figure, panels, 4 if width == WIDTH_INCHES else 2)
     return figure
 
 
@@ -75,11 +79,21 @@ def _stage(trial: Result) -> str:
     return worst_place(lost) or "unknown"
 
 
-def _draw(axes: Axes, search: PointSearch, colours: Mapping[str, str]) -> None:
+def axis_ends(search: PointSearch, loads: Sequence[float]) -> tuple[float, float]:
+    """Return the loads between which the answer is seen: around its bounds, not from 0."""
+    bounds = search.headline
+    known = [pps for pps in (bounds.lower_pps, bounds.upper_pps) if pps is not None]
+    if not known:
+        return 0.0, 1.05 * max(loads, default=1.0)
+    return min(known) * (1 - AROUND), max(known) * (1 + AROUND)
+
+
+def _draw(axes: Axes, search: PointSearch, colours: Mapping[str, str], letters: int) -> None:
     head = f"{search.point.point}: " if search.point.point else ""
-    axes.set_title(short_name(head + found_text(search), TITLE_LETTERS), fontsize=9, loc="left")
+    axes.set_title(short_name(head + found_text(search), letters), fontsize=9, loc="left")
     places = dots_of(search)
-    scale, unit, _ = rate_scale(max((pps for pps, _, _ in places), default=1.0))
+    least, most = axis_ends(search, [pps for pps, _, _ in places])
+    scale, unit, _ = rate_scale(most)
     bounds = search.headline
     if bounds.lower_pps is not None and bounds.upper_pps is not None:
         ends = bounds.lower_pps / scale, bounds.upper_pps / scale
@@ -101,5 +115,9 @@ def _draw(axes: Axes, search: PointSearch, colours: Mapping[str, str]) -> None:
     axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
     axes.minorticks_off()
     axes.grid(axis="y", color=GRID)
-    axes.set_xlabel(f"intended load ({unit}); n = {plural(len(places), 'trial')}")
+    axes.set_xlim(least / scale, most / scale)
+    below, above = sum(p < least for p, _, _ in places), sum(p > most for p, _, _ in places)
+    beside = [f"{below} below" * bool(below), f"{above} above" * bool(above)]
+    more = f", {' and '.join(filter(None, beside))} this axis" if below or above else ""
+    axes.set_xlabel(f"intended load ({unit}); n = {plural(len(places), 'trial')}{more}")
     axes.set_ylabel("lost (%)")

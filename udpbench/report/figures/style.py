@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.collections import Collection
     from matplotlib.figure import Figure
 
-WIDTH_INCHES = 7.0
+WIDTH_INCHES, NARROW_INCHES = 7.0, 3.7
+"""Of a page, and of a telephone, where letters are then as large as on paper."""
 BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, BLACK = (
     "#0072B2",
     "#56B4E9",
@@ -34,6 +35,8 @@ BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, BLACK = (
     "#000000",
 )
 GREY, PALE, GRID = "#8A8A8A", "#BBBBBB", "#DDDDDD"
+ALARM, FAINT = "#C00000", "#5F5F5F"
+"""What must not be overlooked, apart from all stages; and text that names what is beside."""
 ON_LIGHT, ON_DARK = "#111111", "#FEFEFE"
 """Colour of text on a coloured area, also on a dark screen."""
 LINE_STYLES = ("-", "--", "-.", ":")
@@ -106,11 +109,11 @@ def styled() -> Iterator[None]:
         fonts.setLevel(before)
 
 
-def empty_figure(height_inches: float) -> tuple[Figure, Axes]:
-    """Return a figure of the page's width and its axes."""
+def empty_figure(height_inches: float, width: float = WIDTH_INCHES) -> tuple[Figure, Axes]:
+    """Return a figure of the page's width, or another, and its axes."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
+    figure = Figure(figsize=(width, height_inches), layout="constrained")
     return figure, figure.add_subplot()
 
 
@@ -138,7 +141,7 @@ def show_values(drawn: Collection, texts: Sequence[str]) -> None:
     drawn.set_urls(list(texts))
 
 
-def share_legend(figure: Figure, panels: Iterable[Axes]) -> None:
+def share_legend(figure: Figure, panels: Iterable[Axes], columns: int = 4) -> None:
     """Add one legend above several panels, and align their axis labels."""
     by_label = {
         label: handle
@@ -146,7 +149,7 @@ def share_legend(figure: Figure, panels: Iterable[Axes]) -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(
-        by_label.values(), by_label.keys(), loc="outside upper center", ncols=4, frameon=False
+        by_label.values(), by_label.keys(), loc="outside upper center", ncols=columns, frameon=False
     )
     figure.align_ylabels(panels)
 
@@ -161,9 +164,9 @@ def short_name(name: str, most: int = 34) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def spaced(labels: Sequence[tuple[float, str]]) -> list[str]:
+def spaced(labels: Sequence[tuple[float, str]], inches: float = WIDTH_INCHES) -> list[str]:
     """Return the labels of an axis in order of their places, empty where two would overlap."""
-    width = WIDTH_INCHES - AXIS_INCHES
+    width = inches - AXIS_INCHES
     span = (labels[-1][0] - labels[0][0]) or 1.0
     shown: list[str] = []
     free_from = float("-inf")

@@ -216,23 +216,23 @@ def _name(trial: Trial, others: Mapping[str, Any]) -> str:
 # --- the figure ----------------------------------------------------------------------------------
 
 
-def draw_sweeps(swept: Sweep) -> Iterator[Figure]:
+def draw_sweeps(swept: Sweep, width: float = WIDTH_INCHES) -> Iterator[Figure]:
     """Draw rates and loss along the quantity, with as many lines per figure as are legible."""
     for lines in in_groups(swept.lines, MOST_LINES):
-        yield _draw(Sweep(swept.key, tuple(lines)))
+        yield _draw(Sweep(swept.key, tuple(lines)), width)
 
 
-def _draw(swept: Sweep) -> Figure:
+def _draw(swept: Sweep, width: float) -> Figure:
     from matplotlib.figure import Figure
 
     heights = [1.5 if name == "loss_ratio" else 2.3 for name in swept.metrics]
-    figure = Figure(figsize=(WIDTH_INCHES, sum(heights) + 0.5), layout="constrained")
+    figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
     panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
     axis = _Axis(swept)
     for axes, name in zip(panels[:, 0], swept.metrics, strict=True):
         _draw_panel(axes, swept, name, axis)
         axes.grid(color=GRID)
-    axis.label(panels[-1, 0])
+    axis.label(panels[-1, 0], width)
     places = [place for line in swept.lines for place in line.places]
     n = sum(max(len(place.trials[name]) for name in swept.metrics) for place in places)
     panels[-1, 0].set_xlabel(f"{swept.key}, n = {plural(n, 'trial')}")
@@ -245,7 +245,7 @@ def _draw(swept: Sweep) -> Figure:
         known.values(),
         known.keys(),
         loc="outside upper center",
-        ncols=2 if len(swept.lines) > 1 else 3,
+        ncols=1 if width < WIDTH_INCHES else 2 if len(swept.lines) > 1 else 3,
         frameon=False,
     )
     return figure
@@ -274,7 +274,7 @@ class _Axis:
             return self._at(place.value)
         return self._low - self._step * (len(self.words) - self.words.index(place.text))
 
-    def label(self, axes: Axes) -> None:
+    def label(self, axes: Axes, width: float) -> None:
         """Label each value as declared, without overlaps."""
         at = {
             self.x(LinePoint(value, text, {}, {}, {})): text for text, value in self.texts.items()
@@ -283,7 +283,7 @@ class _Axis:
         margin = 0.04 * (ends[1] - ends[0])
         axes.set_xlim(ends[0] - margin, ends[1] + margin)
         ordered = dict(sorted(at.items()))
-        axes.set_xticks(list(ordered), spaced(list(ordered.items())))
+        axes.set_xticks(list(ordered), spaced(list(ordered.items()), width))
 
 
 def _draw_panel(axes: Axes, swept: Sweep, name: str, axis: _Axis) -> None:
@@ -302,6 +302,26 @@ def _draw_panel(axes: Axes, swept: Sweep, name: str, axis: _Axis) -> None:
             _draw_line(axes, line, each, style, axis, scale, prefix)
     axes.set_ylim(0, 1.08 * max([*values, *bars]) / scale)
     axes.set_ylabel(unit)
+    if name == swept.metrics[0] and name in METRICS:
+        _mark_highest(axes, [place for place in shown if name in place.medians], name, axis, scale)
+
+
+def _mark_highest(
+    axes: Axes, places: Sequence[LinePoint], name: str, axis: _Axis, scale: float
+) -> None:
+    """Draw a ring around the highest median, whose value is in the legend."""
+    best = max(places, key=lambda place: place.medians[name].median)
+    median = best.medians[name]
+    axes.scatter(
+        [axis.x(best)],
+        [median.median / scale],
+        s=150,
+        facecolor="none",
+        edgecolor=BLACK,
+        linewidths=1.4,
+        zorder=5,
+        label=f"highest: {best.text}, {show_number(median.median, median.unit)}",
+    )
 
 
 def _scaled(name: str, largest: float) -> tuple[float, str]:

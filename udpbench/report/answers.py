@@ -1,0 +1,301 @@
+"""The answer of an experiment in one or two sentences: its number, the interval and the reason.
+
+Terminal and report begin and end with it. Every number comes from ``judge``; what is not to be
+trusted is a sentence of its own.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+
+from udpbench.analysis.comparison.comparisons import Comparison
+from udpbench.analysis.points import Point, estimate, metric, trials_with
+from udpbench.analysis.search import PointSearch
+from udpbench.analysis.verdicts import Verdict
+from udpbench.judged_run import Chapter, chapters_of
+from udpbench.model.record import Finding
+from udpbench.model.result import Bottleneck, Estimate, Result
+from udpbench.records import Run
+from udpbench.report.search import breaking_text, found_text
+from udpbench.report.sessions import command
+from udpbench.report.summary import (
+    FEW_POINTS,
+    accounted,
+    compared_name,
+    doubts,
+    n_of,
+    name_of,
+    reason,
+    reasons,
+    representative,
+    show_estimate,
+    where_lost,
+)
+from udpbench.units import plural, show_count, show_ratio
+
+MOST_BESIDE = 2
+"""Maximum paths beside an answer."""
+LEADING = ("matrices", "sweeps")
+"""Figures of what an experiment varies."""
+MOST_BELOW = 14
+"""Points in a figure that leaves room for another."""
+SHOWN_VERDICTS = 2
+"""Maximum expectations that are named with their numbers."""
+RATES = (("answered_pps", "answered"), ("delivered_pps", "delivered"))
+"""Metric of a point's rate → its word; the first that is known."""
+UNANSWERED = {"no": ("does not hold", "do not hold"), "cannot tell": ("cannot be judged",) * 2}
+
+
+def answer(chapter: Chapter) -> str:
+    """Return the answer: what failed, the number, the reason, and what is not to be trusted."""
+    if not chapter.points:
+        return "No trial is stored."
+    if chapter.tuned is not None:
+        body = [chapter.tuned.sentence]
+    elif chapter.searches:
+        body = [_of_searches(chapter)]
+    elif chapter.comparisons:
+        body = [_of_comparisons(chapter.comparisons), _reason(chapter)]
+    elif any(result.trial.watched for result in chapter.results):
+        body = [_of_watched(result) for result in chapter.results[:1]]
+    elif not any(point.valid for point in chapter.points):
+        body = [_without_answer(chapter)]
+    else:
+        body = [_of_points(chapter), _reason(chapter)]
+    failed = list(_expectations(chapter.verdicts))
+    parts = [*failed, *(body[-1:] if failed else body), doubts([chapter])]
+    return " ".join(filter(None, parts))
+
+
+def best_points(chapter: Chapter) -> tuple[Point, ...]:
+    """Return the points of the highest rate: all whose intervals overlap that of the highest."""
+    rated = [(point, rate) for point in chapter.points if (rate := _rate(point)[0]) is not None]
+    if not rated:
+        return ()
+    best, highest = max(rated, key=lambda pair: pair[1].median)
+    least = highest.low if highest.low is not None else highest.median
+    ends = [(point, rate.high if rate.high is not None else rate.median) for point, rate in rated]
+    return (best, *(point for point, end in ends if point is not best and end >= least))
+
+
+def worst_point(chapter: Chapter) -> Point | None:
+    """Return the point that delivered least; None if fewer than two have a rate."""
+    rated = [(point, rate) for point in chapter.points if (rate := _rate(point)[0]) is not None]
+    return min(rated, key=lambda pair: pair[1].median)[0] if len(rated) > 1 else None
+
+
+def pictured_points(chapter: Chapter) -> tuple[Point, ...]:
+    """Return the points whose paths are beside the answer: both of a pair, else the lossiest."""
+    shown = [point for point, _ in accounted(chapter)]
+    if len(shown) <= MOST_BESIDE:
+        return tuple(shown)
+    for comparison in chapter.comparisons[:1]:
+        return tuple(point for point in shown if point.name in (comparison.a, comparison.b))
+    return (max(shown, key=lambda point: _loss(representative(point))),)
+
+
+def first_kinds(drawn: Collection[str], points: int) -> list[str]:
+    """Return the kinds of figures that stand beside the answer: what was varied, and the path.
+
+    Of many points their figure alone, since it fills the page.
+    """
+    lead = next((kind for kind in LEADING if kind in drawn), "")
+    if not lead and points > MOST_BESIDE and not {"comparisons", "searches"} & set(drawn):
+        lead = "dots"
+    kinds = ["paths", "comparisons", "searches"]
+    if lead:
+        kinds = [lead, *(["paths"] if points <= MOST_BELOW else [])]
+    return [kind for kind in kinds if kind in drawn] or [
+        kind for kind in ("dots",) if kind in drawn
+    ]
+
+
+def _loss(result: Result | None) -> float:
+    ledger = result.ledger if result is not None else None
+    if ledger is None or not ledger.intended_packets:
+        return 0.0
+    return 1 - ledger.received_packets / ledger.intended_packets
+
+
+def _rate(point: Point) -> tuple[Estimate | None, str]:
+    """Return the rate that a point is about, and its word."""
+    known = ((estimate(point, name), word) for name, word in RATES)
+    return next((each for each in known if each[0] is not None), (None, ""))
+
+
+def _expectations(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Yield what failed, with its numbers; that all hold, if they do."""
+    for kind, (singular, several) in UNANSWERED.items():
+        those = [each for each in verdicts if each.answer == kind]
+        if those:
+            named = "; ".join(
+                f"{each.expected} ({each.measured})" if each.measured else each.expected
+                for each in those[:SHOWN_VERDICTS]
+            )
+            more = f"; and {len(those) - SHOWN_VERDICTS} more" * (len(those) > SHOWN_VERDICTS)
+            verb = singular if len(those) == 1 else several
+            yield f"{len(those)} of {plural(len(verdicts), 'expectation')} {verb}: {named}{more}."
+
+
+def _of_comparisons(comparisons: Sequence[Comparison]) -> str:
+    """Return the verdicts with their intervals as one sentence; of many the first ones."""
+    shown = comparisons[:FEW_POINTS]
+    texts = [
+        f"{compared_name(each)}, {each.metric}: {each.text}"
+        + (f" ({plural(each.blocks, 'block')})" if each.answered and each.blocks else "")
+        for each in shown
+    ]
+    more = len(comparisons) - len(shown)
+    texts += [f"{more} more below"] if more else []
+    return f"{'; '.join(texts)}."
+
+
+def _of_searches(chapter: Chapter) -> str:
+    """Return what searches found; of many the highest and the lowest rate."""
+    named = len(chapter.points) > 1
+    known = [search for search in chapter.searches if search.headline.throughput_pps is not None]
+    shown: Sequence[PointSearch] = chapter.searches
+    if len(shown) > FEW_POINTS and len(known) > 1:
+        most, least = (
+            pick(known, key=lambda each: each.headline.throughput_pps or 0) for pick in (max, min)
+        )
+        shown = (most, least)
+    texts = [
+        f"{each.point.point or 'all'}: " * named
+        + found_text(each, largest=True)
+        + _why_unknown(each)
+        for each in shown
+    ]
+    broken = [_breaks(each) for each in shown]
+    if len(shown) > 1:
+        pairs = zip(shown, broken, strict=True)
+        broken = [f"{each.point.point or 'all'}: {text}" for each, text in pairs if text]
+    return " ".join(filter(None, [f"{'; '.join(texts)}.", *broken[:1]]))
+
+
+def _breaks(search: PointSearch) -> str:
+    """Return what fails first above the rate, as a sentence; empty if nothing does."""
+    breaking = search.breaking
+    if breaking is None or breaking.stage is None or search.headline.lower_pps is None:
+        return breaking_text(search)
+    why = breaking.bottleneck.why if breaking.bottleneck is not None else "."
+    return f"Above it packets are lost at {breaking.stage}{why}"
+
+
+def _why_unknown(search: PointSearch) -> str:
+    """Return why an invalid search has no rate; empty if it has one."""
+    why = reasons(search.result)
+    return f": {why[0].what}" if why and search.headline.throughput_pps is None else ""
+
+
+def _of_watched(result: Result) -> str:
+    """Return what a watched host lost, at which socket, and why."""
+    ledger = result.ledger
+    lost = ledger.lost_packets if ledger is not None else 0
+    came = ledger.intended_packets if ledger is not None else 0
+    if not lost:
+        return f"Nothing was lost of {show_count(came)} packets."
+    share = show_ratio(lost / came) if came else "–"
+    text = f"{show_count(lost)} of {show_count(came)} packets were lost ({share})"
+    losses = [each for each in result.findings if each.severity == "warning" and each.value]
+    most = max(losses, key=_packets_of, default=None)
+    if most is None:
+        return f"{', '.join([text, *where_lost(result)])}."
+    step = f" {most.next_step[:1].upper()}{most.next_step[1:]}." if most.next_step else ""
+    return f"{text}, most by {most.where}: {most.what} ({most.value}).{step}"
+
+
+def _packets_of(finding: Finding) -> int:
+    digits = "".join(c for c in finding.value or "" if c.isdigit())
+    return int(digits or 0)
+
+
+def _without_answer(chapter: Chapter) -> str:
+    """Return why no trial is valid, and what would help."""
+    for point in chapter.points:
+        for result in point.results:
+            for finding in reasons(result):
+                value = f" ({finding.value})" if finding.value else ""
+                step = finding.next_step
+                helps = f" {step[:1].upper()}{step[1:]}." if step else ""
+                return f"No answer: {finding.what}{value}.{helps}"
+    return "No answer: no valid trial."
+
+
+def _of_points(chapter: Chapter) -> str:
+    """Return each of a few points, or of several the best and the least."""
+    best, least = best_points(chapter), worst_point(chapter)
+    if not best or least is None:
+        named = len(chapter.points) > 1
+        return "; ".join(_of_point(p, named) for p in chapter.points[:FEW_POINTS]) + "."
+    if least in best:
+        names = ", ".join(map(name_of, best[:FEW_POINTS]))
+        return f"No point is best: {names} have overlapping intervals, {_of_point(best[0], False)}."
+    alike = [name_of(point) for point in best[1:]]
+    also = f" (no less than {', '.join(alike[:FEW_POINTS])})" if alike else ""
+    return (
+        f"Best of {len(chapter.points)} points is {name_of(best[0])}{also}: "
+        f"{_of_point(best[0], False)}; least is {name_of(least)}: {_of_point(least, False)}."
+    )
+
+
+def _of_point(point: Point, named: bool) -> str:
+    head = f"{name_of(point)}: " if named else ""
+    if not point.results:
+        return f"{head}not run"
+    if point.skipped:
+        return head + reason(point)
+    result = representative(point)
+    if not point.valid or result is None:
+        return f"{head}no valid trial, {reason(point)}"
+    loss = estimate(point, "loss_ratio")
+    parts = [_rate_text(point), *([f"{show_ratio(loss.median)} lost"] if loss is not None else [])]
+    parts += [] if result.diagnosis else where_lost(result)
+    unlogged = metric(result, "app_log")
+    if unlogged and result.received_packets:
+        parts.append(f"{show_ratio(unlogged / result.received_packets)} of it not logged")
+    return head + ", ".join(parts)
+
+
+def _rate_text(point: Point) -> str:
+    """Return the rate in words, with its interval."""
+    rate, word = _rate(point)
+    if not trials_with(point, "delivered_pps"):
+        return "delivered rate struck out"
+    if rate is not None:
+        alone = " in 1 trial" if rate.n == 1 else ""
+        return f"{show_estimate(rate)}{n_of(rate, point)} {word}{alone}"
+    if any(result.received_packets for result in point.valid):
+        return "delivered rate unknown (everything was read at once)"
+    return "nothing delivered"
+
+
+def _reason(chapter: Chapter) -> str:
+    """Return what limits the point that lost most, or the best one if none lost anything."""
+    shown = [(point, result) for point in chapter.points if (result := representative(point))]
+    known = [(point, result, limit(result)) for point, result in shown if point.valid]
+    causes = [(point, result, first) for point, result, first in known if first is not None]
+    if not causes:
+        return ""
+    point, _, first = max(causes, key=lambda each: each[1].loss_ratio or 0.0)
+    head = f"{name_of(point)}: " if len(chapter.points) > 1 else ""
+    return f"{head}{first.place}{first.why}"
+
+
+def limit(result: Result) -> Bottleneck | None:
+    """Return what limits a trial first; None if nothing is known."""
+    return result.diagnosis[0] if result.diagnosis else None
+
+
+def to_try(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield what would help most, and the command that tries it, where a setting would."""
+    again = command(run.header, in_order=False)
+    for chapter in chapters_of(run):
+        shown = [representative(point) for point in chapter.points]
+        lossy = [result for result in shown if result is not None and result.valid]
+        first = limit(max(lossy, key=_loss)) if lossy else None
+        if again and first is not None and first.sets and run.header.verb == "run":
+            sets = (word for each in first.sets for word in ("--set", each))
+            yield first.helps, shlex.join([*shlex.split(again), *sets])
+            return
