@@ -264,8 +264,9 @@ def _rate_text(point: Point) -> str:
     if not trials_with(point, "delivered_pps"):
         return "delivered rate struck out"
     if rate is not None:
-        alone = " in 1 trial" if rate.n == 1 else ""
-        return f"{show_estimate(rate)}{n_of(rate, point)} {word}{alone}"
+        some = n_of(rate, point)
+        alone = " in 1 trial" if rate.n == 1 and not some else ""
+        return f"{show_estimate(rate)}{some} {word}{alone}"
     if any(result.received_packets for result in point.valid):
         return "delivered rate unknown (everything was read at once)"
     return "nothing delivered"

@@ -336,13 +336,16 @@ def path_lines(picture: PathPicture, width: int = 80) -> list[Text]:
     if picture.limit:
         names, numbers = _wrapped(picture.limit, width)
     head = f"{picture.name}: {picture.entered_text}, {picture.received_text}"
+    beside = [each.text for each in picture.fillings]
+    if not all(stop.observable for stop in picture.stops):
+        beside.append(f"{UNSEEN} not observable")
     return [
         Text(_cut(head, width), style="bold"),
         Text(_zones(picture, places, width), style="dim"),
         *(Text(_band(picture, places, row, width), style="blue") for row in range(ROWS)),
         names,
         numbers,
-        Text(_cut("   ".join(each.text for each in picture.fillings), width), style="dim"),
+        Text(_cut("   ".join(beside), width), style="dim"),
     ]
 
 
@@ -367,11 +370,7 @@ def _zones(picture: PathPicture, places: Sequence[int], width: int) -> str:
         start = max(places[number], len(line))
         if start + len(zone) <= max(end, places[number] + len(zone)):
             line = f"{line:{start}}{zone} "
-    unseen = "" if all(stop.observable for stop in picture.stops) else f"{UNSEEN} not observable"
-    room = width - len(line.rstrip()) - MARGIN
-    return (
-        f"{line.rstrip():{width - len(unseen)}}{unseen}" if len(unseen) <= room else line.rstrip()
-    )
+    return line.rstrip()
 
 
 def _level(picture: PathPicture, left: int) -> int:

@@ -26,7 +26,7 @@ from udpbench.model.record import Finding, TrialRecord
 from udpbench.model.result import Bottleneck, Estimate, Progress, Result
 from udpbench.records import Run
 from udpbench.report.search import search_line
-from udpbench.units import rate_scale, show_pps, show_ratio
+from udpbench.units import rate_scale, show_count, show_pps, show_ratio
 
 SCALES = {
     "ns": ((10**9, "s"), (10**6, "ms"), (10**3, "µs")),

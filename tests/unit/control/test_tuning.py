@@ -22,6 +22,7 @@ from udpbench.model.experiment import Experiment
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import TrialRecord
 from udpbench.records import Begin, RunWriter, read_run
+from udpbench.report.answers import answer
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write
 from udpbench.report.json_output import as_json
@@ -197,13 +198,14 @@ def test_a_base_that_fails_is_run_again(tmp_path: Path) -> None:
 
 
 def test_a_tune_is_shown(tmp_path: Path, golden: Golden) -> None:
-    """In tables, as JSON and as frames: first its answer, then ladder and comparisons."""
+    """In tables, as JSON and as frames: ladder and comparisons, and last its answer."""
     _, stored = go(short_of_memory(), tmp_path / "run", to_tune())
     (chapter,) = chapters_of(stored)
     out = io.StringIO()
     print_chapter(Terminal(file=out, width=100), chapter)
     text = out.getvalue()
     golden.check([line for line in text[: text.index("results")].splitlines() if line])
+    assert answer(chapter).startswith(chapter.tuned.sentence if chapter.tuned else "-")
     tune = json.loads(json.dumps(as_json(stored)))["experiments"][0]["tune"]
     assert ("lost_packets", False, "") == (tune["metric"], tune["proven"], tune["recipe"])
     assert ["point", "changed", "gain"] == list(tune["rungs"][0])

@@ -494,7 +494,7 @@ def test_what_a_later_figure_repeats_is_there_once(tmp_path: Path) -> None:
     """An axis and a legend; what nothing refers to has no name."""
     run = stored(tmp_path / "run", [lossy(1000, LOST, 250, series=series([1000]))])
     document.write([run], tmp_path, ["png"])
-    (file,) = (tmp_path / document.FIGURES).rglob("ways-1.svg")
+    (file,) = (tmp_path / document.FIGURES).rglob("timelines-1.svg")
     figures = InlineFigures()
     first, second = (figures.inline(file, "label") for _ in range(2))
     page = parsed(f"<p>{figures.named(first + second)}</p>")  # noqa: S314 – our own

