@@ -66,7 +66,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Loss:
+class PathLoss:
     """Packets that left the path at one place."""
 
     name: str
@@ -104,7 +104,7 @@ class PathPicture:
     """What is received are answers."""
     stops: tuple[Stop, ...]
     """In the packet's order."""
-    losses: tuple[Loss, ...]
+    losses: tuple[PathLoss, ...]
     """By their stops."""
     received: int
     unaccounted: int | None
@@ -213,7 +213,7 @@ def _picture(point: Point, result: Result, ledger: Ledger, chapter: Chapter) -> 
         tuple(
             sorted(
                 (
-                    Loss(place, packets, max(places[stage] for stage in place.split(OR)))
+                    PathLoss(place, packets, max(places[stage] for stage in place.split(OR)))
                     for place, packets in lost.items()
                 ),
                 key=lambda loss: loss.stop,
@@ -411,7 +411,7 @@ class Label:
 
 
 def _labels(
-    picture: PathPicture, marked: Sequence[tuple[int, Loss]], width: int
+    picture: PathPicture, marked: Sequence[tuple[int, PathLoss]], width: int
 ) -> tuple[Text, Text]:
     """Return the names of stages that lost packets, and beneath what they lost.
 

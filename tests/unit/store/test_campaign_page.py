@@ -139,15 +139,20 @@ def test_figures_show_medians_and_changes(store: Path) -> None:
 
 
 def test_the_page_says_it_all(store: Path, tmp_path: Path) -> None:
-    """What differs first, then the pairs, then the days; nothing is fetched, all is escaped."""
+    """The pairs first, then what differs, then the days; nothing is fetched, all is escaped."""
     file = write_campaign(read_runs(store), str(store), tmp_path)
     assert "campaign.html" == file.name
     page = Page(file.read_text())
-    heads = ["Campaign nightly", "What differs between the pairs", "Pairs side by side"]
-    heads += ["Does the pair matter?", "Changes of level", "Over the days"]
+    heads = ["Campaign nightly", "Pairs side by side", "What to type next"]
+    heads += [
+        "What differs between the pairs",
+        "Does the pair matter?",
+        "Changes of level",
+        "Over the days",
+    ]
     assert heads == page.heads[: len(heads)]
-    assert "2 pairs, 72 trials in 12 runs on 6 days. Pairs differ at 2 of 2 points." in page.text
-    assert "2 of 4 histories changed level." in page.text
+    assert "Pairs differ at 2 of 2 points." in page.text
+    assert "2 of 4 histories changed level. 2 pairs, 72 trials in 12 runs on 6 days." in page.text
     assert 2 == len([tag for tag, _ in page.elements if tag == "svg"])
     facts, factor, changes, *days = page.tables
     assert [["", "rack1", "rack2"], ["right: kernel", "6.18.0", "6.19.0"]] == facts

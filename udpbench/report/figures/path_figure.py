@@ -70,7 +70,7 @@ class Fallen:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PathLayout:
     """Where a picture's parts are, from left to right, and how high the band is between them."""
 
     edges: tuple[float, ...]
@@ -107,7 +107,7 @@ def draw_paths(
     return figure
 
 
-def lay_out(picture: PathPicture, styles: Styles, width: float, band: float) -> Layout:
+def lay_out(picture: PathPicture, styles: Styles, width: float, band: float) -> PathLayout:
     """Place the stops of a picture: those that lost packets are wide enough for what falls."""
     lost: dict[int, list[tuple[str, int]]] = {}
     for loss in picture.losses:
@@ -134,16 +134,16 @@ def lay_out(picture: PathPicture, styles: Styles, width: float, band: float) -> 
             level = max(level - band * picture.share(packets), 0.0)
         edges.append(end)
         levels.append(level)
-    return Layout(tuple(edges), tuple(levels), tuple(fallen))
+    return PathLayout(tuple(edges), tuple(levels), tuple(fallen))
 
 
-def _has_room(layout: Layout) -> bool:
+def _has_room(layout: PathLayout) -> bool:
     """Return whether the names of all stages can stand above them."""
     pairs = zip(layout.edges, layout.edges[1:], strict=False)
     return min((right - left for left, right in pairs), default=0.0) >= NARROWEST
 
 
-def _rows(layout: Layout, width: float) -> list[list[tuple[float, Fallen]]]:
+def _rows(layout: PathLayout, width: float) -> list[list[tuple[float, Fallen]]]:
     """Return the rows of labels below the band: (left end, what fell); neighbours never overlap."""
     rows: list[list[tuple[float, Fallen]]] = []
     ends: list[float] = []
@@ -173,7 +173,7 @@ class _Drawing:
     """One panel being drawn."""
 
     def __init__(
-        self, axes: Axes, picture: PathPicture, layout: Layout, width: float, band: float
+        self, axes: Axes, picture: PathPicture, layout: PathLayout, width: float, band: float
     ) -> None:
         self._axes, self._picture, self._layout = axes, picture, layout
         self._width, self._band = width, band
