@@ -34,7 +34,7 @@ FILE = "campaign.html"
 MOST_DRAWN = 512
 """Points, each on each pair: some 90 figures."""
 HEADINGS = {
-    "commands": "What to type",
+    "commands": "What to type next",
     "facts": "What differs between the pairs",
     "pairs": "Pairs side by side",
     "factor": "Does the pair matter?",
