@@ -254,6 +254,9 @@ def _stops(ledger: Ledger, trial: Trial) -> Iterator[Stop]:
 
 
 def _zone(stage: str) -> str:
+    node = stage.rpartition(".")[0]
+    if node:
+        return node
     zone = ZONES.get(stage, "")
     return WAY_BACK if zone == APPLICATION and MEANT[stage].part == "sender" else zone
 

@@ -82,13 +82,14 @@ def test_a_stage_that_is_added_to_the_ledger_is_in_the_picture() -> None:
     ledger = point.results[0].ledger
     assert ledger is not None
     entries = [*ledger.entries]
-    entries.insert(8, LedgerEntry("fw_rx_ip", 50, "Δ fw"))
+    entries.insert(8, LedgerEntry("router1.fwd_ip", 50, "Δ fw"))
     wider = replace(ledger, entries=tuple(entries), received_packets=700)
     result = replace(point.results[0], ledger=wider)
     (shown,) = pictures(replace(before, points=(replace(point, results=(result,)),)))
-    assert ["fw_rx_ip", "udp_rcvbuf"] == [loss.name for loss in shown.losses]
-    assert "fw_rx_ip" in words(shown)
-    assert "▼ fw_rx_ip" in text(shown)[5]
+    assert ["router1.fwd_ip", "udp_rcvbuf"] == [loss.name for loss in shown.losses]
+    assert "router1" in [zone for zone, _ in shown.zones]
+    assert "router1.fwd_ip" in words(shown)
+    assert "▼ router1.fwd_ip" in text(shown)[5]
 
 
 @pytest.mark.parametrize(("received", "number"), [(700, "+50 (5.00 %)"), (800, "−50 (5.00 %)")])

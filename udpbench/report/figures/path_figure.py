@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from udpbench.model.limits import stage_of
 from udpbench.report.figures.style import (
     ALARM,
     BLACK,
@@ -126,7 +127,7 @@ def lay_out(picture: PathPicture, styles: Styles, width: float, band: float) -> 
         end, level = edges[-1] + (step if stop < count else 0.0), levels[-1]
         for (name, packets), fall in zip(lost.get(stop, ()), wide.get(stop, ()), strict=True):
             number = picture.lost_text(packets)
-            colour, hatch = styles.get(name, UNKNOWN)
+            colour, hatch = styles.get(stage_of(name), UNKNOWN)
             if name == UNACCOUNTED:
                 number, colour, hatch = picture.unaccounted_text, ALARM, ""
             fallen.append(Fallen(end, fall, name, number, colour, hatch))
