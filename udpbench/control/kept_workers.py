@@ -24,6 +24,8 @@ def may_stay(attempt: Attempt) -> bool:
         return not trial.fresh
     if trial.warmup_ns == 0 or trial.losses or trial.path_check != "arrive":
         return False
+    if attempt.bench.lab.middle:  # the proof of each hop is one of the steps of a fresh trial
+        return False
     ours = way_to_receive(receive).takes != "program" and receive.log is None is receive.fault
     # Without a CPU of its own a thread stays where it first ran; a socket's hash, drawn at random
     # (net/core/dev.c: skb_tx_hash), selects its TX queue, and the CPU by RPS.

@@ -94,7 +94,8 @@ def apply_settings(attempt: Attempt) -> None:
 
     The receiver creates the pair of a built-in lab, the joint creates all pairs, and removing a
     pair removes both ends; so before a pair changes, the other agent undoes its settings on it.
-    Real hosts follow each other: a link that flaps at both ends would hide who has an address.
+    Real hosts follow each other: a link that flaps at both ends would hide who has an address. So
+    do nodes in the middle, whose links are made one after the other.
     """
     bench, agents = attempt.bench, attempt.bench.agents
     settings = desired(attempt.trial, bench.lab, agents, attempt.facts)
@@ -106,8 +107,9 @@ def apply_settings(attempt: Attempt) -> None:
             tuple(client for client in agents.setting_up if client in agents.hanging),
         ]
         hanging = [each for each in agents.hanging if before is None or before.get(each.name)]
-        bench.ask(hanging, lambda client: client.apply(()))
-    if not bench.lab.built_in:
+        for group in [[each] for each in hanging] if bench.lab.middle else [hanging]:
+            bench.ask(group, lambda client: client.apply(()))
+    if not bench.lab.built_in or bench.lab.middle:
         stages = [(client,) for client in agents.setting_up]
     for stage in stages:
         answers = bench.ask(stage, lambda client: client.apply(settings[client.name]))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from control.fake import World, experiment, go
-from udpbench.definition.load import load_experiment_data
+from udpbench.control.kept_workers import may_stay
+from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.errors import SafetyError, WorkerFailed
 from udpbench.model.host import Change, Setting
 
@@ -80,6 +82,13 @@ def test_sockets_that_draw_their_cpu_are_made_anew(
     monkeypatch.setattr("control.fake.CAPABILITIES", {"kernel_threads": False})
     link = {"settings": {"receiver": {"link": {"queues": 1, "cpus": "0-1"}}}}
     assert 2 == prepared(World(), tmp_path, **link)
+
+
+def test_a_path_with_hosts_in_the_middle_is_proven_anew() -> None:
+    """By the steps of a fresh trial."""
+    (point,) = experiment().points
+    attempt: Any = SimpleNamespace(trial=point, bench=SimpleNamespace(lab=load_lab("router")))
+    assert not may_stay(attempt)
 
 
 def test_a_search_that_asks_for_it_has_fresh_workers(tmp_path: Path) -> None:
