@@ -43,6 +43,7 @@ LAB_PACKAGES = {
 }
 """Further packages for the lab tests."""
 SERVER_PACKAGES = {
+    "iperf3": lambda: shutil.which("iperf3") is not None,
     "unbound": lambda: shutil.which("unbound", path=PATH_OF_ROOT) is not None,
     "prometheus": lambda: shutil.which("promtool") is not None,
     "prometheus-node-exporter": lambda: shutil.which("prometheus-node-exporter") is not None,

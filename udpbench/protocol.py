@@ -60,6 +60,7 @@ from udpbench.model.limits import (
     Scope,
 )
 from udpbench.model.record import FlowStats, HostLook, Sample, Snapshot, WorkerStats
+from udpbench.model.served import ServedTest
 from udpbench.model.survey import MachineLook
 from udpbench.model.work import LossSpec, WorkerSpec
 
@@ -240,8 +241,7 @@ class SampleReply:
     """State of an agent's workers and its samples from number ``since`` on.
 
     ``running`` until every loop has ended; senders end by themselves (``done``), receivers when
-    stopped. ``queued_bytes`` is the sum over the receiving sockets; None without any. So is
-    ``dropped_packets``, since the phase began.
+    stopped. ``queued_bytes`` is the sum over the receiving sockets; None without any.
     """
 
     state: WorkersState
@@ -251,9 +251,32 @@ class SampleReply:
     stats: tuple[WorkerStats, ...]
     flows: tuple[FlowStats, ...]
     queued_bytes: Optional[int]
-    dropped_packets: Optional[int] = None
     polling: bool = False
     """A thread that serves the traffic's RX queues runs, or waits for a CPU."""
+
+
+@dataclass(frozen=True)
+class ClientEvent:
+    """What happened at an iperf3 server.
+
+    ``listening``, then of each client ``refused`` or, of a test, ``prepared`` (its sockets are
+    open, and nothing is sent before ``proceed``), ``started``, ``ended`` (all is counted, and its
+    results wait for ``proceed``), ``closed``.
+    """
+
+    event: Literal["listening", "refused", "prepared", "started", "ended", "closed"]
+    text: str = ""
+    """In words: where it listens, who came, why it was refused."""
+    test: int = 0
+    """Number of the test, from 1; 0 of no test."""
+    served: Optional[ServedTest] = None
+    specs: tuple[WorkerSpec, ...] = ()
+    clock_ns: int = 0
+    """Of ``started``: when, on the host's CLOCK_MONOTONIC."""
+    sampled: Optional[SampleReply] = None
+    """Of ``ended``: all that was counted over time, and in the end."""
+    drops: dict[str, int] = field(default_factory=dict)
+    """Of ``ended``: inode of each of its sockets, as text → packets that it dropped."""
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -403,10 +426,6 @@ class AgentVerbs:
     def changed(self, interface: str = OWN, out: str = OWN) -> dict[str, int]:
         """Return how often routes, rules and the like were changed since the first look."""
 
-    @verb(10, "looking at idle workers")
-    def confirm(self, interface: str = OWN, routed: Optional[Sequence[str]] = OWN) -> bool:
-        """Return whether workers are as they were prepared, having proven their routes again."""
-
     @verb(5, "starting workers")
     def start(self, order: PhaseOrder) -> None:
         """Start every worker on a phase."""
@@ -481,6 +500,14 @@ class AgentVerbs:
         ``left_behind``: of runs that died here, not of this run.
         """
 
+    @verb(5, "serving iperf3 clients")
+    def clients(self, since: int) -> tuple[ClientEvent, ...]:
+        """Return what happened at an iperf3 server, from event number ``since`` on."""
+
+    @verb(5, "letting an iperf3 client go on")
+    def proceed(self, test: int, output: Optional[str] = None) -> None:
+        """Let a client's test begin, or end with its results and what it is to be shown."""
+
     @verb(5, "answering")
     def ping(self) -> None:
         """Renew the lease, like every request."""
@@ -503,7 +530,10 @@ AGENT_LEAVES = (
     "model",
     *(
         f"model.{name}"
-        for name in ("experiment", "host", "lab", "limits", "record", "survey", "work")
+        for name in (
+            *("experiment", "host", "lab", "limits"),
+            *("record", "served", "survey", "work"),
+        )
     ),
     "parent_death",
     "printable",

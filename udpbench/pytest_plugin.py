@@ -10,7 +10,7 @@ import datetime
 import logging
 import os
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -21,6 +21,7 @@ from udpbench.printable import printable
 
 if TYPE_CHECKING:
     from udpbench.analysis.comparison.point_results import PointResult, PointResults
+    from udpbench.client_gate import ClientGate
     from udpbench.control.lab_lock import Surroundings
     from udpbench.gate import Answer, Baseline, Gate
     from udpbench.model.experiment import Experiment
@@ -346,6 +347,20 @@ def udpbench(
 ) -> UdpbenchFixture:
     """Run an experiment, a file or a dict, and return its result; several points: by name."""
     return UdpbenchFixture(request, tmp_path_factory)
+
+
+@pytest.fixture
+def udpbench_serve(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., ClientGate]:
+    """Return what serves iperf3 clients within a block; see docs/pytest.md."""
+    from functools import partial
+
+    from udpbench.client_gate import ClientGate
+
+    gate = _gate(request.config, tmp_path_factory)
+    name = request.node.nodeid
+    return partial(ClientGate, gate.folder_of(f"{name}-served"), ("pytest", name))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -31,12 +31,26 @@ enum ub_read {
     UB_READ_COPY = 1, /* the payload is copied and not looked at */
     UB_READ_NONE = 2, /* MSG_TRUNC into no room: not even copied; truncated is then unknown, too */
     UB_READ_VERIFY = 3, /* header, and every byte behind it against ub_pattern_write */
+    UB_READ_IPERF3 = 4, /* the header of an iperf3 client, whose streams are the sockets in turn:
+                           what has none is foreign, and every length is one of this run */
 };
 
 enum ub_fault {
     UB_FAULT_NONE = 0,
     UB_FAULT_HANG = 1, /* sleeps until stop and reads nothing */
     UB_FAULT_EXIT = 2, /* returns; a reuseport member leaves its group when its socket is closed */
+};
+
+/* A stream of an iperf3 client, as its own server would count it; the window is exact. */
+struct ub_iperf3_stream {
+    uint64_t read_packets; /* with a counter, also repeated ones */
+    uint64_t read_bytes;   /* UDP payload of them */
+    uint64_t hellos;       /* datagrams of 4 bytes: the greeting, once more */
+    uint64_t highest;      /* counter, beyond its 32 bits */
+    uint64_t gap_packets;  /* left out by counters, less one for each packet that came behind */
+    uint64_t behind_packets;
+    uint64_t jitter_16th_ns; /* RFC 3550, 16 times as large */
+    uint64_t transit_ns;     /* of the latest; a difference of two clocks, which may wrap */
 };
 
 struct ub_flow_state; /* opaque: one per flow, shared by every worker of the host */
@@ -84,6 +98,8 @@ struct ub_receive_config {
     struct ub_histogram *application;     /* and from there until the call returned */
     struct ub_milliseconds *milliseconds; /* received packets since epoch_ns */
     struct ub_log *log; /* every datagram of ours; only with a way of reading that copies */
+    struct ub_iperf3_stream *streams; /* UB_READ_IPERF3: of each socket */
+    uint32_t wide_counters;           /* the same: of 64 bits */
 };
 
 /* One writer, the loop; readable at any time; alone on its cache lines. */

@@ -254,10 +254,11 @@ static void read_none(const struct ub_inbox *inbox, uint32_t messages, struct ub
 
 /* A new way of reading is a row here and a constant of enum ub_read. */
 static const struct ub_read_way ways[] = {
-    [UB_READ_HEADER] = {read_header, .sees_header = 1, .copies = 1},
+    [UB_READ_HEADER] = {read_header, .sees_header = 1, .copies = 1, .stamps = 1},
     [UB_READ_COPY] = {read_copy, .copies = 1},
     [UB_READ_NONE] = {read_none},
-    [UB_READ_VERIFY] = {read_verify, .sees_header = 1, .copies = 1},
+    [UB_READ_VERIFY] = {read_verify, .sees_header = 1, .copies = 1, .stamps = 1},
+    [UB_READ_IPERF3] = {ub_read_iperf3, .copies = 1, .stamps = 1},
 };
 
 const struct ub_read_way *ub_read_way_of(uint32_t read) {

@@ -47,7 +47,10 @@ struct ub_read_way {
     void (*account)(const struct ub_inbox *inbox, uint32_t messages, struct ub_tally *tally);
     uint32_t sees_header;
     uint32_t copies;
+    uint32_t stamps; /* it has a use for the kernel's times of arrival */
 };
+
+void ub_read_iperf3(const struct ub_inbox *inbox, uint32_t messages, struct ub_tally *tally);
 
 /* NULL: no such way. */
 const struct ub_read_way *ub_read_way_of(uint32_t read);
@@ -58,6 +61,7 @@ int ub_log_valid(const struct ub_log *log);
 /* Whether the ring had room for the frame. */
 int ub_log_put(struct ub_log *log, const struct ub_log_frame *frame, const uint8_t *bytes);
 void ub_echo(struct ub_tally *tally, const uint8_t *header);
+uint64_t ub_stamp_ns(const struct mmsghdr *message);
 void ub_note_stamp(const struct ub_tally *tally, const uint8_t *header);
 
 #endif

@@ -82,8 +82,12 @@ static const char *check_extras(const struct ub_receive_config *config) {
         return "fault: an enum ub_fault";
     if (config->echo_every != 0 && !read->sees_header)
         return "echo_every: 0 if no header is read";
-    if (config->timestamps && !read->sees_header)
+    if (config->timestamps && !read->stamps)
         return "timestamps: 0 if no header is read";
+    if (config->read == UB_READ_IPERF3 && (config->streams == NULL || config->gro))
+        return "streams: not NULL to read iperf3's, and gro 0";
+    if (config->read == UB_READ_IPERF3 && config->flow_count < config->socket_count)
+        return "flow_count: a flow for each socket at least, to read iperf3's";
     if (config->timestamps && config->stack == NULL)
         return "stack: not NULL with timestamps";
     if (config->timestamps && config->application == NULL)

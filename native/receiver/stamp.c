@@ -9,7 +9,7 @@
 
 /* The stamp is of CLOCK_REALTIME, taken in netif_rx or GRO (net/core/dev.c, net_timestamp_check),
  * one for each skb. 0 if the message has none. */
-static uint64_t stamp_ns(const struct mmsghdr *message) {
+uint64_t ub_stamp_ns(const struct mmsghdr *message) {
     struct msghdr *head = (struct msghdr *)&message->msg_hdr;
     struct timespec stamp = {0};
     for (struct cmsghdr *header = CMSG_FIRSTHDR(head); header != NULL;
@@ -21,7 +21,7 @@ static uint64_t stamp_ns(const struct mmsghdr *message) {
 
 void ub_note_stamp(const struct ub_tally *tally, const uint8_t *header) {
     const struct ub_receive_config *config = tally->config;
-    uint64_t stamp = stamp_ns(tally->message);
+    uint64_t stamp = ub_stamp_ns(tally->message);
     if (stamp == 0)
         return;
     uint64_t stamped_ns = stamp - tally->realtime_ahead_ns - config->epoch_ns;

@@ -22,13 +22,14 @@ from typing import IO, Any, cast, get_type_hints
 import pytest
 from settings_world import fake_host
 
+from udpbench.agent.clients import Server
 from udpbench.agent.host.namespace import INIT_USER_NS, is_own
 from udpbench.agent.host.system import Host
 from udpbench.agent.locks import Locks
 from udpbench.agent.loop import STDIN_ENDED, parse, unexpected
 from udpbench.agent.observe import ORDERS, Observer
 from udpbench.agent.serve import end
-from udpbench.agent.session import GREETING, Session
+from udpbench.agent.session import GREETING, SERVING, Session
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import AgentError, RestoreError
 from udpbench.model.experiment import Receive, Send, Traffic
@@ -271,8 +272,7 @@ def verbs(root: Path) -> Verbs:
 def test_every_method_of_the_agent_is_in_the_table_of_verbs(tmp_path: Path) -> None:
     """And no verb is there that no method serves."""
     public = {name for name in vars(Verbs) if not name.startswith("_")} - {"watch", "end"}
-    served = [*GREETING, *public, *verbs(tmp_path).elsewhere]
-    assert sorted(VERBS) == sorted(served)
+    assert set(VERBS) == {*GREETING, *public, *SERVING, *ORDERS, *verbs(tmp_path).elsewhere}
     assert set(VERBS) == {name for name in vars(AgentVerbs) if name[0] != "_"} - {"ask"}
 
 
@@ -281,7 +281,9 @@ def test_what_serves_a_verb_has_the_types_of_its_row(verb: str, tmp_path: Path) 
     """Those that call it by its row know no others; and who waits for it says what it does."""
     row = VERBS[verb]
     elsewhere = verbs(tmp_path).elsewhere
-    served = [elsewhere.get(verb) or getattr(Session if verb in GREETING else Verbs, verb)]
+    agents = (Session,) if verb in GREETING else (Server,) if verb in SERVING else (Verbs, Observer)
+    of_agent = next(each for each in agents if hasattr(each, verb) or verb in elsewhere)
+    served = [elsewhere.get(verb) or getattr(of_agent, verb)]
     served += [getattr(Observer, verb)] if verb in ORDERS else []
     assert [row.kinds] * len(served) == [get_type_hints(method) for method in served]
     assert row.doing
@@ -460,16 +462,6 @@ def test_workers_are_sampled_stopped_and_closed(agent: Agent, port: int) -> None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert "none" == agent.ask("sample", since=0)["state"]
-
-
-def test_idle_workers_are_looked_at_and_their_routes_proven(agent: Agent, port: int) -> None:
-    """Without workers nothing is as it was."""
-    agent.hello()
-    assert False is agent.ask("confirm", interface="lo")
-    agent.ask("prepare", interface="lo", workers=[spec("receiver", "127.0.0.1", port)])
-    assert True is agent.ask("confirm", interface="lo")
-    agent.ask("close")
-    assert False is agent.ask("confirm", interface="lo")
 
 
 def test_workers_die_with_their_agent(agent: Agent, port: int) -> None:

@@ -382,7 +382,7 @@ BAD = {
     "call": {"call": 899},
     "merged without a size": {"call": lib.UB_RECEIVE_URING, "gro": 1},
     "wait": {"wait": 5},
-    "read": {"read": 4},
+    "read": {"read": 5},
     "fault": {"fault": 3},
     "no batch": {"batch": 0},
     "batch beyond UIO_MAXIOV": {"batch": 1025},
@@ -414,6 +414,13 @@ BAD = {
     "stamps without headers": {"timestamps": 1, "read": lib.UB_READ_NONE},
     "stamps without a histogram": {"timestamps": 1},
     "stamps without the other": {"timestamps": 1, "stack": HISTOGRAM},
+    "a client's packets without streams": {"read": lib.UB_READ_IPERF3},
+    "more streams than flows": {
+        "read": lib.UB_READ_IPERF3,
+        "streams": ffi.new("struct ub_iperf3_stream[2]"),
+        "socket_count": 2,
+        "wait": lib.UB_WAIT_SPIN,
+    },
     "a log without a ring": {"log": ffi.new("struct ub_log *")},
     "a log of what is not copied": {
         "log": ffi.new("struct ub_log *"),

@@ -182,8 +182,12 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("rich",),
     ),
+    "client_gate": ((*LEAVES, "control", "records", "analysis", "gate"), ()),
     "pytest_plugin": (
-        (*LEAVES, "definition", "control", "records", "analysis", "report", "gate"),
+        (
+            *(*LEAVES, "definition", "control", "records", "analysis", "report"),
+            *("client_gate", "gate"),
+        ),
         ("pytest",),
     ),
     "": (("",), ()),

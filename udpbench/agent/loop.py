@@ -76,6 +76,10 @@ class Service:
         """Do what no request asks for; return when there is more to do, None: not now."""
         return None
 
+    def fds(self) -> list[int]:
+        """Return further descriptors; when one of them is readable, ``tick`` is called."""
+        return []
+
     def leave(self) -> None:
         """From now on let the end of stdin end the run."""
         self.leaving = True
@@ -127,7 +131,7 @@ class Loop:
         due_ns = min(self._deadline_ns, self._watch_ns)
         if self._own_ns is not None:
             due_ns = min(due_ns, self._own_ns)
-        watched = [self._signals, *self._door_fd()]
+        watched = [self._signals, *self._door_fd(), *self._session.fds()]
         if not self._away:
             watched.append(self._lines.fd)
         verbs = self._session.verbs

@@ -6,6 +6,7 @@ what takes a right, gives up all rights but two capabilities to read, and only t
     pid:123, unit:dns   the process, or systemd unit, whose network namespace is watched
     exact               counts each socket's packets by BPF
     firewall            lists firewall rules, as they are when it starts
+    reasons:5201        counts the kernel's drop reasons of datagrams to a port by BPF, if it can
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
 from udpbench.agent.counters.snapshot import snapshot
+from udpbench.agent.host.bpf.kfree_skb import DropReasons
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.capabilities import try_capabilities
 from udpbench.agent.host.doctor import inspect_host
@@ -224,12 +226,14 @@ class Observer(Service):
         interface: str,
         edge: Optional[Edge] = None,
         controller: Optional[int] = None,  # noqa: ARG002 - of a phase
+        out: str = "",
     ) -> Snapshot:
         """Return every counter in the session's scopes; no phase begins or ends here."""
         if edge is not None:
             raise AgentError("an observer sees no phase", self._name)
         own = self._interface(interface)
-        return snapshot(self._host, self._name, own, self._scopes, (), dict)
+        further = self._interface(out)
+        return snapshot(self._host, self._name, own, self._scopes, (), dict, further)
 
     def record(self, interface: str) -> RecordedTree:
         """Return the anonymised answers of this host about itself."""
@@ -265,7 +269,9 @@ def prepare(host: EarlyHost, words: Sequence[str]) -> Observer:
     _enter(host, words)
     host.learn("firewall" in words)
     counting = (no_place or _count(host)) if is_exact else None
+    _count_reasons(host, words)
     keep_only(host, KEPT)
+    _prove_readable(host)
     return Observer(host, capabilities, counting)
 
 
@@ -294,6 +300,25 @@ def _count(host: ReadingHost) -> Union[SocketCounts, OSError]:
         return SocketCounts(host)
     except OSError as error:
         return error
+
+
+def _count_reasons(host: ReadingHost, words: Sequence[str]) -> None:
+    """Count drop reasons of a port, where this kernel and these rights allow it."""
+    ports = [int(word[8:]) for word in words if word.startswith("reasons:") and word[8:].isdigit()]
+    if ports:
+        # Without BTF, or without reasons in it (before Linux 5.17).
+        with suppress(OSError, KeyError, ValueError):
+            host.drops = DropReasons(host, ports)
+
+
+def _prove_readable(host: ReadingHost) -> None:
+    """Give up counts that an older kernel shows to root alone."""
+    try:
+        if host.drops is not None:
+            host.drops.counts()
+    except OSError:
+        host.drops.close()
+        host.drops = None
 
 
 def _enter(host: ReadingHost, words: Sequence[str]) -> None:

@@ -20,11 +20,13 @@ from udpbench.agent.loop import Service, prove_same
 from udpbench.agent.reconnect import Door
 from udpbench.agent.settings.journal import FOLDER, abandoned, in_use, remove_stale, run_of
 from udpbench.agent.verbs import Verbs
-from udpbench.errors import HelloRefused
+from udpbench.errors import AgentError, HelloRefused
 from udpbench.model.limits import Scope
 from udpbench.protocol import Hello, Taken, Use, build_id
 
 GREETING = ("hello", "take", "release", "leave")
+SERVING = ("clients", "proceed")
+"""Those of ``clients`` alone."""
 UNTAKEN = (*GREETING, "ping", "look", "facts")
 """Verbs served before the host is taken: a look disturbs a run no more than ``top`` does, so it
 waits for no run."""
@@ -48,11 +50,13 @@ class Session(Service):
         return self.verbs.name if self.verbs is not None else ""
 
     def method_of(self, verb: str) -> Callable[..., Any]:
-        """Return what serves a verb now; raises HelloRefused."""
+        """Return what serves a verb now; raises HelloRefused, AgentError."""
         if verb != "hello":
             self._greeted(verb)
         if not self._taken and verb not in UNTAKEN:
             raise HelloRefused(f"{verb} before take: another run may use this host", self.name)
+        if verb in SERVING:
+            raise AgentError(f"an agent does not serve {verb}: an iperf3 server does", self.name)
         elsewhere = self.verbs.elsewhere if self.verbs is not None else {}
         return elsewhere.get(verb) or getattr(self if verb in GREETING else self.verbs, verb)
 

@@ -17,6 +17,7 @@ from udpbench.analysis.cpu_use import CpuGroup, machine_cpus, main_user
 from udpbench.analysis.evidence import LITTLE, MOST_OF_IT, Evidence
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.before_ip import NAPI_PACKETS
+from udpbench.analysis.ledger.between import AHEAD
 from udpbench.analysis.ledger.intended_load import intended_packets, unsent_packets
 from udpbench.analysis.ledger.ledger import OR, intervals, lost_by_place, packets_at, worst_place
 from udpbench.analysis.ledger.skbs import Span
@@ -50,7 +51,7 @@ PAGE_BYTES = 4096
 """The smallest page of any CPU; larger ones make of a number of pages more memory."""
 MOST_BUFFER_BYTES = 256 * 2**20
 """No burst needs more: it holds 100,000 datagrams of the largest MTU that cards have."""
-ROWS = {stage.name: stage for stage in STAGES}
+ROWS = {stage.name: stage for stage in (AHEAD, *STAGES)}
 REASONS_RELEASE = (5, 17)
 """Before it the kernel names no drop reasons (include/trace/events/skb.h: kfree_skb)."""
 REFUSING = (

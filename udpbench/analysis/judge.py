@@ -21,6 +21,7 @@ from udpbench.analysis.ledger.intended_load import (
 from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.analysis.search import in_search
+from udpbench.analysis.served import of_client, served_findings
 from udpbench.analysis.watch.host import watched_ledger
 from udpbench.metrics import TIMED
 from udpbench.model.record import PACKETS_FIELD, Finding, Stall, TrialRecord
@@ -55,7 +56,7 @@ def judge(record: TrialRecord) -> Result:
         return _watched(measured)
     # A stream has no packets that could be lost on the way: a baseline, and no ledger.
     ledger = make_ledger(measured) if record.trial.traffic.protocol == "udp" else None
-    findings = record.findings + check(measured)
+    findings = record.findings + check(measured) + served_findings(record)
     valid = all(finding.severity != "invalid" for finding in findings)
     result = Result(
         trial=record.trial,
@@ -67,7 +68,7 @@ def judge(record: TrialRecord) -> Result:
         workers=_workers(measured),
         stalls=_stalls(measured),
         cpus=cpu_loads(measured),
-        diagnosis=in_search(record.trial, diagnose(measured, ledger, valid)),
+        diagnosis=of_client(record, in_search(record.trial, diagnose(measured, ledger, valid))),
         took_ns=took_ns(record),
         lag=rates.lag(measured),
         lump_share=rates.lump_share(measured),

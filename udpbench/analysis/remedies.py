@@ -91,6 +91,8 @@ app_log | use a faster disk for receive.log, or lower the rate
 app_unanswered | check what the program answers, and whether it limits rates; give it more CPUs or
   threads, or lower the rate
 answer_lost | see the stage of the return path beside it; its remedy is the same as on the way out
+before_host | lower the client's rate; look at the client's host and at the path, as by udpbench
+  serve on a host nearer to it
 """
 _CHECKS = """\
 link | check the cable, the switch and the kernel's log

@@ -478,13 +478,17 @@ def exit_code(
 
     Skips alone are 0, unless nothing of an experiment was measured. An invalid trial is no matter
     where every comparison of its point is answered, nor are open bounds of a search that answer an
-    expectation of its rate. What was found of a watched host was lost.
+    expectation of its rate. What was found of a watched host was lost, and so is
+    what a client's test lacks.
     """
     codes = set(errors)
     if any(result.status == "failed" for result in results):
         codes.add(FAILED)
     worse = any(comparison.worse for comparison in comparisons)
-    lossy = any(result.trial.watched and result.findings for result in results)
+    lossy = any(
+        (result.trial.watched and result.findings) or (result.trial.served and result.lost_packets)
+        for result in results
+    )
     if worse or lossy or any(verdict.answer == "no" for verdict in verdicts):
         codes.add(NO)
     experiments = {result.trial.experiment for result in results}

@@ -26,6 +26,7 @@ from udpbench.commands.verbs import (
     run,
     schema,
     selftest,
+    serve,
     show,
     store,
     tune,
@@ -68,6 +69,7 @@ BRIEFLY = {
     history.history: "Print each point's medians by day, and where they changed.",
     report.report: "Write the report of stored runs, or their data as files.",
     campaign.campaign: "Run experiments on many pairs of hosts, in parallel.",
+    serve.serve: "Serve any iperf3 client: where did this host lose its packets?",
     watch.watch: "Watch a live host: which socket drops packets, and why?",
     export.export: "Export what this host loses to Prometheus; record it.",
     show.show: "Print the result of a stored run, or what a recording lost.",
@@ -90,6 +92,7 @@ for verb in (
     restore.restore,
     watch.watch,
     export.export,
+    serve.serve,
 ):
     many = campaign.ManyLabs if verb is campaign.campaign else None
     app.command(cls=many, short_help=BRIEFLY.get(verb))(verb)

@@ -17,15 +17,15 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Protocol
 
 from udpbench.control.agent_client import AgentClient, Requests
-from udpbench.control.connections.channel import AGENT, OBSERVER, Channel
+from udpbench.control.connections.channel import AGENT, OBSERVER, SERVER, Channel
 from udpbench.control.connections.local_agent import (
     AGENT_COMMAND,
     OBSERVER_COMMAND,
     open_machine,
     open_observer,
+    open_server,
 )
 from udpbench.control.connections.namespaces import Namespaces, open_inside
-from udpbench.control.wait import Clock
 from udpbench.definition.binding.bind import (
     Unavailable,
     UnmetNeeds,
@@ -105,6 +105,19 @@ def observing(words: Sequence[str], deployer: Deployer | None = None) -> Reach:
         "netns": partial(open_inside, command=(*OBSERVER_COMMAND, *words)),
         "container": partial(open_inside, command=(*OBSERVER_COMMAND, *words)),
         "ssh": partial(_open_ssh, deployer, module=(OBSERVER, *words)),
+    }
+    return Reach(ways, machine)
+
+
+def serving(words: Sequence[str], deployer: Deployer | None = None) -> Reach:
+    """Return how servers of iperf3 clients are reached; ``words``: agent/clients."""
+
+    def machine(host: str) -> Requests:
+        return open_server(host, words)
+
+    ways: dict[str, Open] = {
+        "local": lambda host, _: machine(host),
+        "ssh": partial(_open_ssh, deployer, module=(SERVER, *words)),
     }
     return Reach(ways, machine)
 
@@ -190,9 +203,8 @@ class Agents:
 class LabAgents:
     """The agents of one lab, from the start of the first to the end of all."""
 
-    def __init__(self, lab: Lab, run: str, lease_ns: int, reach: Reach, clock: Clock) -> None:
+    def __init__(self, lab: Lab, run: str, lease_ns: int, reach: Reach) -> None:
         self.lab = lab
-        self._clock = clock
         self._run = run
         self._lease_ns = lease_ns
         self._reach = reach
@@ -270,34 +282,25 @@ class LabAgents:
 
     def _close_channels(self) -> None:
         # The machine's agent last: without root it alone keeps other runs away.
-        for is_machine in (False, True):
-            ending = [each for each in self._opened if (each.part == MACHINE) is is_machine]
-            self._clock.together([each.channel.close for each in ending])
+        for client in sorted(self._opened, key=lambda client: client.part == MACHINE):
+            client.channel.close()
 
-    def _open(self, nodes: Sequence[Node]) -> None:
-        """Start the agent of each node; hosts that are reached by SSH are logged in at together."""
-        failures: list[HostError] = []
-        starts = [partial(self._started, node) for node in nodes]
-        by_ssh = all(node.connect.by == "ssh" for node in nodes)
-        for answer in self._clock.together(starts) if by_ssh else (start() for start in starts):
-            if isinstance(answer, NotPermitted):  # true of the machine, so the same for every node
-                raise answer
-            if isinstance(answer, HostError):
-                failures.append(answer)
-            else:
-                self._opened.append(answer)
-        _raise_all(failures)
-
-    def _started(self, node: Node) -> AgentClient | HostError:
-        """Return a node's agent; a real host's has both scopes."""
-        lab = self.lab
+    def _open(self, nodes: Iterable[Node]) -> None:
+        """Start the agent of each node; a real host's has both scopes."""
+        lab, failures = self.lab, list[HostError]()
         scopes: tuple[Scope, ...] = ("namespace",) if lab.built_in else ("namespace", "machine")
-        try:
-            channel = self._reach.ways[node.connect.by](node.name, node.connect)
-        except HostError as error:
-            return error
-        routed = routed_networks(lab, node)
-        return AgentClient(channel, node.part, node.interface, scopes, routed, node.out)
+        for node in nodes:
+            try:
+                channel = self._reach.ways[node.connect.by](node.name, node.connect)
+            except NotPermitted:  # true of the machine, so the same for every node
+                raise
+            except HostError as error:
+                failures.append(error)
+            else:
+                routed = routed_networks(lab, node)
+                client = AgentClient(channel, node.part, node.interface, scopes, routed, node.out)
+                self._opened.append(client)
+        _raise_all(failures)
 
     def _namespace(self, client: AgentClient) -> tuple[str, int]:
         hello = self._hellos[client]
@@ -305,24 +308,18 @@ class LabAgents:
 
     def _greet(self) -> None:
         failures: list[HostError] = []
-        new = [client for client in self._opened if client not in self._hellos]
-        answers = self._clock.together([partial(self._greeted, client) for client in new])
-        for client, answer in zip(new, answers, strict=True):
-            if isinstance(answer, HostError):
-                failures.append(answer)
+        for client in self._opened:
+            if client in self._hellos:
                 continue
-            self._hellos[client] = answer
-            self._lease.keep(client.channel)
+            try:
+                self._hellos[client] = client.greet(self._run, self._lease_ns)
+                self._lease.keep(client.channel)
+            except AgentLost as error:
+                failures.append(client.channel.not_started(error))
+            except HostError as error:
+                failures.append(error)
         _raise_all(failures)
         self._prove_apart()
-
-    def _greeted(self, client: AgentClient) -> Hello | HostError:
-        try:
-            return client.greet(self._run, self._lease_ns)
-        except AgentLost as error:
-            return client.channel.not_started(error)
-        except HostError as error:
-            return error
 
     def _prove_apart(self) -> None:
         """Refuse hosts in one namespace: packets would take lo, and settings would collide."""

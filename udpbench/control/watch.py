@@ -107,11 +107,11 @@ def watch(
 
     Raises ConnectError, HelloRefused, AgentLost, NothingToWatch.
     """
-    clock = around.clock
-    with closing(LabAgents(lab, run_name(), RunOptions.lease_ns, around.reach, clock)) as agents:
+    with closing(LabAgents(lab, run_name(), RunOptions.lease_ns, around.reach)) as agents:
         agents.begin()
         with around.interrupt.caught():
-            onlookers = [_Onlooker(each, watched, kept, clock) for each in agents.onlookers()]
+            clock = around.clock
+            onlookers = [Onlooker(each, watched, kept, clock) for each in agents.onlookers()]
             states = []
             begun_ns = min(each.begun_ns for each in onlookers)
             for _ in _seconds(begun_ns, duration_ns, around):
@@ -137,7 +137,7 @@ def _seconds(begun_ns: int, duration_ns: int | None, around: Surroundings) -> It
         around.clock.sleep_ns(min(max(left_ns, 0), POLL_NS))
 
 
-class _Onlooker:
+class Onlooker:
     """One watched host."""
 
     def __init__(

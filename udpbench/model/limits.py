@@ -90,6 +90,9 @@ LEDGER_STAGES = (
 """Stages at which a packet can end, in the order it passes them (docs/ledger.md)."""
 FORWARDING_STAGES = tuple(stage for stage in LEDGER_STAGES if stage.startswith("fwd_"))
 """Those of each node that forwards: ``router1.fwd_netfilter``; the bare name sums all nodes."""
+BEFORE_HOST = "before_host"
+"""Where an iperf3 client's packets ended that did not reach this host, or that it never sent: of
+all stages before the receiver's one, as nothing tells them apart."""
 DRIVER_STAGES = ("tx_device", "fwd_ring", "fwd_xdp", "fwd_device", "rx_ring", "rx_xdp")
 """Those that a card's driver counts; the kernel's own code counts the others."""
 _NODE_STAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\.(fwd_[a-z_]+)")
@@ -132,6 +135,8 @@ SEEN_MAX = 32
 """Of states and system calls in which a thread was seen."""
 STRANGERS_MAX = 16
 """Sockets of others at the traffic's ports that are listed of one host at one time."""
+STREAMS_MAX = 128
+"""Of an iperf3 client: as many as iperf3 itself allows."""
 ADDRESSES_MAX = 2**12
 """Of one host, and of each list."""
 LENGTHS = {
@@ -146,6 +151,7 @@ LENGTHS = {
     "strangers": STRANGERS_MAX,
     "expect": EXPECT_MAX,
     "compare": PAIRS_MAX,
+    **dict.fromkeys(("streams", "asked", "ignored"), STREAMS_MAX),
 }
 """Field of a record or a reply → most entries of it, and of each list in it."""
 NUMBERED = (

@@ -14,6 +14,7 @@ from udpbench.model.experiment import Trial
 from udpbench.model.host import Change, Facts, Inspection
 from udpbench.model.lab import BETWEEN
 from udpbench.model.limits import DRIVER_STAGES, Part, PhaseName, Role
+from udpbench.model.served import ServedTest
 from udpbench.model.work import WorkerSpec
 
 RECORD_SCHEMA = 2
@@ -483,4 +484,6 @@ class TrialRecord:
     """Host → what was proven of the ledger on its build of the kernel, if it was ever tried."""
     overhead_ns: dict[str, int] = field(default_factory=dict)
     """Step of the trial → its duration, phases included."""
+    served: Optional[ServedTest] = None
+    """The iperf3 client that sent, if one did."""
     schema: int = RECORD_SCHEMA

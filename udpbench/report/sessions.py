@@ -13,7 +13,7 @@ from udpbench.report.summary import message
 
 RESTORED = "All settings were restored at the end of the run, in reverse order, and read back."
 UNKNOWN = "unknown: the run folder records a command that does not begin a run"
-VERBS = ("run", "tune", "watch")
+VERBS = ("run", "tune", "watch", "serve")
 """Verbs of udpbench that begin a run."""
 TRUSTING = ("--resume", "--trust")
 """Options that none of them begins a run with, and that would trust another folder."""

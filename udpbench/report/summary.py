@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from udpbench.analysis.checks.cpu_checks import STRUCK_OUT
 from udpbench.analysis.comparison.comparisons import RESOLVED, Comparison, resolution
+from udpbench.analysis.ledger.between import AHEAD
 from udpbench.analysis.ledger.ledger import lost_by_place, worst_place
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.points import Point, but_lossy, estimate, metric
@@ -42,7 +43,7 @@ FEW_POINTS = 3
 """Maximum points that are described one by one; beyond it only the extreme ones."""
 FEW_TRIALS = 3
 """Maximum trials that are named; beyond it they are counted."""
-MEANT = {stage.name: stage for stage in STAGES}
+MEANT = {stage.name: stage for stage in (AHEAD, *STAGES)}
 """Stage by name; records of another version may have others."""
 QUANTITY = re.compile(r"[+-]?\d+(\.\d+)?")
 SHARES = re.compile(r"(\d+(?:\.\d+)?)(?: – (\d+(?:\.\d+)?))? %")

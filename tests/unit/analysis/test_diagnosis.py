@@ -24,7 +24,7 @@ from udpbench.analysis.doctor import READINESS
 from udpbench.analysis.judge import judge
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.model.host import Change, Setting
-from udpbench.model.limits import LEDGER_STAGES, SECOND_NS
+from udpbench.model.limits import BEFORE_HOST, LEDGER_STAGES, SECOND_NS
 from udpbench.model.record import SelfTest, Snapshot, TrialRecord, WorkerStats
 from udpbench.units import Rate
 
@@ -576,7 +576,7 @@ def test_nothing_is_said_of_a_trial_without_packets() -> None:
 def test_every_remedy_is_that_of_something() -> None:
     """Of a stage, of a readiness check or of a bottleneck; a full stop is set by who shows it."""
     checks = {check.name for check in READINESS}
-    assert {*LEDGER_STAGES, *checks, *BOTTLENECKS} == set(REMEDIES)
+    assert {*LEDGER_STAGES, BEFORE_HOST, *checks, *BOTTLENECKS} == set(REMEDIES)
     assert [] == [name for name, remedy in REMEDIES.items() if remedy.text.endswith(".")]
 
 

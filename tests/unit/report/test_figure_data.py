@@ -29,7 +29,7 @@ from report.stored import swept
 from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.judged_run import Chapter, judged
 from udpbench.model.experiment import Experiment
-from udpbench.model.limits import LEDGER_STAGES, SECOND_NS
+from udpbench.model.limits import BEFORE_HOST, LEDGER_STAGES, SECOND_NS
 from udpbench.model.record import Snapshot, TrialRecord
 from udpbench.report.figure_data import (
     UNCERTAIN,
@@ -271,7 +271,7 @@ def test_of_many_points_the_extreme_ones_are_shown(sizes: list[int], shown: list
 
 def test_every_stage_that_loses_packets_has_a_colour_and_hatch_of_its_own() -> None:
     """By its name, so that no other's changes where a stage is inserted."""
-    assert set(LEDGER_STAGES) - set(BEFORE_SENT) == set(STAGE_STYLES)
+    assert {*LEDGER_STAGES, BEFORE_HOST} - {*BEFORE_SENT} == set(STAGE_STYLES)
     assert len(STAGE_STYLES) == len(set(STAGE_STYLES.values()))
 
 

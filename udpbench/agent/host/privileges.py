@@ -19,6 +19,8 @@ OBSERVER_USER = 2_100_000_000
 net's). Whatever runs as ``nobody`` could stop a process of that user, or lower its limits. Others
 give no such number: systemd's DynamicUser ends at 65519, its containers at 1879048191, SSSD at
 2000200000; from 2**31 on a program may take it for negative."""
+NOBODY = 65534
+"""The kernel's overflow user, who has an account of this name everywhere and owns nothing."""
 SYS_PTRACE, DAC_READ_SEARCH = 19, 2
 VERSION_3 = 0x20080522
 """_LINUX_CAPABILITY_VERSION_3: 64 bits in two structs."""
@@ -28,8 +30,8 @@ LAST = "/proc/sys/kernel/cap_last_cap"
 STATUS = "/proc/thread-self/status"
 
 
-def keep_only(host: ReadingHost, kept: Collection[int]) -> None:
-    """Become a user of its own with no more than these capabilities, and never get another one.
+def keep_only(host: ReadingHost, kept: Collection[int], user: int = OBSERVER_USER) -> None:
+    """Become a user with no more than these capabilities, and never get another one.
 
     Programs that are run have none. A user who is not root, or is root in a user namespace alone,
     stays who it is. OSError if something could not be given up.
@@ -39,7 +41,7 @@ def keep_only(host: ReadingHost, kept: Collection[int]) -> None:
     _call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     if os.geteuid() == 0:
         _bound(host, left)
-        _leave_root(host)
+        _leave_root(host, user)
     header = struct.pack("=Ii", VERSION_3, 0)
     low, high = left & 0xFFFFFFFF, left >> 32
     _call("capset", header, struct.pack("=6I", low, low, 0, high, high, 0))
@@ -67,14 +69,14 @@ def _bound(host: ReadingHost, left: int) -> None:
             _call("prctl", PR_CAPBSET_DROP, number, 0, 0, 0)
 
 
-def _leave_root(host: ReadingHost) -> None:
+def _leave_root(host: ReadingHost, user: int) -> None:
     """Leave uid 0, which may write root's files whatever its capabilities are."""
     if host.read_text("/proc/self/uid_map").split() != ["0", "0", "4294967295"]:
         return  # in a user namespace, whose root is an ordinary user outside
     _call("prctl", PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setgroups([])
-    os.setresgid(OBSERVER_USER, OBSERVER_USER, OBSERVER_USER)
-    os.setresuid(OBSERVER_USER, OBSERVER_USER, OBSERVER_USER)
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
 
 
 def _prove(host: ReadingHost, left: int) -> None:

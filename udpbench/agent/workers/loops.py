@@ -229,9 +229,19 @@ class Receiving:
 
     def run(self, phase: LoopOrder) -> int:
         """Receive until stop; return 0 or a negative errno."""
+        memory = self._memory
+        config = ffi.new("struct ub_receive_config *", self._values(phase))
+        stats = memory.at("struct ub_receive_stats *", memory.layout.stats[self._index])
+        if self._spec.traffic.protocol == "tcp":
+            return run_loop("ub_stream_receive", config, stats)
+        if self._log is not None:
+            return self._run_with_log(self._log, config, stats)
+        return run_loop("ub_receive", config, stats)
+
+    def _values(self, phase: LoopOrder) -> dict[str, Any]:
         memory, spec, receive = self._memory, self._spec, self._receive
         wait, wait_ns = parse_wait(receive)
-        values = {
+        return {
             "call": getattr(lib, way_to_receive(receive).constant),
             "batch": receive.messages,
             "room_bytes": room_bytes(spec.traffic, receive),
@@ -253,13 +263,6 @@ class Receiving:
             **self._fault(phase),
             **self._notes(phase),
         }
-        config = ffi.new("struct ub_receive_config *", values)
-        stats = memory.at("struct ub_receive_stats *", memory.layout.stats[self._index])
-        if spec.traffic.protocol == "tcp":
-            return run_loop("ub_stream_receive", config, stats)
-        if self._log is not None:
-            return self._run_with_log(self._log, config, stats)
-        return run_loop("ub_receive", config, stats)
 
     def _notes(self, phase: LoopOrder) -> dict[str, Any]:
         """Return what the loop records besides its counts."""
@@ -299,6 +302,30 @@ class Receiving:
         if fault is None or not phase.faulty:
             return {}
         return {"fault": FAULTS[fault.does], "fault_at_ns": phase.at_ns + fault.after_ns}
+
+
+class ClientReceiving(Receiving):
+    """The loop that reads the streams of an iperf3 client, a socket each."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        opened: Sequence[socket.socket],
+        cpus: Iterable[int],
+        wide_counters: bool,
+    ) -> None:
+        super().__init__(memory, 0, opened, cpus)
+        self._wide = wide_counters
+        self._streams = ffi.new("struct ub_iperf3_stream[]", len(opened))
+
+    def _values(self, phase: LoopOrder) -> dict[str, Any]:
+        own = {"streams": self._streams, "wide_counters": self._wide, "timestamps": True}
+        return {**super()._values(phase), **own, "read": lib.UB_READ_IPERF3}
+
+    def streams(self) -> list[dict[str, int]]:
+        """Return the counts of each stream by C name; readable at any time."""
+        names = [name for name, _ in ffi.typeof("struct ub_iperf3_stream").fields]
+        return [{name: getattr(each, name) for name in names} for each in self._streams]
 
 
 class ConfigRefused(ValueError):

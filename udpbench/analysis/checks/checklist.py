@@ -77,8 +77,30 @@ CHECKS: dict[Check, str] = {
 """Check → the traffic that it is for."""
 
 
+OF_CLIENTS: frozenset[Check] = frozenset(
+    (
+        placement.worker_moved,
+        worker_counts.failed_calls,
+        ledger_checks.counter_backwards,
+        ledger_checks.unaccounted,
+        ledger_checks.damaged_frames,
+        ledger_checks.unknown_driver,
+        host_checks.buffer_capped,
+        worker_counts.standstills,
+        host_checks.carrier_lost,
+        host_checks.allowance_exceeded,
+        cpu_checks.hypervisor,
+        clock_checks.samples_missing,
+    )
+)
+"""Those that need to know nothing of a sender, nor who else uses the host: an iperf3 client is
+served on a host as it is."""
+
+
 def check(readings: Readings) -> tuple[Finding, ...]:
     """Return the findings of every check that applies, in the order of CHECKS."""
     applied = (ALL,) if readings.record.trial.traffic.protocol == "tcp" else (ALL, DATAGRAMS)
     checks = (check for check, traffic in CHECKS.items() if traffic in applied)
+    if readings.record.trial.served:
+        checks = (check for check in CHECKS if check in OF_CLIENTS)
     return tuple(finding for check in checks for finding in check(readings))

@@ -9,7 +9,7 @@ from udpbench.analysis.ledger.sender import PORT_REFUSED, most_at_sender, most_i
 from udpbench.analysis.ledger.stage import Also, Stage, counter, in_packets
 from udpbench.analysis.readings import CounterView, Readings
 from udpbench.drivers import ALLOWANCES
-from udpbench.model.limits import Part
+from udpbench.model.limits import BEFORE_HOST, Part
 
 PORT_ENTERED = "link.port*.rx_packets"
 PORT_LEFT = "link.port*.tx_packets"
@@ -83,3 +83,14 @@ ROWS = (
         unit="skb",
     ),
 )
+
+AHEAD = Stage(
+    name=BEFORE_HOST,
+    part="link",
+    unprovoked="it is what an iperf3 client says, less what this host can explain",
+    packets=lambda _: None,
+    source="client's count − received − all stages of this host",
+    means="Before this host, or never sent: an iperf3 client counts what it tried to send, and of "
+    "its host and of the path nothing is known.",
+)
+"""In place of all stages before the receiver's, where a client sends."""

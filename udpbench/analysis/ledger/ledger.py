@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from udpbench.analysis.ledger.application import lost_answers
+from udpbench.analysis.ledger.between import AHEAD
 from udpbench.analysis.ledger.forwarding import undecided_skbs
 from udpbench.analysis.ledger.intended_load import intended_packets, kept_packets
 from udpbench.analysis.ledger.mac_frames import damaged_frames
@@ -59,7 +60,19 @@ def _of_shared_hosts(readings: Readings, intended: int, received: int) -> Ledger
             packets, most = share.packets.low or None, share.packets.high
             entry = replace(entry, packets=packets, at_most=most, source=UNOBSERVED)
         entries.append(replace(entry, others_packets=share.others_packets))
-    return Ledger(intended, received, tuple(entries), remainder)
+    ledger = Ledger(intended, received, tuple(entries), remainder)
+    return _of_client(ledger, readings) if readings.record.trial.served else ledger
+
+
+def _of_client(ledger: Ledger, readings: Readings) -> Ledger:
+    """Return a ledger in which all that is ahead of the receiver is a single stage."""
+    here_too = {stage.name for stage in stages_of(readings) if stage.part == "receiver"}
+    ahead = [entry.stage for entry in ledger.entries if entry.stage not in here_too]
+    span = lost_at_any(ledger, ahead)
+    most = span.high if span.high != span.low else None
+    first = LedgerEntry(AHEAD.name, span.low, AHEAD.source, at_most=most)
+    here = (entry for entry in ledger.entries if entry.stage not in ahead)
+    return replace(ledger, entries=(first, *here))
 
 
 def lost_at_any(ledger: Ledger, stages: Collection[str]) -> Span:
@@ -158,8 +171,7 @@ def _nearest_to_0(lost: int, explained: Span) -> int:
 def _entry(stage: Stage, packets: Span | None, readings: Readings) -> LedgerEntry:
     node = stage.nodes(readings)
     also = {node.display(o.name).removeprefix("Δ "): o.reads(readings) for o in stage.also}
-    groups = [group for group in REASON_GROUPS if node.has(group)]
-    for name in (f"{group}.{reason}" for reason in stage.reasons for group in groups):
+    for name in (f"{group}.{reason}" for reason in stage.reasons for group in REASON_GROUPS):
         also[name] = node.counter(name) or None
     return LedgerEntry(
         stage.name,

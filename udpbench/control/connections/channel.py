@@ -33,6 +33,8 @@ from udpbench.units import format_bytes, format_duration
 AGENT = "udpbench.agent.serve"
 OBSERVER = "udpbench.agent.observe"
 """Serves what only looks, with no right to change anything."""
+SERVER = "udpbench.agent.clients"
+"""Serves iperf3 clients, with no right at all."""
 ENDED = "it ended"
 INSTEAD = "find out what runs there instead of its agent"
 STDERR_LINES = 8

@@ -241,7 +241,7 @@ def _open(
         # If the agent ends but not the connection, its end is reported.
         broken=lambda: not (agent.eof_received or agent.exit_status >= 0 or login.given_up),
         answered=login.count_answer,
-        again=again if module[0] != OBSERVER else None,
+        again=again if module[0] == AGENT else None,
     )
 
 

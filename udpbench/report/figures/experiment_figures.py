@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from udpbench.judged_run import Chapter
-from udpbench.model.limits import LEDGER_STAGES, stage_of
+from udpbench.model.limits import BEFORE_HOST, LEDGER_STAGES, stage_of
 from udpbench.report.answers import first_kinds, pictured_points
 from udpbench.report.figure_data import (
     RECEIVED,
@@ -75,6 +75,7 @@ Drawing = Callable[[Chapter, float], Iterator["Figure"]]
 ROWS_PER_FIGURE = 26
 """Points per figure; further points go into further figures."""
 STAGE_STYLES = {
+    BEFORE_HOST: (YELLOW, ""),
     "tx_ipsec": (SKY, "\\\\"),
     "tx_qdisc": (RED, ""),
     "tx_device": (ORANGE, "//"),
@@ -337,7 +338,8 @@ def draw_ways(rows: Sequence[PacketPath]) -> Figure:
     """Draw where the sent packets ended: a bar per point, stages from left to right."""
     present = {name for row in rows for name, _ in row.parts}
     lossy = sorted(present - {RECEIVED, UNCERTAIN, UNACCOUNTED})
-    order = [RECEIVED, *sorted(lossy, key=lambda name: LEDGER_STAGES.index(stage_of(name)))]
+    places = (BEFORE_HOST, *LEDGER_STAGES)
+    order = [RECEIVED, *sorted(lossy, key=lambda name: places.index(stage_of(name)))]
     order += [name for name in (UNCERTAIN, UNACCOUNTED) if name in present]
     ends = {RECEIVED: (BLUE, ""), UNCERTAIN: (PALE, ".."), UNACCOUNTED: (BLACK, "++")}
     styles = {**STAGE_STYLES, **ends}

@@ -122,9 +122,7 @@ def save(figure: Figure, files: Sequence[Path]) -> None:
 
     Tight bounding box: a legend's marker or a label outside of the axes is included.
     """
-    layout = figure.get_layout_engine()
-    if layout is not None:
-        layout.execute(figure)
+    figure.draw_without_rendering()
     figure.set_layout_engine(None)
     inside = figure.get_tightbbox().padded(0.04)
     for file in files:

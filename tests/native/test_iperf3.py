@@ -1,0 +1,116 @@
+"""The reader of iperf3's header: counters, jitter, and whatever anybody may send."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loops import Receiving, receiving_socket
+
+from udpbench._native import ffi, lib
+from udpbench.agent.host.socket_options import SO_TIMESTAMPNS
+
+NATIVE = Path(__file__).parents[2] / "native"
+HERE = Path(__file__).parent
+INPUTS = os.environ.get("UDPBENCH_FUZZ", "200000")
+"""10 million take a minute."""
+
+
+def packet(counter: int, sent_us: int = 0, size_bytes: int = 48, wide: bool = False) -> bytes:
+    """Return a datagram as a client sends it."""
+    head = struct.pack(">II", *divmod(sent_us, 10**6))
+    return (head + struct.pack(">Q" if wide else ">I", counter)).ljust(size_bytes, b"\0")
+
+
+def read(
+    datagrams: list[bytes], wide: bool = False, sock: socket.socket | None = None, **more: Any
+) -> tuple[dict[str, int], Any]:
+    """Return what the loop counts, and the stream."""
+    streams = ffi.new("struct ub_iperf3_stream[1]")
+    own = {"read": lib.UB_READ_IPERF3, "streams": streams, "wide_counters": wide}
+    with sock or receiving_socket() as opened:
+        loop = Receiving(ffi, lib, opened, 1)
+        stats = loop.receive(datagrams, sizes=(48,), room_bytes=64, **own, **more)
+    return stats, streams[0]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_each_datagram_counts_as(wide: bool) -> None:
+    """In order, late, twice, left out, cut off, a greeting, and too short for a counter."""
+    counters = [1, 2, 3, 7, 5, 7, 8]
+    datagrams = [packet(counter, wide=wide) for counter in counters]
+    datagrams += [packet(9, size_bytes=65, wide=wide), b"9876", b"short", b""]
+    stats, stream = read(datagrams, wide)
+    assert (11, 6, 1, 1, 1, 3) == tuple(
+        stats[f"{name}_packets"]
+        for name in ("read", "received", "duplicate", "late", "truncated", "foreign")
+    )
+    assert (7, 8, 1, 2, 1) == (
+        *(stream.read_packets, stream.highest, stream.gap_packets),
+        *(stream.behind_packets, stream.hellos),
+    )
+    assert 7 * 48 == stream.read_bytes
+
+
+def test_a_counter_of_32_bits_goes_on_beyond_them() -> None:
+    """After half a minute at the highest rates of a card."""
+    first = [n << 30 for n in range(1, 4)]
+    counters = [*first, 2**32 - 1, 2**32 + 0, 2**32 + 1]
+    stats, stream = read([packet(n % 2**32) for n in counters])
+    assert (6, 0, 2**32 + 1) == (
+        *(stats["received_packets"], stats["late_packets"], stream.highest),
+    )
+
+
+def test_a_counter_that_means_nothing_costs_nothing() -> None:
+    """Far ahead, then far behind: both are counted, nothing grows with the gap."""
+    stats, stream = read(
+        [packet(1, wide=True), packet(2**63, wide=True), packet(2, wide=True)], True
+    )
+    assert (3, 3, 2**63) == (stats["received_packets"], stream.read_packets, stream.highest)
+
+
+def test_jitter_is_that_of_rfc_3550() -> None:
+    """A sixteenth of each difference of transit times, whose clocks may be any."""
+    apart_us = 160_000
+    _, steady = stamped([0, 0])
+    _, jumped = stamped([0, apart_us])
+    assert abs(jumped.jitter_16th_ns - steady.jitter_16th_ns - apart_us * 1000) < 50 * 10**6
+
+
+def stamped(sent_us: list[int]) -> tuple[dict[str, int], Any]:
+    """Return what is read of packets of one moment that say they were sent at others."""
+    histograms = [ffi.new("struct ub_histogram *") for _ in range(2)]
+    named = dict(zip(("stack", "application"), histograms, strict=True))
+    with receiving_socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        return read(
+            [packet(n, us) for n, us in enumerate(sent_us)], sock=sock, timestamps=1, **named
+        )
+
+
+def test_whatever_comes_counts_once(
+    tmp_path: Path, strict_flags: list[str], plain_environment: dict[str, str]
+) -> None:
+    """Random datagrams under ASan and UBSan; ten million are run before a release."""
+    program = tmp_path / "fuzz_iperf3"
+    sources = [str(HERE / "fuzz_iperf3.c")] + [
+        str(NATIVE / name)
+        for name in ("receiver/iperf3.c", "receiver/window.c", "receiver/stamp.c")
+    ]
+    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    build = ["gcc", *strict_flags, *sanitize, "-o", str(program), *sources]
+    subprocess.run(build, check=True, env=plain_environment)
+    run = subprocess.run(
+        [str(program), INPUTS, "7"], env=plain_environment, capture_output=True, text=True
+    )
+    assert (0, "") == (run.returncode, run.stderr)
+    counts = list(map(int, re.findall(r"\d+", run.stdout)))
+    assert 5 == len(counts)
+    assert all(counts)

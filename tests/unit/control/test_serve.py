@@ -1,0 +1,250 @@
+"""Serving iperf3 clients: in which order a host is read, and what is kept of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden import Golden
+
+from control.fake import FakeAgent, World, facts
+from udpbench.analysis.judge import judge
+from udpbench.analysis.served import answer
+from udpbench.control.agents import Reach
+from udpbench.control.lab_lock import Surroundings
+from udpbench.control.serve import (
+    LOOPBACK,
+    ServeTerms,
+    ServeView,
+    addresses_of,
+    serve,
+    store_test,
+)
+from udpbench.control.watch import lab_to_watch
+from udpbench.model.experiment import Receive, Send, Traffic
+from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import FlowStats, HostLook, Snapshot, TrialRecord, UdpSocket, WorkerStats
+from udpbench.model.served import ServedStream, ServedTest
+from udpbench.model.work import FlowSpec, WorkerSpec
+from udpbench.protocol import ClientEvent, SampleReply
+from udpbench.records import read_run
+
+SOCKET = UdpSocket(1, 1, 4, "127.0.0.1", 5201, None, 0, 0, 0, 1, 0)
+STREAM = ServedStream(1, 1000, 900, 900, 990, 0, 90, 1000)
+ASKED: dict[str, int | str] = {"udp": 1, "time": 2, "len": 100, "client_version": "3.12"}
+SERVED = ServedTest("10.0.0.2", 5201, "eth2", ASKED, ("gsro",), (STREAM,))
+
+
+def spec(host: str) -> WorkerSpec:
+    """Return the worker of a client's stream."""
+    traffic = Traffic(size_bytes=100)
+    flow = FlowSpec(0, "10.0.0.2", 40000, "10.0.0.1", 5201)
+    receive = Receive(buffer_bytes=None, timestamps=True, wait="auto")
+    return WorkerSpec(
+        *("receiver", host, 0, None, (flow,), traffic),
+        send=Send(),
+        receive=receive,
+        bind_ports=(5201,),
+    )
+
+
+def sampled(host: str, received: int = 900) -> SampleReply:
+    """Return what the server counted."""
+    counts = {
+        "read_packets": received,
+        "received_packets": received,
+        "received_bytes": received * 100,
+        "receive_calls": received,
+        "first_ns": 5,
+        "last_ns": 10**9 + 5,
+        "errors": 0,
+    }
+    stats = WorkerStats(
+        f"{host}.receiver0", "receiver", None, counts, socket_inodes=(77,), buffer_bytes=212992
+    )
+    return SampleReply("done", None, 0, (), (stats,), (FlowStats(0, received, 990),), 0)
+
+
+def events_of(host: str, served: ServedTest = SERVED, drops: int = 60) -> list[ClientEvent]:
+    """Return what happens in a test."""
+    begun = replace(served, streams=())
+    return [
+        ClientEvent("prepared", test=1, served=begun, specs=(spec(host),)),
+        ClientEvent("started", test=1, clock_ns=3),
+        ClientEvent("ended", test=1, served=served, sampled=sampled(host), drops={"77": drops}),
+        ClientEvent("closed", test=1),
+    ]
+
+
+class Observes(FakeAgent):
+    """An observer, at which 60 datagrams find a full buffer during a test."""
+
+    def _facts(self, interface: str) -> Any:
+        return replace(facts(self.host, interface, ("10.0.0.1/24",)), environment=CLEAN)
+
+    def _snapshot(self, interface: str, **_: Any) -> Snapshot:
+        self.snapshots += 1
+        after = self.snapshots > 1
+        moved = {
+            "RcvbufErrors": 60,
+            "InErrors": 60,
+            "InCsumErrors": 0,
+            "NoPorts": 0,
+            "MemErrors": 0,
+        }
+        counters = {f"snmp.Udp.{name}": number * after for name, number in moved.items()}
+        ip = {"InReceives": 960, "InDelivers": 960, "ForwDatagrams": 0}
+        counters |= {f"snmp.Ip.{name}": number * after for name, number in ip.items()}
+        still = ("rx_dropped", "rx_otherhost_dropped", "tx_dropped", "rx_packets")
+        counters |= {f"link.{interface}.{name}": 0 for name in still}
+        counters["softnet.cpu0.dropped"] = 0
+        return Snapshot(self.host, self.world.clock.now_ns(), counters)
+
+    def _look(self, **_: Any) -> HostLook:
+        return HostLook(Snapshot(self.host, self.world.clock.now_ns(), {}), ("eth2",), (SOCKET,))
+
+
+CLEAN = {"xdp": "none", "tcx": "none"}
+
+
+class Serves(FakeAgent):
+    """A server, at which a client's test begins and ends once the controller lets it."""
+
+    def __init__(self, host: str, world: World, events: Callable[[str], list[ClientEvent]]) -> None:
+        super().__init__(host, world)
+        self.waiting = [ClientEvent("listening", "127.0.0.1:5201"), *events(host)]
+        self.shown: list[str | None] = []
+        self.open = 2
+
+    def _clients(self, since: int) -> list[ClientEvent]:
+        return [] if since >= self.open else self.waiting[since : self.open]
+
+    def _proceed(self, test: int, output: str | None) -> None:
+        assert test == 1
+        self.shown.append(output)
+        self.open += 2 if len(self.shown) == 1 else 9
+
+
+class Served(World):
+    """A machine with both."""
+
+    def __init__(self, events: Callable[[str], list[ClientEvent]] = events_of) -> None:
+        super().__init__()
+        self._make = events
+        self.server: Serves | None = None
+        self.lines: list[str] = []
+        self.records: list[TrialRecord] = []
+
+    def observer(self, host: str, _connect: Any = None) -> FakeAgent:
+        """Return a channel to the observer."""
+        return Observes(host, self)
+
+    def serving(self, host: str, _connect: Any = None) -> FakeAgent:
+        """Return a channel to the server."""
+        self.server = Serves(host, self, self._make)
+        return self.server
+
+    def run(self, terms: ServeTerms) -> int:
+        """Serve."""
+        around = Surroundings(
+            Reach({"local": self.observer}, self.observer), self.clock, self.interrupt
+        )
+        view = ServeView(
+            self.lines.append,
+            lambda: nullcontext(lambda _: self.say("look shown")),
+            lambda record: answer(record, judge(record)),
+            self.records.append,
+        )
+        servers = Reach({"local": self.serving}, self.serving)
+        return serve(lab_to_watch(None, None), terms, around, servers, view)
+
+
+def words(world: World) -> list[str]:
+    """Return what was asked of the host, without what is asked again and again."""
+    host = lab_to_watch(None, None).hosts[0].name
+    asked = [word.removesuffix(f" {host}") for word in world.words]
+    return [word for word in asked if word not in ("clients", "hello", "end", "look")]
+
+
+def test_a_host_is_read_before_a_test_begins_and_before_its_client_has_results() -> None:
+    """In this order, whatever the client does."""
+    world = Served()
+    assert 1 == world.run(ServeTerms(once=True))
+    assert ["facts", "snapshot", "proceed", "facts", "snapshot", "proceed"] == words(world)
+
+
+def test_what_is_said_of_a_test(golden: Golden) -> None:
+    """Where it listens, who comes with what, and what its client is shown."""
+    world = Served()
+    world.run(ServeTerms(once=True))
+    golden.check(world.lines)
+    assert world.server is not None
+    first, shown = world.server.shown
+    assert first is None
+    golden.check(shown)
+
+
+def test_a_test_is_a_trial_like_any_other(tmp_path: Path, golden: Golden) -> None:
+    """What the client counted is sent; what this host explains is at its stages, the rest ahead."""
+    world = Served()
+    world.run(ServeTerms(once=True))
+    store_test(world.records[0], lab_to_watch(None, None), tmp_path / "run", ("udpbench", "serve"))
+    stored = read_run(tmp_path / "run")
+    assert stored.header.watched
+    (record,) = stored.records
+    assert record == world.records[0]
+    result = judge(record)
+    assert (True, 1000, 900, 100) == (
+        *(result.valid, result.sent_packets, result.received_packets, result.lost_packets),
+    )
+    assert result.ledger is not None
+    ended = {each.stage: each.packets for each in result.ledger.entries if each.packets}
+    assert {"before_host": 40, "udp_rcvbuf": 60} == ended
+    assert 0 == result.ledger.unaccounted
+    golden.check([str(finding) for finding in result.findings])
+
+
+def vanished(host: str) -> list[ClientEvent]:
+    """Return a test whose client left."""
+    stream = replace(STREAM, sent_packets=None)
+    left = replace(SERVED, streams=(stream,), ended="it closed its connection", ignored=())
+    return events_of(host, left)
+
+
+def test_of_a_client_that_vanished_is_kept_what_is_known(golden: Golden) -> None:
+    """It sent as many as its highest counter says, at least."""
+    world = Served(vanished)
+    world.run(ServeTerms(once=True))
+    result = judge(world.records[0])
+    assert (990, 90) == (result.sent_packets, result.lost_packets)
+    golden.check([str(finding) for finding in result.findings])
+
+
+def test_without_a_client_it_ends_in_time() -> None:
+    """And says how many tests there were."""
+    world = Served(lambda _: [])
+    begun_ns = world.clock.now_ns()
+    assert 0 == world.run(ServeTerms(duration_ns=2 * SECOND_NS))
+    assert 2 * SECOND_NS <= world.clock.now_ns() - begun_ns < 3 * SECOND_NS
+
+
+def test_ctrl_c_ends_it() -> None:
+    """Between two tests or in one."""
+    world = Served(lambda _: [])
+    world.interrupt.requested = True
+    assert 0 == world.run(ServeTerms())
+
+
+def test_it_listens_at_loopback_unless_an_address_is_named() -> None:
+    """All addresses are two sockets, one for each IP version."""
+    assert LOOPBACK == addresses_of(None)
+    assert ("127.0.0.1", "::1") == LOOPBACK
+    assert ("192.0.2.7",) == addresses_of("192.0.2.7")
+    assert ("0.0.0.0", "::") == addresses_of("::")  # noqa: S104 - nothing is bound
+    assert ("5201", "2", "192.0.2.7") == ServeTerms(("192.0.2.7",), clients=2).words
+    with pytest.raises(ValueError, match="does not appear"):
+        addresses_of("everywhere")

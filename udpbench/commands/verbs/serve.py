@@ -1,0 +1,147 @@
+"""The verb ``serve``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from udpbench.commands.verbs.options import NoDeploy, Wheels
+from udpbench.commands.verbs.output import (
+    open_console,
+    read_stored,
+    reader_may_leave,
+    say,
+    try_report,
+)
+from udpbench.commands.verbs.reach import deployer_of, reach_observers
+from udpbench.commands.verbs.run import typed_command
+from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem
+
+if TYPE_CHECKING:
+    from udpbench.control.serve import ServeTerms
+    from udpbench.model.lab import Lab
+    from udpbench.model.record import TrialRecord
+
+
+def serve(
+    host: Annotated[
+        str | None, typer.Argument(metavar="[HOST]", help="[user@]host[:port] (default: this one)")
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="of the host, :: for all (default: loopback alone)"),
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="TCP and UDP")] = 5201,
+    duration: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="such as 10m (default: until Ctrl-C)"),
+    ] = None,
+    clients: Annotated[
+        int, typer.Option("--clients", metavar="N", min=1, max=64, help="served at a time")
+    ] = 1,
+    once: Annotated[bool, typer.Option("--once", help="end after one test")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="store tests: with --once there, else in folders below"),
+    ] = None,
+    no_deploy: NoDeploy = False,
+    wheels: Wheels = None,
+) -> None:
+    """Serve any iperf3 client that sends UDP, and say where this host lost its packets."""
+    from udpbench.control.agents import serving
+    from udpbench.control.lab_lock import Surroundings
+    from udpbench.control.serve import ServeView
+    from udpbench.control.serve import serve as serve_clients
+    from udpbench.control.watch import lab_to_watch
+    from udpbench.report.watch import watch_view
+
+    terms = replace(_terms(listen, port, duration), once=once, clients=clients)
+    lab = lab_to_watch(host, None)
+    around = Surroundings(reach_observers(lab, no_deploy, wheels, *terms.observed))
+    servers = serving(terms.words, deployer_of(lab, no_deploy, wheels))
+    kept = _Kept(lab, out, once)
+
+    def tell(text: str) -> None:
+        with reader_may_leave():
+            say(text)
+
+    screen = ServeView(tell, lambda: watch_view(sys.stdout, False), kept.answer, kept.keep)
+    serve_clients(lab, terms, around, servers, screen)
+    raise typer.Exit(kept.code)
+
+
+def _terms(listen: str | None, port: int, duration: str | None) -> ServeTerms:
+    """Return how to serve; raises InputError with everything wrong in the options."""
+    from udpbench.control.serve import LOOPBACK, ServeTerms, addresses_of
+    from udpbench.model.limits import DAY_NS
+    from udpbench.units import parse_duration
+
+    problems: list[Problem] = []
+    duration_ns: int | None = None
+    addresses: tuple[str, ...] = LOOPBACK
+    try:
+        addresses = addresses_of(listen)
+    except ValueError:
+        step = "write for example 192.0.2.7, or :: for all"
+        problems.append(Problem("not an address", "--listen", listen, "of IPv4 or IPv6", step))
+    try:
+        duration_ns = parse_duration(duration) if duration is not None else None
+    except ValueError as error:
+        problems.append(Problem(str(error), "--for", duration))
+    if duration_ns is not None and not 0 < duration_ns <= DAY_NS:
+        problems.append(Problem("out of range", "--for", duration, "above 0, at most a day"))
+    if problems:
+        raise InputError(problems)
+    return ServeTerms(addresses, port, duration_ns)
+
+
+class _Kept:
+    """The tests of clients: printed, stored if asked for, and what they say together."""
+
+    def __init__(self, lab: Lab, out: Path | None, once: bool) -> None:
+        self._lab = lab
+        self._out = out
+        self._once = once
+        self._tests = 0
+        self._lossy = False
+
+    @property
+    def code(self) -> int:
+        """Return the exit code: whether a test lost packets, and if there was any."""
+        if not self._tests:
+            return CANNOT_TELL
+        return NO if self._lossy else YES
+
+    def answer(self, record: TrialRecord) -> str:
+        """Return where a test's packets ended, which its client is shown."""
+        from udpbench.analysis.judge import judge
+        from udpbench.analysis.served import answer
+
+        self._tests += 1
+        result = judge(record)
+        text = answer(record, result)
+        self._lossy = self._lossy or bool(result.ledger is None or result.ledger.lost_packets)
+        with reader_may_leave():
+            say(text)
+        return text
+
+    def keep(self, record: TrialRecord) -> None:
+        """Print a test, and store it with a report if that is asked for."""
+        from udpbench.control.serve import served_experiment, store_test
+        from udpbench.judged_run import judged
+        from udpbench.report.tables import print_chapter
+
+        with reader_may_leave():
+            for chapter in judged([served_experiment(record.trial)], [record]):
+                print_chapter(open_console(), chapter)
+        if self._out is None:
+            return
+        folder = self._out if self._once else self._out / f"{self._tests:04d}"
+        store_test(record, self._lab, folder, typed_command())
+        with reader_may_leave():
+            try_report(read_stored(folder), YES)
+            say(f"run folder: {folder}")

@@ -1,0 +1,338 @@
+"""``udpbench serve``: a server for iperf3 clients on a host, and where their packets ended there.
+
+Two processes of the host take part: a server, which has no rights, and an observer, which only
+looks. Each test is stored in the form of a trial whose sender is the client. A test begins only
+once the host's counters were read, and its client gets its results once they were read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from pathlib import Path
+
+from udpbench.analysis.watch.host import LiveHost
+from udpbench.control.agent_client import AgentClient
+from udpbench.control.agents import LabAgents, Reach
+from udpbench.control.lab_lock import Surroundings
+from udpbench.control.phase import WATCHES_MAX, moved_since
+from udpbench.control.run import RunOptions, run_name
+from udpbench.control.wait import Clock
+from udpbench.control.watch import Onlooker, Watched
+from udpbench.drivers import driver_of
+from udpbench.model.experiment import Experiment, Needs, Receive, Send, Traffic, Trial
+from udpbench.model.host import Facts
+from udpbench.model.lab import Lab
+from udpbench.model.limits import DAY_NS, SECOND_NS
+from udpbench.model.record import Phase, Snapshot, TrialRecord, WorkerStats
+from udpbench.model.served import ServedTest
+from udpbench.model.work import WorkerSpec
+from udpbench.protocol import ClientEvent, SampleReply
+from udpbench.records import Ending, RunWriter, new_header, now_utc
+
+QUESTION = "Where did this host lose the packets of an iperf3 client?"
+POLL_NS = SECOND_NS // 20
+"""Between two questions for what happened."""
+LISTENING = "listening for iperf3 clients at "
+LOOPBACK = ("127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class ServeTerms:
+    """Where to listen, and for how long."""
+
+    addresses: tuple[str, ...] = LOOPBACK
+    port: int = 5201
+    duration_ns: int | None = None
+    """None: until Ctrl-C."""
+    once: bool = False
+    """Until the first test has ended."""
+    clients: int = 1
+    """Served at a time."""
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        """What an observer is started with: the kernel's reasons say whose packets it dropped."""
+        return (f"reasons:{self.port}",)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the server is started with."""
+        return str(self.port), str(self.clients), *self.addresses
+
+
+def addresses_of(listen: str | None) -> tuple[str, ...]:
+    """Return the addresses to listen at; ``::`` is all of both IP versions. Raises ValueError."""
+    if listen is None:
+        return LOOPBACK
+    address = str(ip_address(listen))
+    return ("0.0.0.0", "::") if address == "::" else (address,)  # noqa: S104 - as asked for
+
+
+@dataclass(frozen=True)
+class ServeView:
+    """What is shown of a server, and what of a test is decided elsewhere."""
+
+    say: Callable[[str], None]
+    """A line."""
+    live: Callable[[], AbstractContextManager[Callable[[LiveHost], None]]]
+    """What shows each second of a test."""
+    answer: Callable[[TrialRecord], str]
+    """Takes a test that has ended, whose client waits; returns what that is shown."""
+    keep: Callable[[TrialRecord], None]
+    """Takes it once its client has its results."""
+
+
+def serve(
+    lab: Lab, terms: ServeTerms, around: Surroundings, servers: Reach, screen: ServeView
+) -> int:
+    """Serve iperf3 clients until the time is over or Ctrl-C; return the number of their tests.
+
+    ``around`` reaches observers. Raises ConnectError, HelloRefused, AgentLost.
+    """
+    run = run_name()
+    with ExitStack() as ends:
+        parties = [
+            LabAgents(lab, run, RunOptions.lease_ns, reach) for reach in (around.reach, servers)
+        ]
+        for party in parties:
+            ends.enter_context(closing(party))
+            party.begin()
+        (observer,), (server,) = (party.onlookers() for party in parties)
+        served = ServedHost(observer, server, terms, screen, around.clock)
+        ends.callback(served.close)
+        around.interrupt.doing = "ending the server"
+        with around.interrupt.caught():
+            begun_ns = around.clock.now_ns()
+            end_ns = begun_ns + (terms.duration_ns or 0)
+            while not around.interrupt.requested:
+                served.step()
+                over = terms.duration_ns is not None and around.clock.now_ns() >= end_ns
+                if served.idle and (over or (terms.once and served.tests)):
+                    break
+                around.clock.sleep_ns(POLL_NS)
+    return served.tests
+
+
+@dataclass
+class Attended:
+    """A client's test that is going on."""
+
+    served: ServedTest
+    workers: tuple[WorkerSpec, ...]
+    facts: Facts
+    before: Snapshot
+    latest: Snapshot
+    started_at: str
+    start_ns: int = 0
+    motion: list[Snapshot] = field(default_factory=list)
+    watch_ns: int = 0
+
+
+class ServedHost:
+    """The host on which clients are served."""
+
+    def __init__(
+        self,
+        observer: AgentClient,
+        server: AgentClient,
+        terms: ServeTerms,
+        screen: ServeView,
+        clock: Clock,
+    ) -> None:
+        self.tests = 0
+        """That have ended."""
+        self._observer = observer
+        self._server = server
+        self._terms = terms
+        self._screen = screen
+        self._clock = clock
+        self._events = 0
+        self._attended: dict[int, Attended] = {}
+        self._views = ExitStack()
+        self._tell: Callable[[LiveHost], None] = lambda _: None
+        self._onlooker: Onlooker | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no test is going on."""
+        return not self._attended
+
+    def close(self) -> None:
+        """End the view."""
+        self._views.close()
+
+    def step(self) -> None:
+        """Do what events ask for, and look at a test that is going on."""
+        for event in self._server.clients(self._events):
+            self._events += 1
+            self._obey(event)
+        for test in self._attended.values():
+            if test.start_ns:
+                self._attend(test)
+
+    def _obey(self, event: ClientEvent) -> None:
+        if event.event == "listening":
+            self._screen.say(f"{LISTENING}{event.text}")
+        elif event.event == "refused":
+            self._screen.say(f"refused: {event.text}")
+        elif event.event == "prepared" and event.served is not None:
+            self._begin(event, event.served)
+        elif event.event == "started":
+            self._start(self._attended[event.test], event.clock_ns)
+        elif event.event == "ended" and event.served is not None and event.sampled is not None:
+            self._end(event, event.served, event.sampled)
+        elif event.event == "closed":
+            self._forget(event.test)
+
+    def _begin(self, event: ClientEvent, served: ServedTest) -> None:
+        """Read the host before the client may send."""
+        facts = self._observer.facts(served.interface)
+        before = self._observer.snapshot(interface=served.interface)
+        test = Attended(served, event.specs, facts, before, before, now_utc())
+        self._attended[event.test] = test
+        self._screen.say(f"test {event.test}: {described(served)}")
+        self._server.proceed(event.test)
+
+    def _start(self, test: Attended, start_ns: int) -> None:
+        test.start_ns = start_ns
+        test.watch_ns = self._clock.now_ns() + SECOND_NS
+        if self._onlooker is not None:
+            return
+        self._tell = self._views.enter_context(self._screen.live())
+        port = Watched(port=self._terms.port)
+        self._onlooker = Onlooker(self._observer, port, None, self._clock)
+
+    def _attend(self, test: Attended) -> None:
+        now_ns = self._clock.now_ns()
+        if now_ns >= test.watch_ns:
+            test.watch_ns = now_ns + max(SECOND_NS, self._duration_ns(test) // WATCHES_MAX)
+            latest = self._observer.snapshot(interface=test.served.interface)
+            test.motion.append(moved_since(test.latest, latest))
+            test.latest = latest
+            if self._onlooker is not None:
+                self._tell(self._onlooker.look())
+
+    def _duration_ns(self, test: Attended) -> int:
+        seconds = [test.served.asked.get(name, 0) for name in ("time", "omit")]
+        return sum(each for each in seconds if isinstance(each, int)) * SECOND_NS
+
+    def _end(self, event: ClientEvent, served: ServedTest, reply: SampleReply) -> None:
+        """Read the host again, and let the client have its results."""
+        test = self._attended[event.test]
+        late_ns = driver_of(test.facts).late_ns
+        if late_ns is not None:  # a card's counters of what came last
+            self._clock.sleep_ns(late_ns)
+        after = self._observer.snapshot(interface=served.interface)
+        self._forget(event.test)
+        drops = {f"socket.{inode}.drops": number for inode, number in event.drops.items()}
+        record = recorded(test, served, reply, after, drops)
+        self.tests += 1
+        self._server.proceed(event.test, self._screen.answer(record))
+        self._screen.keep(record)
+
+    def _forget(self, test: int) -> None:
+        """Attend a test no more."""
+        self._attended.pop(test, None)
+        if self.idle:
+            self._views.close()
+            self._onlooker = None
+
+
+def described(served: ServedTest) -> str:
+    """Return who sends what, and what is not honoured."""
+    asked = served.asked
+    parts = [f"client {served.client}", f"iperf {served.version}" if served.version else "iperf3"]
+    parts += [
+        f"{name} {asked[name]}"
+        for name in ("bandwidth", "len", "time", "num", "blockcount", "parallel", "window", "omit")
+        if asked.get(name)
+    ]
+    parts += [f"ignored: {', '.join(served.ignored)}"] if served.ignored else []
+    return f"{', '.join(parts)} (by {served.interface or 'an unknown interface'})"
+
+
+def served_trial(worker: WorkerSpec | None) -> Trial:
+    """Return the trial that a client's test is."""
+    traffic = worker.traffic if worker is not None else Traffic()
+    receive = worker.receive if worker is not None and worker.receive is not None else Receive()
+    return Trial(
+        experiment="serve",
+        question=QUESTION,
+        point="",
+        variant=None,
+        values={},
+        repetition=1,
+        traffic=traffic,
+        send=Send(),
+        receive=receive,
+        settings={},
+        needs=Needs(),
+        duration_ns=SECOND_NS,
+        warmup_ns=0,
+        served=True,
+    )
+
+
+def served_experiment(trial: Trial) -> Experiment:
+    """Return the experiment of a run folder that has a client's test."""
+    return Experiment("serve", "", f"question: {QUESTION}\n", QUESTION, None, (trial,), 1, ())
+
+
+def store_test(record: TrialRecord, lab: Lab, folder: Path, command: tuple[str, ...]) -> None:
+    """Write a client's test as a run; raises RecordError, StoreError."""
+    experiment = served_experiment(record.trial)
+    writer = RunWriter.create(folder, new_header([experiment], lab, command, seed=0))
+    writer.write(record)
+    writer.finish(Ending(now_utc(), "complete"))
+
+
+def recorded(
+    test: Attended,
+    served: ServedTest,
+    reply: SampleReply,
+    after: Snapshot,
+    drops: Mapping[str, int],
+) -> TrialRecord:
+    """Return a test as the record of a trial.
+
+    An observer does not know the client's sockets, which were opened for this test: ``drops`` are
+    the server's. The client's host has no counters.
+    """
+    host, none = after.host, dict.fromkeys(drops, 0)
+    worker = next(iter(test.workers), None)
+    sent = {"attempted_packets": served.known_sent, "sent_packets": served.known_sent}
+    sender = f"{served.client}.sender0"
+    trial = served_trial(worker)
+    phase = Phase(
+        name="measured",
+        tag=1,
+        start_ns={host: test.start_ns},
+        before={
+            host: replace(test.before, counters={**test.before.counters, **none}),
+            served.client: Snapshot(served.client, test.before.clock_ns, {}),
+        },
+        after={
+            host: replace(after, counters={**after.counters, **drops}),
+            served.client: Snapshot(served.client, after.clock_ns, {}),
+        },
+        stats=(WorkerStats(sender, "sender", None, sent), *reply.stats),
+        flows={host: reply.flows},
+    )
+    elapsed_ns = after.clock_ns - test.before.clock_ns
+    client = WorkerSpec("sender", served.client, 0, None, (), trial.traffic, send=trial.send)
+    explain = any(name.startswith("reason.") for name in after.counters)
+    return TrialRecord(
+        trial=replace(trial, duration_ns=min(max(elapsed_ns, 1), DAY_NS), explain=explain),
+        status="done",
+        started_at=test.started_at,
+        built_in_lab=False,
+        facts={host: test.facts},
+        workers=(client, *test.workers),
+        phases=(phase,),
+        series=reply.samples,
+        motion=tuple(test.motion),
+        served=served,
+    )
