@@ -241,7 +241,8 @@ class SampleReply:
     """State of an agent's workers and its samples from number ``since`` on.
 
     ``running`` until every loop has ended; senders end by themselves (``done``), receivers when
-    stopped. ``queued_bytes`` is the sum over the receiving sockets; None without any.
+    stopped. ``queued_bytes`` is the sum over the receiving sockets; None without any. So is
+    ``dropped_packets``, since the phase began.
     """
 
     state: WorkersState
@@ -251,6 +252,7 @@ class SampleReply:
     stats: tuple[WorkerStats, ...]
     flows: tuple[FlowStats, ...]
     queued_bytes: Optional[int]
+    dropped_packets: Optional[int] = None
     polling: bool = False
     """A thread that serves the traffic's RX queues runs, or waits for a CPU."""
 
@@ -425,6 +427,10 @@ class AgentVerbs:
     @verb(5, "looking for changes")
     def changed(self, interface: str = OWN, out: str = OWN) -> dict[str, int]:
         """Return how often routes, rules and the like were changed since the first look."""
+
+    @verb(10, "looking at idle workers")
+    def confirm(self, interface: str = OWN, routed: Optional[Sequence[str]] = OWN) -> bool:
+        """Return whether workers are as they were prepared, having proven their routes again."""
 
     @verb(5, "starting workers")
     def start(self, order: PhaseOrder) -> None:

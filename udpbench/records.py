@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -166,12 +166,14 @@ class Run:
     """One more than the highest number of any record or series."""
 
 
-_HEADER: TypeAdapter[RunHeader] = TypeAdapter(RunHeader)
-_RECORD: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)
-_BEGIN: TypeAdapter[Begin] = TypeAdapter(Begin)
-_ENDING: TypeAdapter[Ending] = TypeAdapter(Ending)
-_SAMPLES: TypeAdapter[tuple[Sample, ...]] = TypeAdapter(tuple[Sample, ...])
-_SNAPSHOTS: TypeAdapter[tuple[Snapshot, ...]] = TypeAdapter(tuple[Snapshot, ...])
+_SAMPLES: Any = tuple[Sample, ...]
+_SNAPSHOTS: Any = tuple[Snapshot, ...]
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return what reads and writes a type; made when needed: that of a record takes 0.1 s."""
+    return TypeAdapter(kind)
 
 
 def now_utc() -> str:
@@ -270,7 +272,7 @@ class RunWriter:
             run_fd, series_fd = held.file(RUN_FILE, flags), held.file(SERIES_FILE, flags)
             writer = cls(held, run_fd, series_fd)
             writer._lock(must=False)  # a new folder has no other owner
-            plain = _plain(_HEADER, header)
+            plain = _plain(RunHeader, header)
             for point in chain.from_iterable(
                 experiment["points"] for experiment in plain["experiments"]
             ):
@@ -334,7 +336,7 @@ class RunWriter:
         cut_torn(self._series_fd)
         self._series_at = os.fstat(self._series_fd).st_size
         self._number = run.numbers
-        line = _plain(_BEGIN, replace(begin, cut_bytes=cut_bytes))
+        line = _plain(Begin, replace(begin, cut_bytes=cut_bytes))
         self._append(self._run_fd, {"kind": "resumed", **line})
 
     def write(self, record: TrialRecord) -> None:
@@ -355,7 +357,7 @@ class RunWriter:
         if any(rest) or any(self._streamed):
             self._append(self._series_fd, self._part(*rest))
         self._series_at, self._streamed = os.fstat(self._series_fd).st_size, (0, 0)
-        plain = _plain(_RECORD, replace(record, series=(), motion=()))
+        plain = _plain(TrialRecord, replace(record, series=(), motion=()))
         plain["trial"]["settings"] = set_keys(plain["trial"]["settings"])
         self._append(self._run_fd, {"kind": "trial", "sequence": self._number, "record": plain})
         self.written, self._number = self.written + 1, self._number + 1
@@ -376,15 +378,15 @@ class RunWriter:
         with open(self._series_fd, "rb", closefd=False) as file:
             file.seek(self._series_at)
             parts = [json.loads(line) for line in file]
-        samples = (_SAMPLES.validate_python(part["samples"]) for part in parts)
-        snapshots = (_SNAPSHOTS.validate_python(part["snapshots"]) for part in parts)
+        samples = (_adapter(_SAMPLES).validate_python(part["samples"]) for part in parts)
+        snapshots = (_adapter(_SNAPSHOTS).validate_python(part["snapshots"]) for part in parts)
         return tuple(chain.from_iterable(samples)), tuple(chain.from_iterable(snapshots))
 
     def _part(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> dict[str, Any]:
         return {
             "sequence": self._number,
-            "samples": _SAMPLES.dump_python(samples, mode="json"),
-            "snapshots": _SNAPSHOTS.dump_python(snapshots, mode="json"),
+            "samples": _adapter(_SAMPLES).dump_python(samples, mode="json"),
+            "snapshots": _adapter(_SNAPSHOTS).dump_python(snapshots, mode="json"),
         }
 
     def keep_output(self, name: str, text: str) -> None:
@@ -398,7 +400,7 @@ class RunWriter:
     def finish(self, ending: Ending) -> None:
         """Append how the run ended and close the files."""
         try:
-            self._append(self._run_fd, {"kind": "ending", **_plain(_ENDING, ending)})
+            self._append(self._run_fd, {"kind": "ending", **_plain(Ending, ending)})
         finally:
             self.close()
 
@@ -441,8 +443,8 @@ def _strangers(files: Iterable[int | Path]) -> list[str]:
     return sorted({how for file in files for how in other_writers(file)})
 
 
-def _plain(adapter: TypeAdapter[Any], value: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = adapter.dump_python(value, mode="json")
+def _plain(kind: Any, value: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = _adapter(kind).dump_python(value, mode="json")
     return plain
 
 
@@ -490,16 +492,16 @@ def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
         line = reading.shown(plain)
         kind = line.get("kind")
         if kind == "trial":
-            record = _validated(_RECORD, line.get("record"), where)
+            record = _validated(TrialRecord, line.get("record"), where)
             number = _sequence(line, where)
             numbers.add(number)
             own = tuple(series.get(number, ()))
             _refuse_milliseconds(record, own, where)
             records[-1].append(replace(record, series=own, motion=tuple(motion.get(number, ()))))
         elif kind == "ending":
-            endings[-1] = _validated(_ENDING, line, where)
+            endings[-1] = _validated(Ending, line, where)
         elif kind == "resumed":
-            begins.append(_validated(_BEGIN, line, where))
+            begins.append(_validated(Begin, line, where))
             records.append([])
             endings.append(None)
         else:
@@ -613,7 +615,7 @@ def _read_header(path: Path, line: dict[str, Any], reading: _Reading) -> RunHead
             f"use udpbench {str(line.get('udpbench'))[:20]}, which wrote it"
         )
     reading.schema = schema
-    header = _validated(_HEADER, reading.shown(line), f"{path}:1")
+    header = _validated(RunHeader, reading.shown(line), f"{path}:1")
     strange = next(_strange(header), None)
     if strange is not None:
         raise RecordError(f"{path}:1: {strange}; the file is damaged")
@@ -682,9 +684,10 @@ def _read_series(
     return series, motion
 
 
-def _validated(adapter: TypeAdapter[T], plain: Any, where: str) -> T:
+def _validated(kind: type[T], plain: Any, where: str) -> T:
+    exactly: Any = _exactly
     try:
-        value: T = _exactly(adapter).validate_python(plain)
+        value: T = exactly(kind).validate_python(plain)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = printable(".".join(str(part)[:60] for part in first["loc"]), keep="")
@@ -692,10 +695,10 @@ def _validated(adapter: TypeAdapter[T], plain: Any, where: str) -> T:
     return value
 
 
-@lru_cache
-def _exactly(adapter: TypeAdapter[Any]) -> SchemaValidator:
+@cache
+def _exactly(kind: Any) -> SchemaValidator:
     """Return a validator that refuses text as numbers, and numbers that mean endless work."""
-    return SchemaValidator(_exact(adapter.core_schema))
+    return SchemaValidator(_exact(_adapter(kind).core_schema))
 
 
 def _exact(schema: Any, field: str = "") -> Any:

@@ -58,6 +58,8 @@ class World(Kind):
         """Writes that fail with what no kernel says: with a fault of udpbench."""
         self.unreadable: set[str] = set()
         """Targets whose reads do so."""
+        self.apart: set[str] = set()
+        """Targets that are set by themselves."""
         self.rounds_up = False
         """Every write is taken as one more than was asked for, and that counts as rounded."""
         self.gone_to_writes: set[tuple[str, Any]] = set()
@@ -75,6 +77,10 @@ class World(Kind):
         self.journal.close()
         self.journal = Journal.open(self.host, path)
         return self.engine()
+
+    def is_apart(self, target: str) -> bool:
+        """Return whether a test says so."""
+        return target in self.apart
 
     def read(self, _: Host, target: str) -> Any:
         """Read a value; ENODEV where there is none."""

@@ -464,6 +464,16 @@ def test_workers_are_sampled_stopped_and_closed(agent: Agent, port: int) -> None
     assert "none" == agent.ask("sample", since=0)["state"]
 
 
+def test_idle_workers_are_looked_at_and_their_routes_proven(agent: Agent, port: int) -> None:
+    """Without workers nothing is as it was."""
+    agent.hello()
+    assert False is agent.ask("confirm", interface="lo")
+    agent.ask("prepare", interface="lo", workers=[spec("receiver", "127.0.0.1", port)])
+    assert True is agent.ask("confirm", interface="lo")
+    agent.ask("close")
+    assert False is agent.ask("confirm", interface="lo")
+
+
 def test_workers_die_with_their_agent(agent: Agent, port: int) -> None:
     """An agent that is killed cannot end its workers: the kernel does."""
     agent.hello()

@@ -67,6 +67,52 @@ def test_the_common_prefix_is_kept(world: World) -> None:
     assert START == world.values
 
 
+def test_what_is_apart_is_changed_by_itself(world: World) -> None:
+    """Nothing else is touched, whatever its place; the answer has the order that was asked for."""
+    world.apart = {"a", "b"}
+    engine = world.engine()
+    engine.apply([fake("a", 10), fake("c", 30)])
+    world.events.clear()
+    changes = engine.apply([fake("a", 11), fake("b", 20), fake("c", 30)])
+    assert ["a=1", "a=11", "b=20"] == world.events
+    assert [(1, 11), (2, 20), (3, 30)] == [(change.before, change.after) for change in changes]
+    world.events.clear()
+    engine.apply([fake("c", 30)])
+    assert ["b=2", "a=1"] == world.events
+    engine.restore()
+    assert (START, False) == (world.values, world.journal.path.exists())
+
+
+def test_what_depends_on_others_takes_along_what_is_apart(world: World) -> None:
+    """If anything else differs, all that follows it is undone and applied again."""
+    world.apart = {"b", "c"}
+    engine = world.engine()
+    engine.apply([fake("a", 10), fake("b", 20), fake("c", 30)])
+    engine.apply([fake("a", 10), fake("b", 21), fake("c", 30)])
+    world.events.clear()
+    engine.apply([fake("a", 11), fake("b", 21), fake("c", 30)])
+    assert ["b=2", "c=3", "a=1", "a=11", "b=21", "c=30"] == world.events
+    world.events.clear()
+    engine.apply([fake("a", 11), fake("b", 22), fake("b", 23)])
+    assert ["c=3", "b=2", "b=22", "b=23"] == world.events
+    engine.restore()
+    assert START == world.values
+
+
+def test_a_refusal_leaves_what_is_apart_as_it_was(world: World) -> None:
+    """What stayed in force stays; what its call applied is undone."""
+    world.apart = {"a", "b"}
+    world.refused.add(("b", 20))
+    engine = world.engine()
+    engine.apply([fake("c", 30)])
+    with pytest.raises(SettingRefused):
+        engine.apply([fake("a", 10), fake("b", 20), fake("c", 30)])
+    assert {"a": 1, "b": 2, "c": 30} == world.values
+    assert [fake("c", 30)] == [change.setting for change in engine.in_force]
+    assert world.reopened().restore()
+    assert START == world.values
+
+
 def test_an_optional_setting_is_no_prefix_of_a_required_one(world: World) -> None:
     """What was skipped because it was optional is tried again once it is required."""
     world.refused.add(("a", 10))

@@ -466,3 +466,21 @@ def test_only_a_missing_thing_is_gone() -> None:
         k for k, is_gone in enumerate(gone, 1) if is_gone
     ]
     assert not refusal.is_gone(ValueError("x"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "apart"),
+    [
+        ("sysctl", "net.core.rmem_max", True),
+        ("sysctl", "net/ipv4/udp_mem", True),
+        ("sysctl", "net.core.rps_default_mask", False),
+        ("sysctl", "net.ipv4.conf.all.forwarding", False),
+        ("rps", "receive0/rx-0", True),
+        ("rps_default", "queues", False),
+        ("explain", "drops", True),
+        ("mtu", "send0", False),
+    ],
+)
+def test_a_setting_is_apart_if_no_other_depends_on_it(kind: str, target: str, apart: bool) -> None:
+    """It is changed by itself; of others all that follows is undone and applied again."""
+    assert apart == KINDS[kind].is_apart(target)

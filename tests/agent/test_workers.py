@@ -380,6 +380,53 @@ def test_a_process_that_dies_under_an_order_is_a_failure(pool: Pool, port: int) 
     )
 
 
+def test_workers_at_rest_stand_until_something_differs(pool: Pool, port: int) -> None:
+    """Their processes, their CPUs, their sockets, and the interface that they were made for."""
+    cpu = min(os.sched_getaffinity(0))
+    assert not pool.stands("lo", {})
+    (prepared,) = pool.prepare([receiver(port, cpu=cpu)], "lo")
+    assert pool.stands("lo", {})
+    assert not pool.stands("eth0", {})
+    assert not pool.stands("lo", {"10.0.0.1": "02:00:00:00:00:01"})
+    pool.start(phase(duration_ns=60 * SECOND_NS))
+    assert not pool.stands("lo", {})
+    pool.stop()
+    until("done", lambda: pool.sample(0).state == "done")
+    assert pool.stands("lo", {})
+    assert prepared.thread is not None
+    others = os.sched_getaffinity(0) - {cpu}
+    os.sched_setaffinity(prepared.thread, others | {cpu})
+    assert (not others) == pool.stands("lo", {})
+    os.sched_setaffinity(prepared.thread, {cpu})
+    os.kill(prepared.pid, signal.SIGKILL)
+    until("dead", lambda: not pool.stands("lo", {}))
+
+
+def test_a_process_that_was_launched_becomes_the_workers(pool: Pool, port: int) -> None:
+    """It is the run's own from its start; a dead one is replaced, and one without use ended."""
+    pool.launch()
+    (launched,) = pool.pids()
+    pool.launch()
+    assert {launched} == pool.pids()
+    (prepared,) = pool.prepare([receiver(port)], "lo")
+    assert launched == prepared.pid
+    pool.launch()
+    assert {launched} == pool.pids()
+    pool.close()
+    pool.launch()
+    (second,) = pool.pids()
+    os.kill(second, signal.SIGKILL)
+    until("dead", lambda: gone(second))
+    (prepared,) = pool.prepare([receiver(port)], "lo")
+    assert second != prepared.pid
+    pool.close()
+    pool.launch()
+    (third,) = pool.pids()
+    pool.end()
+    assert gone(third)
+    assert not pool.pids()
+
+
 def test_a_stuck_process_is_given_up_and_killed(pool: Pool, port: int) -> None:
     """An answer that does not come in time is told as such, and close does not wait for ever."""
     prepared = pool.prepare([receiver(port)], "lo")

@@ -8,6 +8,9 @@ if none is named:
 ``waits``    a reader that naps has a datagram later than one that blocks
 ``reader``   a reader that takes 5 % longer for a datagram, under overload: found in 8 of 10 attempts
              at least, of those in which two equal readers scatter by at most 3 % from block to block
+``kept``     a point at its sender's full rate with itself, 40 times on kept workers and 40 times on
+             fresh ones: on kept workers at most 4 call a difference and 20 or more the same, and
+             their blocks scatter by at least 0.8 of what those of fresh workers do
 
 Prints a line for each comparison and one for each part. What the folder has already is read and not
 run again, so that the same command goes on where it was interrupted, and repeats the lines of what
@@ -43,6 +46,8 @@ NO_DIFFERENCE = (SAME, CANNOT_TELL, CANNOT_COMPARE)
 FALSE_ALARMS = 5 / 40
 """Of 40 at 4.9 % there are more than 5 in 1.3 % of all cases."""
 CALLED_SHARE = 8 / 10
+FULL_RATE = ("traffic.rate=unlimited", "repetitions=1")
+KEPT_ALARMS, SAME_SHARE, LEAST_SCATTER = 4 / 40, 20 / 40, 0.8
 LONGER = 0.05
 QUIET = 0.03
 """The most that blocks of equal readers may scatter for an attempt to count."""
@@ -235,8 +240,46 @@ def _attempts(session: Session, longer_ns: int, times: int) -> Iterator[tuple[st
         yield verdict, scatter
 
 
+def kept(session: Session, times: int = 40) -> bool | None:
+    """Compare a point with itself on kept and on fresh workers, in turn."""
+    sides = {"kept": (), "fresh": ("fresh=true",)}
+    verdicts: dict[str, list[Comparison]] = {side: [] for side in sides}
+    for n in range(1, times + 1):
+        for side, sets in sides.items():
+            experiment = same_smoke(sets=(*FULL_RATE, *sets))
+            comparison = session.compared(f"{side}-{n:02}", experiment, 2 * (times - n))
+            verdicts[side].append(comparison)
+    scatters = {side: _scatter(comparisons) for side, comparisons in verdicts.items()}
+    for side, comparisons in verdicts.items():
+        alarms = sum(each.verdict not in NO_DIFFERENCE for each in comparisons)
+        same = sum(each.verdict == SAME for each in comparisons)
+        shown = "unknown" if scatters[side] is None else f"{scatters[side]:.2%}"
+        print(f"{side}: {alarms} of {times} call a difference, {same} the same; scatter {shown}")
+    own, fresh = scatters["kept"], scatters["fresh"]
+    if own is None or fresh is None:
+        return None
+    alarms = sum(each.verdict not in NO_DIFFERENCE for each in verdicts["kept"])
+    same = sum(each.verdict == SAME for each in verdicts["kept"])
+    print(f"kept: blocks scatter by {own / fresh:.2f} of what those of fresh workers do")
+    enough = same >= SAME_SHARE * times and own >= LEAST_SCATTER * fresh
+    return enough and alarms <= KEPT_ALARMS * times
+
+
+def _scatter(comparisons: Sequence[Comparison]) -> float | None:
+    """Return the median of how much the blocks of each comparison scatter, as a share."""
+    logs = [[math.log(ratio) for _, ratio in each.effects] for each in comparisons]
+    scatters = [stdev(each) for each in logs if len(each) > 1]
+    return median(scatters) if scatters else None
+
+
 Part = Callable[..., "bool | None"]
-PARTS: dict[str, Part] = {"equal": equal, "batches": batches, "waits": waits, "reader": reader}
+PARTS: dict[str, Part] = {
+    "equal": equal,
+    "batches": batches,
+    "waits": waits,
+    "reader": reader,
+    "kept": kept,
+}
 
 
 def main(program: str, about: str | None, parts: Mapping[str, Part]) -> int:

@@ -76,6 +76,15 @@ def test_man_pages_have_the_texts_of_the_help(tmp_path: Path) -> None:
         assert {".TH", ".SH", ".TP", ".B"} >= set(heads)
 
 
+def test_a_man_page_is_not_written_through_a_link(tmp_path: Path) -> None:
+    """Root may write into a folder in which others have put one."""
+    (tmp_path / "elsewhere").write_text("kept")
+    (tmp_path / "udpbench.1").symlink_to(tmp_path / "elsewhere")
+    done = typed("help", "--man", str(tmp_path))
+    assert (3, "kept") == (done.returncode, (tmp_path / "elsewhere").read_text())
+    assert "udpbench.1" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [

@@ -21,14 +21,12 @@ import io
 import json
 import mmap
 import os
-import platform
 import pwd
 import re
 import shutil
 import stat
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -93,7 +91,7 @@ def report() -> dict[str, Any]:
     libc, version = libc_version()
     return {
         "python": list(sys.version_info[:2]),
-        "machine": platform.machine(),
+        "machine": os.uname().machine,
         "libc": libc,
         "libc_version": version,
         "home": home(),
@@ -132,7 +130,7 @@ def libc_version() -> tuple[str, str]:
     """Return ``glibc`` or ``musl`` and its version; the version is empty if it cannot be read."""
     with suppress(ValueError, OSError):
         return "glibc", (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")[2]
-    loader = f"/lib/ld-musl-{platform.machine()}.so.1"
+    loader = f"/lib/ld-musl-{os.uname().machine}.so.1"
     with suppress(OSError):
         done = subprocess.run((loader,), capture_output=True, text=True, check=False)
         return "musl", "".join(re.findall(r"Version (\S+)", done.stderr)[:1])
@@ -306,6 +304,8 @@ def install(place: str, key: str, archive: bytes) -> str:
 def unpack(archive: bytes, folder: str) -> None:
     """Unpack an archive and write its manifest; Refused if a member is outside the folder."""
     lines = []
+    import tarfile  # takes 4 ms, and agents import this module
+
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
         for member in tar:
             parts = member.name.split("/")

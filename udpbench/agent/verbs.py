@@ -120,6 +120,8 @@ class Verbs:
     def apply(self, settings: Sequence[Setting]) -> tuple[Change, ...]:
         """Make these settings, and no others, the ones in force."""
         if settings:
+            if "namespace" in self.scopes:
+                self.pool.launch()
             self._prepare_change(settings)
         return self._engine.apply(settings)
 
@@ -145,6 +147,13 @@ class Verbs:
         prove(self._host, interface, senders, routed)
         macs = frame_addresses(self._host, interface, senders)
         return self.pool.prepare(workers, interface, macs)
+
+    def confirm(self, interface: str, routed: Optional[Sequence[str]] = None) -> bool:
+        """Prove every route again, and look at each worker's process, CPU and sockets."""
+        senders = [spec for spec in self.pool.specs if spec.role == "sender"]
+        prove(self._host, interface, senders, routed)
+        macs = frame_addresses(self._host, interface, senders)
+        return self.pool.stands(interface, macs)
 
     def snapshot(
         self,
@@ -219,7 +228,11 @@ class Verbs:
     def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
         """End the workers; remove their log files, or keep them under a label."""
         self._losses.close()
-        return self.pool.close(keep_logs)
+        had = bool(self.pool.pids())
+        printed = self.pool.close(keep_logs)
+        if had:
+            self.pool.launch()
+        return printed
 
     def restore(self, force: bool = False, left_behind: bool = False) -> tuple[Change, ...]:
         """Restore every setting in force, or those that dead runs left behind."""
@@ -265,7 +278,7 @@ class Verbs:
     def end(self) -> None:
         """End the workers and restore every setting; RestoreError lists those that remain."""
         try:
-            self.pool.close()
+            self.pool.end()
         finally:
             self._engine.restore()
         if self._guardian is not None:

@@ -300,6 +300,11 @@ class NodeView(Generic[V]):
             self._totals[patterns] = known_sum(sums)
         return self._totals[patterns]
 
+    def has(self, block: str) -> bool:
+        """Return whether any node has a counter of a block, such as ``reason``."""
+        deltas_of = self.view.deltas
+        return any(deltas_of[host].has(block) for host in self.hosts if host in deltas_of)
+
     @cached_property
     def _totals(self) -> dict[tuple[str, ...], int | None]:
         """What ``total`` returned: stages, checks and diagnosis ask for each ten times."""

@@ -7,17 +7,21 @@ a trial.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from ipaddress import ip_address, ip_interface
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
+from udpbench.control.wait import Clock
 from udpbench.errors import AgentError, AgentLost, ConnectError
 from udpbench.model.limits import SECOND_NS, Part, Scope
 from udpbench.model.record import ClockReading
 from udpbench.printable import all_printable
 from udpbench.protocol import PROTOCOL, VERBS, AgentVerbs, Hello, Taken, Use, build_id, decode
+
+T = TypeVar("T")
 
 LEASED = ("sample", "snapshot", "ping")
 """Verbs of a phase: on a lost connection they wait as long as the agent does, because the phase
@@ -190,6 +194,17 @@ class AgentClient(AgentVerbs):
             return ClockReading(at_ns, 0, 0)
         round_trip_ns = self.channel.round_trip_ns or 0
         return ClockReading(at_ns, self.channel.offset_ns, -(-round_trip_ns // 2))
+
+
+def ask_all(
+    clock: Clock, clients: Sequence[AgentClient], request: Callable[[AgentClient], T]
+) -> dict[str, T]:
+    """Return agent → its answer to a request; all are asked at the same time.
+
+    Raises the error of the first that failed, once all have answered.
+    """
+    answers = clock.together([partial(request, client) for client in clients])
+    return {client.name: answer for client, answer in zip(clients, answers, strict=True)}
 
 
 def _boot_id() -> str:

@@ -26,6 +26,7 @@ from udpbench.control.connections.local_agent import (
     open_server,
 )
 from udpbench.control.connections.namespaces import Namespaces, open_inside
+from udpbench.control.wait import Clock
 from udpbench.definition.binding.bind import (
     Unavailable,
     UnmetNeeds,
@@ -203,8 +204,9 @@ class Agents:
 class LabAgents:
     """The agents of one lab, from the start of the first to the end of all."""
 
-    def __init__(self, lab: Lab, run: str, lease_ns: int, reach: Reach) -> None:
+    def __init__(self, lab: Lab, run: str, lease_ns: int, reach: Reach, clock: Clock) -> None:
         self.lab = lab
+        self._clock = clock
         self._run = run
         self._lease_ns = lease_ns
         self._reach = reach
@@ -282,25 +284,34 @@ class LabAgents:
 
     def _close_channels(self) -> None:
         # The machine's agent last: without root it alone keeps other runs away.
-        for client in sorted(self._opened, key=lambda client: client.part == MACHINE):
-            client.channel.close()
+        for is_machine in (False, True):
+            ending = [each for each in self._opened if (each.part == MACHINE) is is_machine]
+            self._clock.together([each.channel.close for each in ending])
 
-    def _open(self, nodes: Iterable[Node]) -> None:
-        """Start the agent of each node; a real host's has both scopes."""
-        lab, failures = self.lab, list[HostError]()
-        scopes: tuple[Scope, ...] = ("namespace",) if lab.built_in else ("namespace", "machine")
-        for node in nodes:
-            try:
-                channel = self._reach.ways[node.connect.by](node.name, node.connect)
-            except NotPermitted:  # true of the machine, so the same for every node
-                raise
-            except HostError as error:
-                failures.append(error)
+    def _open(self, nodes: Sequence[Node]) -> None:
+        """Start the agent of each node; hosts that are reached by SSH are logged in at together."""
+        failures: list[HostError] = []
+        starts = [partial(self._started, node) for node in nodes]
+        by_ssh = all(node.connect.by == "ssh" for node in nodes)
+        for answer in self._clock.together(starts) if by_ssh else (start() for start in starts):
+            if isinstance(answer, NotPermitted):  # true of the machine, so the same for every node
+                raise answer
+            if isinstance(answer, HostError):
+                failures.append(answer)
             else:
-                routed = routed_networks(lab, node)
-                client = AgentClient(channel, node.part, node.interface, scopes, routed, node.out)
-                self._opened.append(client)
+                self._opened.append(answer)
         _raise_all(failures)
+
+    def _started(self, node: Node) -> AgentClient | HostError:
+        """Return a node's agent; a real host's has both scopes."""
+        lab = self.lab
+        scopes: tuple[Scope, ...] = ("namespace",) if lab.built_in else ("namespace", "machine")
+        try:
+            channel = self._reach.ways[node.connect.by](node.name, node.connect)
+        except HostError as error:
+            return error
+        routed = routed_networks(lab, node)
+        return AgentClient(channel, node.part, node.interface, scopes, routed, node.out)
 
     def _namespace(self, client: AgentClient) -> tuple[str, int]:
         hello = self._hellos[client]
@@ -308,18 +319,24 @@ class LabAgents:
 
     def _greet(self) -> None:
         failures: list[HostError] = []
-        for client in self._opened:
-            if client in self._hellos:
+        new = [client for client in self._opened if client not in self._hellos]
+        answers = self._clock.together([partial(self._greeted, client) for client in new])
+        for client, answer in zip(new, answers, strict=True):
+            if isinstance(answer, HostError):
+                failures.append(answer)
                 continue
-            try:
-                self._hellos[client] = client.greet(self._run, self._lease_ns)
-                self._lease.keep(client.channel)
-            except AgentLost as error:
-                failures.append(client.channel.not_started(error))
-            except HostError as error:
-                failures.append(error)
+            self._hellos[client] = answer
+            self._lease.keep(client.channel)
         _raise_all(failures)
         self._prove_apart()
+
+    def _greeted(self, client: AgentClient) -> Hello | HostError:
+        try:
+            return client.greet(self._run, self._lease_ns)
+        except AgentLost as error:
+            return client.channel.not_started(error)
+        except HostError as error:
+            return error
 
     def _prove_apart(self) -> None:
         """Refuse hosts in one namespace: packets would take lo, and settings would collide."""

@@ -18,8 +18,11 @@ POLLING_NS = SECOND_NS
 Until it runs, up to 256 packets are in a veth's ring, where no counter shows them; a thread that
 never sleeps looks the same."""
 PROBE_QUIET_NS = 20 * 10**6
-"""Quiet time of a probe of one flow once all its packets have arrived; else they may still come,
-and would count as the next flow's. A guest on a busy host stands still for longer than this."""
+"""Quiet time of a path phase once all its packets have arrived; else they may still come, and would
+count as the next phase's. A guest on a busy host stands still for longer than this."""
+KNOWN_QUIET_NS = 30 * 10**6
+"""The same of other phases once every packet has arrived or was dropped by a receiving socket. What
+still comes are repeated packets."""
 FIRST_PACKET_FACTOR = 10
 """How much longer a path phase waits for its first packet: a queue whose CPU is busy may hold it
 for longer than a quiet time, and no socket shows that."""
@@ -58,6 +61,7 @@ class Drain:
         sent_packets: int,
         probes: bool = False,
         own_alone: bool = False,
+        ends_once: bool = True,
     ) -> None:
         self.stall_ns = STALL_NS + batch_work_ns
         queued_packets = min(sent_packets, readers * QUEUE_PACKETS)
@@ -76,7 +80,9 @@ class Drain:
         self._sent_packets = sent_packets
         self._probes = probes
         """Whether they are few and all meant to arrive."""
-        self._all_arrived = False
+        self._ends_once = ends_once
+        """Whether nothing more can come once as many have ended as were sent."""
+        self._all_arrived = self._all_known = False
         self._own_alone = own_alone
         """Whether others' packets may still arrive, where they are told apart."""
         self._foreign_packets = 0
@@ -106,6 +112,9 @@ class Drain:
         self.arrived = arrived = total_arrived(stats)
         self._all_arrived = arrived.packets >= self._sent_packets
         foreign_packets = arrived.read_packets - arrived.own_packets
+        dropped_packets = sum(reply.dropped_packets or 0 for reply in replies)
+        known_packets = arrived.packets + (dropped_packets if foreign_packets == 0 else 0)
+        self._all_known = self.told_apart and known_packets >= self._sent_packets > 0
         is_foreign = foreign_packets != self._foreign_packets or not self.told_apart
         self._foreign_packets = foreign_packets
         if arrived.read_packets != self._read_packets:
@@ -156,6 +165,11 @@ class Drain:
 
     @property
     def _needed_quiet_ns(self) -> int:
+        if self._ends_once and self._sent_packets > 0:
+            if self._probes and self._all_arrived:
+                return min(self._quiet_ns, PROBE_QUIET_NS)
+            if not self._probes and self._all_known:
+                return min(self._quiet_ns, KNOWN_QUIET_NS)
         awaited = self._needs_first and self.arrived.own_packets == 0
         quiet_ns = self._quiet_ns * (FIRST_PACKET_FACTOR if awaited else 1)
         return quiet_ns if self._all_arrived or not self._probes else max(quiet_ns, QUIET_NS)

@@ -65,7 +65,7 @@ def take_lab(
             users: list[str] = []
             for number, lab in enumerate(labs):
                 if number == len(parties):
-                    parties.append(LabAgents(lab, run, lease_ns, around.reach))
+                    parties.append(LabAgents(lab, run, lease_ns, around.reach, around.clock))
                     started.enter_context(closing(parties[-1]))
                     parties[-1].begin()
                 held = parties[number].take(terms.use)

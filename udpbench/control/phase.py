@@ -10,14 +10,16 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from udpbench.control.agent_client import AgentClient
+from udpbench.control.agent_client import AgentClient, ask_all
 from udpbench.control.drain import PROBE_QUIET_NS, QUIET_NS, Drain
 from udpbench.control.losses import Losses
 from udpbench.control.path_proof import PathWatch
+from udpbench.control.steadiness import LEAST_NS, Steadiness
 from udpbench.control.wait import Waiter
 from udpbench.errors import AgentError, AgentLost, DeadlineExceeded, HostError, from_wire
-from udpbench.model.limits import SECOND_NS, Edge, PhaseName
+from udpbench.model.limits import SECOND_NS, Edge, PhaseName, Role
 from udpbench.model.record import (
     PACKETS_FIELD,
     ClockReading,
@@ -35,11 +37,13 @@ from udpbench.ways import way_of
 LATE_NS = 10**6
 """How late a loop's start may be acknowledged without a finding: a thousandth of one second of
 load, and not more than a reply takes on a slow link."""
-LEAD_NS = 20 * 10**6
-"""Time per agent to acknowledge its start before the common time; measured: 3 ms."""
+LEAD_NS, LEAD_EACH_NS = 10 * 10**6, 5 * 10**6
+"""Time to acknowledge the start before the common time, and more for each agent; measured: 3 ms."""
 SAMPLE_NS = 500 * 10**6
 """Interval of requests while senders run: each costs an agent about 1 ms of CPU time, which small
 machines need for the workers, so a phase is polled no oftener than a viewer needs."""
+STEADY_SAMPLE_NS = SAMPLE_NS // 5
+"""The same where a warm-up ends with a steady rate: as often as agents sample."""
 COUNT_SAMPLE_NS = 200 * 10**6
 """The same where senders end after a number of packets: only a request tells when."""
 WATCHES_MAX = 600
@@ -68,6 +72,7 @@ SENT = ("listening", "done")
 """States of senders that have sent everything; listening ones end when stopped."""
 
 
+T = TypeVar("T")
 Moved = Callable[[tuple[Sample, ...], tuple[Snapshot, ...]], None]
 
 
@@ -87,6 +92,15 @@ class Plan:
     """Rate of each sending worker; None: its own."""
     card_ns: int = CARD_NS
     """Maximum wait for cards that update their counters late."""
+    until_steady: bool = False
+    """Senders are stopped once rates and CPU clocks are steady."""
+
+    @property
+    def due_ns(self) -> int:
+        """Time after which senders have probably sent everything."""
+        if self.count is None or not self.rate_pps:
+            return self.duration_ns
+        return min(self.duration_ns, self.count * SECOND_NS // self.rate_pps)
 
 
 @dataclass
@@ -119,6 +133,13 @@ class TrialAgents:
         return max((w.receive.work_ns for w in self.workers if w.receive is not None), default=0)
 
     @property
+    def ends_once(self) -> bool:
+        """Whether a packet ends at the only receiver: none is copied, and none sent back."""
+        traffic = [spec.traffic for spec in self.workers]
+        returns = any(each.answers is not None or each.echo for each in traffic)
+        return len(self.receivers) == 1 and not returns
+
+    @property
     def answers_ns(self) -> int:
         """How long senders await the last answers."""
         awaited = (spec.traffic.answers for spec in self.workers)
@@ -141,6 +162,10 @@ class PhaseRun:
     """New in each phase, so that stragglers of another phase are recognised; never 0."""
     late_ns: int | None = None
     """How long after the common time the last loop started; None if within LATE_NS."""
+    steady_ns: int | None = None
+    """When rates and CPU clocks were steady, after the start; None: not asked for, or never."""
+    knows_clocks: bool = False
+    """Whether CPU clocks were known then."""
     _latest: dict[str, Snapshot] = field(default_factory=dict)
     _watch_ns: int = 0
     _path_ns: int = 0
@@ -155,6 +180,7 @@ class PhaseRun:
     _after: dict[str, Snapshot] = field(default_factory=dict)
     _replies: dict[str, SampleReply] = field(default_factory=dict)
     _due_ns: int = 0
+    _end_ns: int = 0
     _numbers: Counter[str] = field(default_factory=Counter)
     """Host → how many numbers it has sent during the phase."""
     _saved: Phase | None = None
@@ -184,8 +210,7 @@ class PhaseRun:
         if self._saved is not None or not self._start_ns:
             return self._saved
         try:
-            for client in self.agents.working:
-                client.stop()
+            self._ask(self.agents.working, lambda client: client.stop())
             for client in self.agents.working:
                 self._replies[client.name] = client.sample(self._since(client))
             self._after = self._snapshots()
@@ -198,7 +223,12 @@ class PhaseRun:
     def _snapshots(self, edge: Edge | None = None) -> dict[str, Snapshot]:
         """Read every host; CPU use of processes only in a measured phase, due to its cost."""
         edge = edge if self.plan.name == "measured" else None
-        return {client.name: client.snapshot(edge) for client in self.agents.everyone}
+        return self._ask(self.agents.everyone, lambda client: client.snapshot(edge))
+
+    def _ask(
+        self, clients: Sequence[AgentClient], request: Callable[[AgentClient], T]
+    ) -> dict[str, T]:
+        return ask_all(self.waiter.clock, clients, request)
 
     def _watch(self) -> None:
         """Read all counters once a second in a measured phase, and keep those that changed."""
@@ -207,7 +237,8 @@ class PhaseRun:
             return
         watch_ns = max(WATCH_NS, self.plan.duration_ns // WATCHES_MAX)
         self._watch_ns += watch_ns * (1 + (now_ns - self._watch_ns) // watch_ns)
-        latest = self._snapshots()
+        # One after the other, so that they never take all CPUs from the load at once.
+        latest = {client.name: client.snapshot() for client in self.agents.everyone}
         moved = tuple(moved_since(self._latest[name], latest[name]) for name in latest)
         self._latest = latest
         for name, snapshot in zip(latest, moved, strict=True):
@@ -232,18 +263,21 @@ class PhaseRun:
     def _start(self) -> None:
         working = self.agents.working
         clock = self.waiter.clock
-        # Agents are asked one after the other: on a slow link that adds up.
-        trips_ns = sum(client.trip_ns for client in working)
-        at_ns = clock.now_ns() + LEAD_NS * len(working) + trips_ns
+        trip_ns = max((client.trip_ns for client in working), default=0)
+        at_ns = clock.now_ns() + LEAD_NS + LEAD_EACH_NS * len(working) + trip_ns
         plan = self.plan
         limits = (plan.duration_ns, plan.count, plan.flows, plan.rate_pps)
-        for client in working:
-            start_ns = at_ns + self._clocks[client.name][0].offset_ns
-            self._start_ns[client.name] = start_ns
-            client.start(PhaseOrder(plan.name, self.tag, start_ns, *limits))
+        self._start_ns = {
+            client.name: at_ns + self._clocks[client.name][0].offset_ns for client in working
+        }
+
+        def start(client: AgentClient) -> None:
+            client.start(PhaseOrder(plan.name, self.tag, self._start_ns[client.name], *limits))
+
+        self._ask(working, start)
         late_ns = clock.now_ns() - at_ns
         self.late_ns = late_ns if late_ns > LATE_NS else None
-        self._due_ns = at_ns + self.plan.duration_ns
+        self._due_ns, self._end_ns = at_ns + plan.due_ns, at_ns + plan.duration_ns
         self._watch_ns = at_ns + WATCH_NS
         if self.plan.name == "measured":
             self.show((), tuple(self._before.values()))
@@ -255,6 +289,8 @@ class PhaseRun:
             spec.count_packets is not None for spec in self.agents.workers
         )
         interval_ns = COUNT_SAMPLE_NS if counted else SAMPLE_NS
+        steadiness = Steadiness(self._start_ns) if self.plan.until_steady else None
+        interval_ns = STEADY_SAMPLE_NS if steadiness is not None else interval_ns
 
         def done() -> bool:
             nonlocal asked_ns
@@ -268,13 +304,26 @@ class PhaseRun:
             states = [self._sample(client).state for client in self.agents.senders]
             if all(state in SENT for state in states):
                 return True
+            if steadiness is not None and self.steady_ns is None:
+                self._stop_if_steady(steadiness)
             self._watch()
             return False
 
         names = ", ".join(client.name for client in self.agents.senders)
-        left_ns = max(self._due_ns - self.waiter.clock.now_ns(), 0) + SENDERS_GRACE_NS
+        left_ns = max(self._end_ns - self.waiter.clock.now_ns(), 0) + SENDERS_GRACE_NS
         what = f"senders still running in phase {self.plan.name}"
         self.waiter.until(what, names, done, left_ns, self._due_ns)
+
+    def _stop_if_steady(self, steadiness: Steadiness) -> None:
+        """Let the senders end once rates and CPU clocks are steady."""
+        for client in self.agents.working:
+            role: Role = "receiver" if client in self.agents.receivers else "sender"
+            steadiness.add(client.name, role, self._replies[client.name].samples)
+        spent_ns = self.waiter.clock.now_ns() - self._end_ns + self.plan.duration_ns
+        names = [spec.name for spec in self.agents.workers]
+        if spent_ns >= LEAST_NS and steadiness.is_steady(names):
+            self.steady_ns, self.knows_clocks = spent_ns, steadiness.knows_clocks
+            self._ask(self.agents.senders, lambda client: client.stop())
 
     def _await_quiet(self) -> None:
         """Poll until the receivers have drained."""
@@ -293,6 +342,7 @@ class PhaseRun:
             probes=probes,
             # A stranger on the port before the measured phase would be in it, too.
             own_alone=self.plan.name == "measured",
+            ends_once=agents.ends_once,
         )
         while True:
             replies = [self._sample(client) for client in agents.receivers]
@@ -370,9 +420,12 @@ class PhaseRun:
 
     def _stop(self) -> None:
         """Stop receivers, then senders that await answers; read all final counts."""
-        for client in self.agents.working:
-            if client in self.agents.receivers or self._replies[client.name].state == "listening":
-                client.stop()
+        running = [
+            client
+            for client in self.agents.working
+            if client in self.agents.receivers or self._replies[client.name].state == "listening"
+        ]
+        self._ask(running, lambda client: client.stop())
         for client in self.agents.working:
             self._await_end(client)
 
@@ -504,14 +557,15 @@ def probe_plan(workers: Sequence[WorkerSpec], flow: int, late_ns: int) -> Plan:
     return Plan("path", PATH_LIMIT_NS, count, (flow,), PROBE_QUIET_NS, card_ns=late_ns)
 
 
-def warmup_plan(workers: Sequence[WorkerSpec], warmup_ns: int) -> Plan:
+def warmup_plan(workers: Sequence[WorkerSpec], warmup_ns: int, until_steady: bool = False) -> Plan:
     """Return the warm-up: no more packets than a slow reader can read in twice its time.
 
     What a warm-up leaves in the socket would have to be read before the measured phase.
     """
     limit = readable_packets(workers, 2 * warmup_ns)
     own = [s.count_packets for s in workers if s.role == "sender" and s.count_packets is not None]
-    return Plan("warmup", warmup_ns, None if limit is None else max(1, min([limit, *own])))
+    count = None if limit is None else max(1, min([limit, *own]))
+    return Plan("warmup", warmup_ns, count, until_steady=until_steady)
 
 
 def readable_packets(workers: Sequence[WorkerSpec], time_ns: int) -> int | None:

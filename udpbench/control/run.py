@@ -254,6 +254,9 @@ class _Run:
         record = compared(end.record, self.stored)
         self.writer.write(record)
         result = judge(record)
+        if attempt.trial.search is None and not result.valid:
+            with suppress(HostError):  # the next trial, or restoring, finds what is wrong
+                release_warm(attempt.bench)
         self._tell_trial(record, result, attempt.index)
         if end.fatal is not None:
             raise end.fatal

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from udpbench.control.agents import MACHINE
+from udpbench.control.kept_workers import may_stay, serve, still_stand
 from udpbench.control.losses import plan_losses
 from udpbench.control.path_check import path_phase, place_workers, queues_moved
 from udpbench.control.path_proof import PathWatch, prove_path
@@ -44,11 +46,13 @@ from udpbench.model.host import FIREWALL_RULES
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding, TrialRecord
 from udpbench.model.work import WorkerSpec
+from udpbench.ways import way_to_receive, way_to_send
 
-WARM_QUIET_NS = 70 * 10**6
-"""How long receivers must be quiet after a trial of a search. A receive call without a packet ends
-after 50 ms: stopped after 70 ms, receivers end 100 ms after their last packet; stopped after
-100 ms, 150 ms after it. A straggler is foreign to the next trial, which is then repeated."""
+T = TypeVar("T")
+
+WARM_QUIET_NS = 100 * 10**6
+"""How long receivers must be quiet after a trial of a search, unless the end of every packet is
+known. A straggler is foreign to the next trial, which is then repeated."""
 VERIFY_NS = 5 * SECOND_NS
 """Interval of verification in a search: it takes 60 ms on every host."""
 LINK_NS = 10 * SECOND_NS
@@ -67,9 +71,16 @@ class TrialEnd:
 
 
 def read_facts(attempt: Attempt) -> None:
-    """Read the facts of every host of the lab."""
-    for client in attempt.bench.agents.hosts:
-        attempt.facts[client.name] = client.facts()
+    """Read the facts of every host of the lab, unless the trial before has just read them."""
+    bench = attempt.bench
+    known, bench.known = bench.known, {}
+    attempt.facts = known or bench.ask(bench.agents.hosts, lambda client: client.facts())
+
+
+def read_facts_again(attempt: Attempt) -> None:
+    """Read what settings may have changed."""
+    if not attempt.facts_hold:
+        read_facts(attempt)
 
 
 def compare_offers(attempt: Attempt) -> None:
@@ -83,19 +94,30 @@ def apply_settings(attempt: Attempt) -> None:
 
     The receiver creates the pair of a built-in lab, the joint creates all pairs, and removing a
     pair removes both ends; so before a pair changes, the other agent undoes its settings on it.
+    Real hosts follow each other: a link that flaps at both ends would hide who has an address. So
+    do nodes in the middle, whose links are made one after the other.
     """
     bench, agents = attempt.bench, attempt.bench.agents
     settings = desired(attempt.trial, bench.lab, agents, attempt.facts)
     before, bench.in_force = bench.in_force, None
+    stages = [agents.setting_up]
     if before is None or links(before) != links(settings):
-        for client in agents.hanging:
-            if before is None or before.get(client.name):
-                client.apply(())
-    for client in agents.setting_up:
-        attempt.changes[client.name] = client.apply(settings[client.name])
-        attempt.findings.extend(refused(client.name, attempt.changes[client.name]))
-        attempt.findings.extend(rounded(client.name, attempt.changes[client.name]))
-    bench.in_force = settings
+        stages = [
+            tuple(client for client in agents.setting_up if client not in agents.hanging),
+            tuple(client for client in agents.setting_up if client in agents.hanging),
+        ]
+        hanging = [each for each in agents.hanging if before is None or before.get(each.name)]
+        for group in [[each] for each in hanging] if bench.lab.middle else [hanging]:
+            bench.ask(group, lambda client: client.apply(()))
+    if not bench.lab.built_in or bench.lab.middle:
+        stages = [(client,) for client in agents.setting_up]
+    for stage in stages:
+        answers = bench.ask(stage, lambda client: client.apply(settings[client.name]))
+        attempt.changes.update(answers)
+    for name, changes in attempt.changes.items():
+        attempt.findings.extend(refused(name, changes))
+        attempt.findings.extend(rounded(name, changes))
+    bench.in_force, attempt.facts_hold = settings, before == settings
 
 
 def verify_settings(attempt: Attempt) -> None:
@@ -107,20 +129,24 @@ def verify_settings(attempt: Attempt) -> None:
     if attempt.trial.search_key is not None:
         due = attempt.bench.verified_ns is None or now_ns - attempt.bench.verified_ns >= VERIFY_NS
     if not due:
+        attempt.bench.known = {}
         return
-    attempt.bench.verified_ns = now_ns
-    for client in attempt.bench.agents.setting_up:
-        if attempt.changes.get(client.name):
-            attempt.findings.extend(altered(client.name, client.verify()))
-    for client in attempt.bench.agents.hosts:
-        after = client.facts()
+    bench, agents = attempt.bench, attempt.bench.agents
+    bench.verified_ns = now_ns
+    changed = [client for client in agents.setting_up if attempt.changes.get(client.name)]
+    for name, changes in bench.ask(changed, lambda client: client.verify()).items():
+        attempt.findings.extend(altered(name, changes))
+    facts = bench.ask(agents.hosts, lambda client: client.facts())
+    for client in agents.hosts:
+        before, after = attempt.facts[client.name], facts[client.name]
         rules = after.firewall_rules
         counted = {FIREWALL_RULES: str(rules)} if rules is not None else {}
         attempt.environment_after[client.name] = {**after.environment, **counted}
-        attempt.findings.extend(rules_changed(attempt.facts[client.name], after))
-        if depends_on_queues(attempt.trial) and client in attempt.bench.agents.receivers:
-            attempt.findings.extend(queues_moved(attempt.facts[client.name], after))
-    attempt.findings.extend(others(attempt.bench.agents))
+        attempt.findings.extend(rules_changed(before, after))
+        if depends_on_queues(attempt.trial) and client in agents.receivers:
+            attempt.findings.extend(queues_moved(before, after))
+    attempt.findings.extend(others(agents))
+    bench.known = facts
 
 
 def await_links(attempt: Attempt) -> None:
@@ -178,18 +204,27 @@ def prove_destinations(attempt: Attempt) -> None:
 
 
 def prepare_workers(attempt: Attempt) -> None:
-    """Prepare the workers, receivers before senders, which need open ports."""
-    agents = trial_agents(attempt)
+    """Prepare the workers, receivers before senders that need open ports or a receiver's program.
+
+    Streams connect to ports; the two ends of a pair lend each other their queues for frames.
+    """
+    agents, trial = trial_agents(attempt), attempt.trial
     workers = by_host(attempt.workers)
-    for client in agents.working:
-        client.prepare(workers[client.name])
+    ways = way_to_send(trial.send), way_to_receive(trial.receive)
+    apart = trial.traffic.protocol == "udp" and "frames" not in [way.takes for way in ways]
+    for stage in (agents.working,) if apart else (agents.receivers, agents.senders):
+        attempt.bench.ask(stage, lambda client: client.prepare(workers[client.name]))
+    attempt.standing = tuple(attempt.findings)
 
 
 def warmup_phase(attempt: Attempt) -> None:
     """Let caches, queues and CPU frequencies settle; sends nothing without a warm-up."""
-    note_standing(attempt)
+    if attempt.trial.search_key is not None:
+        attempt.standing = tuple(attempt.findings)
+        pace_workers(attempt, attempt.workers)
     if attempt.trial.warmup_ns > 0:
-        run_phase(attempt, warmup_plan(attempt.workers, attempt.trial.warmup_ns))
+        trial = attempt.trial
+        run_phase(attempt, warmup_plan(attempt.workers, trial.warmup_ns, trial.warmup_auto))
 
 
 def measured_phase(attempt: Attempt) -> None:
@@ -207,31 +242,35 @@ def measured_phase(attempt: Attempt) -> None:
 
 
 def close_workers(attempt: Attempt) -> None:
-    """Close the workers and their sockets; those of a search stay for its next trial."""
-    if attempt.trial.search_key is not None:
+    """Close the workers and their sockets, unless they may serve a further trial."""
+    if may_stay(attempt):
         attempt.bench.warm = Warm(
-            attempt.trial.search_key,
+            attempt.trial,
             attempt.facts,
             attempt.changes,
             attempt.workers,
             attempt.flows,
             attempt.standing,
+            attempt.rate_pps,
         )
         return
-    keep_logs = attempt.log_label
-    for client in trial_agents(attempt).working:
-        attempt.bench.close(client, attempt.trial.name, keep_logs)
+    working = trial_agents(attempt).working
+    attempt.bench.close(working, attempt.trial.name, attempt.log_label)
 
 
-def inherit_workers(attempt: Attempt) -> None:
-    """Take over the workers of the search's previous trial, at this trial's rate."""
+def take_over(attempt: Attempt) -> bool:
+    """Take over the idle workers at this trial's rate; return False if they cannot serve it."""
     warm = attempt.bench.warm
-    if warm is None:
-        raise HostError("a search's workers are gone", "controller")
+    if warm is None or not serve(attempt, warm) or not still_stand(attempt, warm):
+        return False
     attempt.facts, attempt.changes = dict(warm.facts), dict(warm.changes)
     attempt.flows, attempt.findings = warm.flows, list(warm.findings)
     attempt.standing = warm.findings
-    pace_workers(attempt, warm.workers)
+    if attempt.trial.traffic == warm.trial.traffic and attempt.trial.search is None:
+        attempt.workers, attempt.rate_pps = warm.workers, warm.rate_pps
+    else:
+        pace_workers(attempt, warm.workers)
+    return True
 
 
 def pace_workers(attempt: Attempt, workers: tuple[WorkerSpec, ...]) -> None:
@@ -253,38 +292,23 @@ def pace_workers(attempt: Attempt, workers: tuple[WorkerSpec, ...]) -> None:
     )
 
 
-def note_standing(attempt: Attempt) -> None:
-    """Keep the findings from before any load, which are valid as long as these workers."""
-    attempt.standing = tuple(attempt.findings)
-    if attempt.trial.search_key is not None:
-        pace_workers(attempt, attempt.workers)
-
-
 def release_warm(bench: Bench) -> None:
-    """Close workers that a search left idle, if there are any."""
+    """Close workers that a trial left idle, if there are any."""
     warm, bench.warm = bench.warm, None
     hosts = {spec.host for spec in warm.workers} if warm is not None else set()
-    for client in bench.agents.hosts:
-        if warm is not None and client.name in hosts:
-            bench.close(client, "{}::{}#{}".format(*warm.search))
-
-
-def is_warm(attempt: Attempt) -> bool:
-    """Return whether the idle workers belong to this trial's search.
-
-    Workers prepared with a rate cannot send without one.
-    """
-    warm = attempt.bench.warm
-    if warm is None or warm.search != attempt.trial.search_key:
-        return False
-    return attempt.trial.traffic.rate is not None
+    if warm is not None:
+        both = (*bench.agents.receivers, *bench.agents.senders)
+        idle = [client for client in both if client.name in hosts]
+        trial = warm.trial
+        name = f"{trial.experiment}::{trial.point}#{trial.repetition}"
+        bench.close(idle, name if trial.search is not None else trial.name)
 
 
 STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
     ("facts", read_facts),
     ("offers", compare_offers),
     ("apply", apply_settings),
-    ("facts again", read_facts),
+    ("facts again", read_facts_again),
     ("link", await_links),
     ("needs", bind_workers),
     ("safety", prove_destinations),
@@ -300,13 +324,14 @@ STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
 built-in lab exist only then. Recording is done by the run, because failed trials need it, too."""
 
 
-WARM_STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
-    ("take over", inherit_workers),
-    ("measured", measured_phase),
-    ("verify", verify_settings),
-    ("close", close_workers),
+WARM_STEPS = tuple(
+    (name, step)
+    for name, step in STEPS
+    if name in ("path", "warmup", "measured", "verify", "close")
 )
-"""The steps of a further trial of a search, with existing workers and settings."""
+"""The steps of a further trial of a point, whose workers were taken over."""
+SEARCH_STEPS = WARM_STEPS[2:]
+"""The same of a search, which repeats a trial that is not valid."""
 
 
 # --- the way -------------------------------------------------------------------------------------
@@ -315,18 +340,13 @@ WARM_STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
 def run_trial(attempt: Attempt) -> TrialEnd:
     """Run every step and return the record; raises Interrupted with the workers closed."""
     try:
-        steps = WARM_STEPS if is_warm(attempt) else STEPS
-        if steps is STEPS:
+        steps = STEPS
+        if attempt.bench.warm is not None and timed(attempt, "take over", take_over):
+            steps = WARM_STEPS if attempt.trial.search is None else SEARCH_STEPS
+        else:
             release_warm(attempt.bench)
         for name, step in steps:
-            attempt.bench.waiter.interrupt.check()
-            attempt.say("step", name)
-            begun_ns = attempt.bench.waiter.clock.now_ns()
-            try:
-                step(attempt)
-            finally:
-                spent_ns = attempt.bench.waiter.clock.now_ns() - begun_ns
-                attempt.overhead_ns[name] = spent_ns
+            timed(attempt, name, step)
     except Unavailable as why:
         lost = clean_up(attempt)
         kind = "skipped" if isinstance(why, UnmetNeeds) else "unavailable"
@@ -344,18 +364,30 @@ def run_trial(attempt: Attempt) -> TrialEnd:
     return TrialEnd(attempt.record("done", None))
 
 
+def timed(attempt: Attempt, name: str, step: Callable[[Attempt], T]) -> T:
+    """Take one step, and note what it takes."""
+    clock = attempt.bench.waiter.clock
+    attempt.bench.waiter.interrupt.check()
+    attempt.say("step", name)
+    begun_ns = clock.now_ns()
+    try:
+        return step(attempt)
+    finally:
+        attempt.overhead_ns[name] = clock.now_ns() - begun_ns
+
+
 def clean_up(attempt: Attempt) -> AgentLost | None:
     """Close all workers after a trial that failed; return an agent lost while doing so.
 
     An agent that does not answer within the deadline counts as lost.
     """
     lost: AgentLost | None = None
-    attempt.bench.warm = None
+    attempt.bench.warm, attempt.bench.known = None, {}
     with suppress(HostError):  # the trial's own failure is reported
         attempt.findings.extend(others(attempt.bench.agents))
     for client in attempt.bench.agents.hosts:
         try:
-            attempt.bench.close(client, attempt.trial.name, attempt.log_label)
+            attempt.bench.close([client], attempt.trial.name, attempt.log_label)
         except AgentLost as error:
             lost = lost or error
         except DeadlineExceeded as error:

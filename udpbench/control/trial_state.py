@@ -5,11 +5,11 @@ Owns the record that the steps fill; ``trial`` owns the order of the steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from udpbench.control.agent_client import AgentClient
+from udpbench.control.agent_client import AgentClient, ask_all
 from udpbench.control.agents import Agents
 from udpbench.control.connections.channel import shown
 from udpbench.control.losses import Losses
@@ -28,7 +28,7 @@ from udpbench.records import now_utc
 from udpbench.units import format_count, format_duration
 
 Tell = Callable[[Progress], None]
-
+T = TypeVar("T")
 
 KEPT_MAX = 500
 """Samples and snapshots in memory; each takes some kilobytes."""
@@ -49,16 +49,17 @@ class Spool(Protocol):
 
 @dataclass(frozen=True)
 class Warm:
-    """What a trial of a search leaves for the next one: its idle workers."""
+    """What a trial leaves for the next one: its idle workers."""
 
-    search: tuple[str, str, int]
-    """Experiment, point and repetition."""
+    trial: Trial
     facts: dict[str, Facts]
     changes: dict[str, tuple[Change, ...]]
     workers: tuple[WorkerSpec, ...]
     flows: tuple[int, ...] | None
     findings: tuple[Finding, ...]
-    """Findings on settings, binding and path, valid for every trial on these workers."""
+    """Those that are valid for every trial on these workers."""
+    rate_pps: int | None = None
+    """Rate of each sending worker; None: its own."""
 
 
 @dataclass
@@ -77,19 +78,29 @@ class Bench:
     in_force: dict[str, tuple[Setting, ...]] | None = field(default_factory=dict)
     """Agent → its settings; None if a failure left them unknown."""
     warm: Warm | None = None
-    """Idle workers left by a search."""
+    """Idle workers left by the trial before."""
     verified_ns: int | None = None
     """When settings were verified last; None: not yet."""
     watch: PathWatch | None = None
     """Of the nodes in the middle; None: there are none, or nothing was proven yet."""
     wired: bool = False
     """The proof saw veth pairs alone between the hosts of the path."""
+    known: dict[str, Facts] = field(default_factory=dict)
+    """The hosts' facts at the end of the trial before; empty if it failed or did not read them."""
 
-    def close(self, client: AgentClient, name: str, keep_logs: str | None = None) -> None:
-        """End an agent's workers; store a program's output under the trial's name."""
-        printed = client.close(keep_logs)
-        if printed is not None:
-            self.spool.keep_output(f"{name}-{client.name}", printed)
+    def ask(
+        self, clients: Sequence[AgentClient], request: Callable[[AgentClient], T]
+    ) -> dict[str, T]:
+        """Return agent → its answer; all are asked at the same time."""
+        return ask_all(self.waiter.clock, clients, request)
+
+    def close(
+        self, clients: Sequence[AgentClient], name: str, keep_logs: str | None = None
+    ) -> None:
+        """End agents' workers; store what programs printed under the trial's name."""
+        for host, printed in self.ask(clients, lambda client: client.close(keep_logs)).items():
+            if printed is not None:
+                self.spool.keep_output(f"{name}-{host}", printed)
 
 
 @dataclass
@@ -103,6 +114,8 @@ class Attempt:
     total_at_most: int
     started_at: str = field(default_factory=now_utc)
     facts: dict[str, Facts] = field(default_factory=dict)
+    facts_hold: bool = False
+    """No setting was changed since they were read."""
     environment_after: dict[str, dict[str, str]] = field(default_factory=dict)
     changes: dict[str, tuple[Change, ...]] = field(default_factory=dict)
     workers: tuple[WorkerSpec, ...] = ()
@@ -116,7 +129,7 @@ class Attempt:
     findings: list[Finding] = field(default_factory=list)
     overhead_ns: dict[str, int] = field(default_factory=dict)
     standing: tuple[Finding, ...] = ()
-    """The findings before the first load of these workers."""
+    """The findings on settings and binding; of a search all before the first load."""
     rate_pps: int | None = None
     """Rate of each sending worker; None: its own."""
 
@@ -219,7 +232,7 @@ def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> Non
     plan = replace(plan, flows=attempt.flows, rate_pps=plan.rate_pps or attempt.rate_pps)
 
     def close(client: AgentClient) -> None:
-        attempt.bench.close(client, attempt.trial.name, attempt.log_label)
+        attempt.bench.close([client], attempt.trial.name, attempt.log_label)
 
     agents, waiter = trial_agents(attempt), attempt.bench.waiter
     phase = PhaseRun(plan, agents, waiter, show, attempt.keep, close=close, losses=losses)
@@ -234,6 +247,8 @@ def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> Non
         raise
     if phase.late_ns is not None:
         attempt.findings.append(late(plan, phase.late_ns))
+    if plan.until_steady:
+        attempt.findings.append(warmed_up(plan, phase))
 
 
 def absences(agents: Agents) -> Iterator[Finding]:
@@ -268,6 +283,24 @@ def others(agents: Agents) -> Iterator[Finding]:
                 "the results include the load of both; run one after the other: a run "
                 "waits for others that were started without --share",
             )
+
+
+def warmed_up(plan: Plan, phase: PhaseRun) -> Finding:
+    """Return the finding that says how long a warm-up took that ends with steady rates."""
+    if phase.steady_ns is None:
+        return Finding(
+            "warning",
+            "rates or CPU clocks were not steady at the end of the warm-up",
+            "phase warmup",
+            f"after {format_duration(plan.duration_ns)}",
+            next_step="write a longer `warmup`",
+        )
+    steady_ms = phase.steady_ns // 10**6
+    what = "rates and CPU clocks were steady" if phase.knows_clocks else "rates were steady"
+    known = "" if phase.knows_clocks else "; the kernel knows no CPU clocks"
+    return Finding(
+        "note", f"the warm-up ended when {what}", "phase warmup", f"{steady_ms}ms{known}"
+    )
 
 
 def late(plan: Plan, late_ns: int) -> Finding:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
 
 from udpbench.errors import DeadlineExceeded, Interrupted
 from udpbench.model.limits import SECOND_NS
 from udpbench.units import format_duration
+
+T = TypeVar("T")
 
 POLL_NS = 20 * 10**6
 """Between two checks of a condition: 50 requests a second."""
@@ -33,6 +38,26 @@ class Clock:
     def sleep_ns(self, duration_ns: int) -> None:
         """Sleep."""
         time.sleep(duration_ns / SECOND_NS)
+
+    def together(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Make calls at the same time, and return their results once all have ended.
+
+        Raises the error of the first that failed. Ctrl-C waits for none of them.
+        """
+        if len(calls) < 2:
+            return [call() for call in calls]
+        results: list[Future[T]] = [Future() for _ in calls]
+
+        def make(call: Callable[[], T], result: Future[T]) -> None:
+            try:
+                result.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+                result.set_exception(error)
+
+        for pair in zip(calls, results, strict=True):
+            threading.Thread(target=make, args=pair, daemon=True).start()
+        wait(results)
+        return [result.result() for result in results]
 
 
 class Interrupt:

@@ -107,10 +107,10 @@ def watch(
 
     Raises ConnectError, HelloRefused, AgentLost, NothingToWatch.
     """
-    with closing(LabAgents(lab, run_name(), RunOptions.lease_ns, around.reach)) as agents:
+    clock = around.clock
+    with closing(LabAgents(lab, run_name(), RunOptions.lease_ns, around.reach, clock)) as agents:
         agents.begin()
         with around.interrupt.caught():
-            clock = around.clock
             onlookers = [Onlooker(each, watched, kept, clock) for each in agents.onlookers()]
             states = []
             begun_ns = min(each.begun_ns for each in onlookers)

@@ -98,10 +98,11 @@ class ExperimentFile(WholeKeys):
     )
     search: Search | None = None
     duration_ns: Annotated[int, Nanoseconds(10**8, DAY_NS)] | None = None
-    warmup_ns: Annotated[int, Nanoseconds(0, 3600 * SECOND_NS)] = SECOND_NS
+    warmup_ns: Literal["auto"] | Annotated[int, Nanoseconds(0, 3600 * SECOND_NS)] = SECOND_NS
     repetitions: Annotated[int, Count(1, 10000)] = 7
     path_check: Literal["arrive", "explained"] = "arrive"
     explain: bool = False
+    fresh: bool = False
 
 
 @dataclass(frozen=True)

@@ -69,11 +69,11 @@ def _idle(trial: Trial, senders: int) -> str:
     if most >= receive.workers:
         return ""
     what = f"{plural(most, 'flow')} cannot fill {receive.workers} {receive.sockets} workers"
-    first = int(flows.source_ports.partition("-")[0])
-    last = min(first + SOURCES_EACH * receive.workers, 65536) - 1
+    wide = min(SOURCES_EACH * receive.workers, 65535)
+    first = min(int(flows.source_ports.partition("-")[0]), 65536 - wide)
     return (
         f"{what}: {receive.workers - most} will read nothing; widen traffic.flows.from, "
-        f"for example to {first}-{last}"
+        f"for example to {first}-{first + wide - 1}"
     )
 
 

@@ -50,6 +50,7 @@ from udpbench.errors import SHOWN_PROBLEMS, InputError, Problem
 from udpbench.folder import real_path
 from udpbench.host_settings import Settings
 from udpbench.model.experiment import (
+    AUTO_WARMUP_NS,
     Expectation,
     Experiment,
     PointPair,
@@ -507,12 +508,14 @@ def _trial(file: ExperimentFile, point: PointTree, experiment: str, path: str) -
         settings=_settings(file.settings),
         needs=file.needs,
         duration_ns=duration_ns,
-        warmup_ns=file.warmup_ns,
+        warmup_ns=AUTO_WARMUP_NS if file.warmup_ns == "auto" else file.warmup_ns,
+        warmup_auto=file.warmup_ns == "auto",
         path_check=file.path_check,
         explain=file.explain,
         search=file.search,
         losses=dict(file.losses),
         source=file.source,
+        fresh=file.fresh,
     )
 
 

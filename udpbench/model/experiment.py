@@ -289,6 +289,8 @@ class Expectation:
         return None if counted else (sides[0], sides[1])
 
 
+AUTO_WARMUP_NS = SECOND_NS
+"""The longest that ``warmup: auto`` takes."""
 OVERHEAD_NS = 1_500_000_000
 """What a trial costs beyond its phases, at most, in the built-in lab (benchmarks/overhead.py)."""
 CARDS_NS = 3 * 2 * SECOND_NS
@@ -396,6 +398,10 @@ class Trial:
     search: Optional[Search] = None
     search_trial: int = 0
     """Number of this trial in its search, from 1; 0 for the point as a whole."""
+    fresh: bool = False
+    """No worker serves more than one trial."""
+    warmup_auto: bool = False
+    """The warm-up ends once rates and CPU clocks are steady; ``warmup_ns`` is the longest."""
     served: bool = False
     """An iperf3 client sends; only what it says is known."""
 

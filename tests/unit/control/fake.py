@@ -6,11 +6,11 @@ written by the records.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings
@@ -26,8 +26,11 @@ from udpbench.model.result import Progress
 from udpbench.protocol import Hello, SampleReply, Stranger, Taken, encode
 from udpbench.records import Run, RunHeader, RunWriter, read_run
 
+T = TypeVar("T")
 WALL_NS = 10**18
 """CLOCK_REALTIME less CLOCK_MONOTONIC, of every host."""
+TX_QUEUES = 1
+CAPABILITIES: dict[str, bool] = {}
 PACKETS = 1000
 """What a fake sender sends in a phase without a count."""
 
@@ -58,6 +61,18 @@ class FakeClock(Clock):
         self.sleeps += 1
         assert self.sleeps < 100_000, "something waits for ever"
         self.time_ns += duration_ns
+
+    def together(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Make calls in their order, and return their results once all have ended."""
+        results, failures = list[T](), list[Exception]()
+        for call in calls:
+            try:
+                results.append(call())
+            except Exception as error:  # noqa: BLE001 - raised below
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return results
 
 
 @dataclass
@@ -108,6 +123,8 @@ class World:
     """Who else uses the machine."""
     environment: dict[str, str] = field(default_factory=dict)
     """What every host reports as its environment."""
+    unsteady: tuple[str, ...] = ()
+    """Hosts whose workers are not as they were."""
     capacity_pps: int | None = None
     """What the receiver takes; beyond it the socket's buffer overflows."""
     offers_pps: int = 10**6
@@ -272,6 +289,10 @@ class FakeAgent:
         common = {"pid": 5, "cpu": None, "socket_inodes": (7,), "buffer_bytes": 425984}
         return [{"worker": f"{self.host}.w{n}", **common} for n, _ in enumerate(workers)]
 
+    def _confirm(self, interface: str, routed: list[str] | None) -> bool:
+        assert (interface in ("send0", "receive0"), routed) == (True, None)
+        return self.host not in self.world.unsteady
+
     def _expect_losses(self, interface: str, part: str, losses: list[dict[str, Any]]) -> None:
         assert (part, interface) in (("sender", "send0"), ("receiver", "receive0"))
         self.losses = {loss["stage"]: loss["packets"] for loss in losses}
@@ -415,10 +436,10 @@ def facts(host: str, interface: str, addresses: tuple[str, ...]) -> Facts:
         mtu=1500 if there else None,
         addresses=addresses,
         rx_queues=1 if there else None,
-        tx_queues=1 if there else None,
+        tx_queues=TX_QUEUES if there else None,
         queue_cpus={},
         limits={},
-        capabilities={},
+        capabilities=CAPABILITIES,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from control.fake import PACKETS, World, facts, only
 from control.test_resumed import facts_as
-from udpbench.control.phase import Plan, path_plan, probe_plan, warmup_plan
+from udpbench.control.phase import LEAD_EACH_NS, LEAD_NS, Plan, path_plan, probe_plan, warmup_plan
 from udpbench.drivers import DRIVERS, driver_of
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.limits import SECOND_NS
@@ -102,7 +102,7 @@ def test_a_host_tells_no_more_than_a_phase_has(
 def test_a_start_after_the_common_time_is_a_finding(tmp_path: Path) -> None:
     """A controller that was held up says so, because rates then cover less than the duration."""
     record = only(tmp_path, World(start_takes_ns=50 * 10**6), warmup="0s")
-    assert [("phase path", "59800us late"), ("phase measured", "59800us late")] == [
+    assert [("phase path", "79900us late"), ("phase measured", "79900us late")] == [
         (finding.where, finding.value) for finding in record.findings
     ]
 
@@ -110,8 +110,8 @@ def test_a_start_after_the_common_time_is_a_finding(tmp_path: Path) -> None:
 def test_a_start_that_is_answered_just_after_the_common_time_is_no_finding(
     tmp_path: Path,
 ) -> None:
-    """Two agents that each answer after 20.4 ms of their 20: 0.8 ms of a second are no matter."""
-    trips_ns = 2 * (20 * 10**6 + 4 * 10**5)
+    """Two agents that have answered 0.8 ms after their 20 ms: of a second that is no matter."""
+    trips_ns = LEAD_NS + 2 * LEAD_EACH_NS + 8 * 10**5
     assert () == only(tmp_path, World(start_takes_ns=trips_ns // 2), warmup="0s").findings
 
 

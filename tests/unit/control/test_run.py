@@ -48,17 +48,10 @@ BEGIN = [
     "take receiver",
 ]
 SNAPSHOTS = ["snapshot sender", "snapshot receiver", "snapshot machine"]
-SET_UP = [
-    "facts sender",
-    "facts receiver",
-    "apply machine nothing",
-    "apply receiver",
-    "apply sender",
-    "facts sender",
-    "facts receiver",
-    "prepare receiver",
-    "prepare sender",
-]
+FACTS = ["facts sender", "facts receiver"]
+APPLY = ["apply machine nothing", "apply receiver", "apply sender"]
+PREPARE = ["prepare receiver", "prepare sender"]
+SET_UP = [*FACTS, *APPLY, *FACTS, *PREPARE]
 PATH = [*SNAPSHOTS, "start receiver path", "start sender path", "stop receiver", *SNAPSHOTS]
 WARMUP = [*SNAPSHOTS, "start receiver warmup", "start sender warmup", "stop receiver", *SNAPSHOTS]
 MEASURED = [
@@ -68,6 +61,19 @@ MEASURED = [
     "stop receiver",
     *SNAPSHOTS,
 ]
+TOGETHER = [
+    SNAPSHOTS,
+    FACTS,
+    APPLY[:2],
+    PREPARE,
+    ["close receiver", "close sender"],
+    ["verify receiver", "verify sender"],
+    *(
+        [f"start receiver {phase}", f"start sender {phase}"]
+        for phase in ("path", "warmup", "measured")
+    ),
+]
+"""Requests that are made at the same time: all are, whichever fails."""
 VERIFY = ["verify receiver", "verify sender", "facts sender", "facts receiver", "others machine"]
 CLOSE = ["close receiver", "close sender"]
 TRIAL = [*SET_UP, *PATH, *WARMUP, *MEASURED, *VERIFY, *CLOSE]
@@ -239,10 +245,11 @@ def test_a_count_is_reported_with_its_deadline(tmp_path: Path) -> None:
 
 
 def test_between_trials_settings_stay(tmp_path: Path) -> None:
-    """The next trial of a point applies the same settings, and the sender undoes nothing."""
+    """The next trial applies the same settings, the sender undoes nothing, and facts are known."""
     world = World()
-    go(world, tmp_path, experiment(repetitions=2))
-    assert [*BEGIN, *TRIAL, *TRIAL, *RESTORE, *END] == world.words
+    go(world, tmp_path, experiment(repetitions=2, fresh=True))
+    second = [*APPLY, *PREPARE, *PATH, *WARMUP, *MEASURED, *VERIFY, *CLOSE]
+    assert [*BEGIN, *TRIAL, *second, *RESTORE, *END] == world.words
 
 
 def test_before_a_link_changes_the_sender_lets_go_of_it(tmp_path: Path) -> None:
@@ -254,14 +261,7 @@ def test_before_a_link_changes_the_sender_lets_go_of_it(tmp_path: Path) -> None:
     }
     go(world, tmp_path, experiment(variants=variants, warmup="0s"))
     second = world.words[len(BEGIN) + len(TRIAL) - len(WARMUP) :]
-    assert [
-        "facts sender",
-        "facts receiver",
-        "apply sender nothing",
-        "apply machine nothing",
-        "apply receiver",
-        "apply sender",
-    ] == second[:6]
+    assert ["apply sender nothing", *APPLY, *FACTS] == second[:6]
 
 
 SALVAGE = ["stop receiver", "stop sender", *SNAPSHOTS]
@@ -282,6 +282,13 @@ FAILURES = [
 ]
 
 
+def until(word: str) -> list[str]:
+    """Return what is asked of a trial until the answer to a request is known."""
+    at = TRIAL.index(word)
+    group = next((each for each in TOGETHER if word in each), [word])
+    return TRIAL[: at - group.index(word) + len(group)]
+
+
 @pytest.mark.parametrize(
     ("word", "error", "then"), FAILURES, ids=lambda value: value if isinstance(value, str) else ""
 )
@@ -291,11 +298,13 @@ def test_a_failure_ends_its_trial_and_not_the_run(
     """The trial stops where it failed, its workers are closed, and the next trial runs."""
     world = World()
     world.raises(word, error)
-    outcome, run = go(world, tmp_path, experiment(repetitions=2))
-    until = TRIAL[: TRIAL.index(word) + 1]
+    outcome, run = go(world, tmp_path, experiment(repetitions=2, fresh=True))
     unsure = word.startswith("apply")
-    second = [*TRIAL[:2], *(["apply sender nothing"] if unsure else []), *TRIAL[2:]]
-    assert [*BEGIN, *until, *then, *CLEAN_UP, *second, *RESTORE, *END] == world.words
+    unset = unsure or word.startswith("facts")
+    again = [*(["apply sender nothing"] if unsure else []), *APPLY, *(FACTS if unset else [])]
+    rest = TRIAL[len(SET_UP) - len(PREPARE) :]
+    second = [*FACTS, *again, *rest]
+    assert [*BEGIN, *until(word), *then, *CLEAN_UP, *second, *RESTORE, *END] == world.words
     assert ["failed", "done"] == [record.status for record in run.records]
     expected = {"kind": type(error).__name__, "message": "x", "host": error.host}
     assert expected == run.records[0].error
@@ -307,9 +316,8 @@ def test_a_lost_agent_ends_the_run_with_the_others_restored(tmp_path: Path, word
     """No further trial begins; whoever is left restores; the lost trial is recorded."""
     world = World()
     world.raises(word, AgentLost("gone", "sender"))
-    outcome, run = go(world, tmp_path, experiment(repetitions=2))
-    until = TRIAL[: TRIAL.index(word) + 1]
-    assert [*BEGIN, *until, *CLEAN_UP, *RESTORE, *END] == world.words
+    outcome, run = go(world, tmp_path, experiment(repetitions=2, fresh=True))
+    assert [*BEGIN, *until(word), *CLEAN_UP, *RESTORE, *END] == world.words
     assert ["failed"] == [record.status for record in run.records]
     assert (3, "AgentLost") == (outcome.exit_code, type(outcome.error).__name__)
     assert run.ending is not None
@@ -570,7 +578,7 @@ def test_trials_that_ended_before_an_interrupt_are_kept(tmp_path: Path) -> None:
     """The run folder has the first trial, whole, and says that the run was interrupted."""
     world = World()
     world.hooks["close sender"] = world.interrupt.note
-    outcome, run = go(world, tmp_path, experiment(repetitions=2))
+    outcome, run = go(world, tmp_path, experiment(repetitions=2, fresh=True))
     assert ["done"] == [record.status for record in run.records]
     assert 130 == outcome.exit_code
     assert [*BEGIN, *TRIAL, *RESTORE, *END] == world.words
@@ -714,13 +722,12 @@ def test_progress_that_cannot_be_drawn_still_restores(tmp_path: Path) -> None:
 def test_a_run_folder_that_cannot_be_written_ends_the_run_restored(tmp_path: Path) -> None:
     """A full disk is told with exit code 3, after the hosts were restored."""
     world = World()
-    writer = RunWriter.create(tmp_path, header(experiment()))
+    fresh = experiment(fresh=True)
+    writer = RunWriter.create(tmp_path, header(fresh))
     full = os.open("/dev/full", os.O_WRONLY)
     world.hooks["close sender"] = lambda: os.dup2(full, writer._series_fd)
     options = RunOptions(seed=1)
-    outcome = run(
-        [experiment()], lab(), writer, world.progress.append, options, world.surroundings()
-    )
+    outcome = run([fresh], lab(), writer, world.progress.append, options, world.surroundings())
     os.close(full)
     assert [*BEGIN, *TRIAL, *RESTORE, *END] == world.words
     assert (3, "StoreError") == (outcome.exit_code, type(outcome.error).__name__)

@@ -75,7 +75,7 @@ def test_what_a_program_printed_is_kept(tmp_path: Path) -> None:
     """Of a search once, of any other trial by its name; what a terminal would obey is shown."""
     go(world(printed="served \x1b[1m7\n"), tmp_path / "search", searched())
     assert ["one-1-receiver.output"] == [f.name for f in (tmp_path / "search").glob("*.output")]
-    plain = load_experiment_data({"question": "x", "repetitions": 2}, "two")
+    plain = load_experiment_data({"question": "x", "repetitions": 2, "fresh": True}, "two")
     go(World(printed="served\n"), tmp_path / "run", plain)
     kept = {file.name: file.read_text() for file in (tmp_path / "run").glob("*.output")}
     assert dict.fromkeys(("two-1-receiver.output", "two-2-receiver.output"), "served\n") == kept

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from functools import partial
 
 import pytest
 from golden import Golden
 
 from control.fake import FakeClock
 from udpbench.control.wait import POLL_NS, Clock, Interrupt, Waiter
-from udpbench.errors import DeadlineExceeded, Interrupted
+from udpbench.errors import DeadlineExceeded, HostError, Interrupted
 
 
 def test_a_condition_that_comes_true_is_waited_for() -> None:
@@ -40,6 +42,32 @@ def test_a_condition_is_looked_at_once_more_after_a_look_that_lasted() -> None:
 
     Waiter(clock, Interrupt()).until("it is not so", "left", met, 10**9)
     assert 2 == len(looks)
+
+
+def test_calls_are_made_at_the_same_time() -> None:
+    """Each waits for the others; results have the order of the calls, and a single one no thread."""
+    barrier = threading.Barrier(3, timeout=10)
+    waiting = [partial(lambda n: (barrier.wait(), n)[1], n) for n in range(3)]
+    assert [0, 1, 2] == Clock().together(waiting)
+    assert [threading.get_ident()] == Clock().together([threading.get_ident])
+    assert [] == Clock().together([])
+
+
+def test_the_first_error_of_several_calls_is_raised_when_all_have_ended() -> None:
+    """In the order of the calls, not of time."""
+    ended = threading.Event()
+
+    def late() -> None:
+        ended.wait(10)
+        raise HostError("late", "left")
+
+    def soon() -> None:
+        ended.set()
+        raise HostError("soon", "right")
+
+    with pytest.raises(HostError) as raised:
+        Clock().together([late, soon])
+    assert "left" == raised.value.host
 
 
 def test_an_interrupt_ends_a_wait() -> None:

@@ -8,9 +8,11 @@ import pytest
 from definition_fixture import loaded, write
 from golden import Golden
 
+from udpbench.definition.lab_limits import idle_readers
 from udpbench.definition.lab_rules import refuse_together
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
 from udpbench.errors import InputError
+from udpbench.model.lab import Lab
 
 FAR = """\
 sender:
@@ -130,3 +132,54 @@ def test_a_line_is_reported_only_of_a_file_that_has_it(golden: Golden) -> None:
     data = load_experiment_data({"question": "?", "traffic": {"size": "4000B"}}, "mine")
     with golden.raises(InputError):
         refuse_together([data], local)
+
+
+@pytest.mark.parametrize(
+    ("text", "idle"),
+    [
+        ("receive: {workers: 2}", []),
+        ("receive: {workers: 2, sockets: reuseport}\ntraffic: {flows: {from: 1-2}}", []),
+        (
+            "receive: {workers: 2, sockets: reuseport}",
+            [
+                (
+                    "x: 1 flow cannot fill 2 reuseport workers: 1 will read nothing; widen "
+                    "traffic.flows.from, for example to 65400-65415"
+                )
+            ],
+        ),
+        (
+            # The hash covers no destination address.
+            (
+                "receive: {workers: 4, sockets: reuseport}\n"
+                'traffic: {flows: {from: 65533-65535, to: "receiver.addresses[1-2]:1"}}'
+            ),
+            [
+                (
+                    "x: 3 flows cannot fill 4 reuseport workers: 1 will read nothing; widen "
+                    "traffic.flows.from, for example to 65504-65535"
+                )
+            ],
+        ),
+        (
+            "receive: {sockets: incoming-cpu}\nsweep: {receive.workers: [1, 2, 3, 4, 5]}",
+            [
+                f"x[workers={n}]: 1 flow cannot fill {n} incoming-cpu workers: {n - 1} will read "
+                f"nothing; widen traffic.flows.from, for example to 65400-{65399 + 8 * n}"
+                for n in (2, 3, 4, 5)
+            ],
+        ),
+        (
+            "receive: {sockets: reuseport, workers: 2}\nsweep: {receive.batch: [1, 2, 3, 4, 5]}",
+            [
+                (
+                    "x[batch=1, batch=2, batch=3 and 2 more]: 1 flow cannot fill 2 reuseport workers: "
+                    "1 will read nothing; widen traffic.flows.from, for example to 65400-65415"
+                )
+            ],
+        ),
+    ],
+)
+def test_a_plan_names_readers_that_no_flow_can_reach(text: str, idle: list[str], lab: Lab) -> None:
+    """Before any host is contacted: a flow reaches one socket of a group."""
+    assert idle == list(idle_readers([loaded(text)], lab))

@@ -50,6 +50,7 @@ def test_every_supported_key_reaches_its_field() -> None:
         "warmup: 0s",
         "path_check: explained",
         "explain: false",
+        "fresh: true",
     ).points[0]
     assert (
         Traffic(
@@ -75,6 +76,13 @@ def test_every_supported_key_reaches_its_field() -> None:
     )
     assert Receive(cpus="any", batch=4, room=2048, work_ns=3000, buffer_bytes=None) == trial.receive
     assert (2 * 10**9, 0, "explained") == (trial.duration_ns, trial.warmup_ns, trial.path_check)
+    assert (True, False) == (trial.fresh, trial.warmup_auto)
+
+
+def test_a_warm_up_of_its_own_accord_is_at_most_a_second() -> None:
+    """What plans and limits count with."""
+    trial = loaded("warmup: auto").points[0]
+    assert (10**9, True) == (trial.warmup_ns, trial.warmup_auto)
 
 
 @pytest.mark.parametrize("unit", ["us", "\u00b5s", "\u03bcs"])

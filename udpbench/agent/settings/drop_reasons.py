@@ -24,6 +24,10 @@ class NamedReasons(Kind):
     holds it, so it ends with the agent, however that ends; nothing is left to undo.
     """
 
+    def is_apart(self, _target: str) -> bool:
+        """Return True: it only counts."""
+        return True
+
     def read(self, host: Host, target: str) -> Optional[list[int]]:
         """Return the ports while this agent counts drop reasons; else None."""
         _check(target)

@@ -1,17 +1,18 @@
 """Applies and restores settings in order, always with a journal.
 
 Undo is derived: the value read before a change is written back, newest change first. No kind of
-setting is known by name here.
+setting is known by name here. Long, because all that is applied is undone by the same entries.
 """
 
 from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, Optional
 
 from udpbench.agent.host.system import Host
@@ -38,6 +39,27 @@ def _slashed(setting: Setting) -> str:
     return f"{setting.kind} {setting.target.replace('.', '/')}"
 
 
+@dataclass(eq=False)
+class _Applied:
+    """A setting in force, and the journal's last numbers before and after it was applied."""
+
+    change: Change
+    before_seq: int
+    last_seq: int
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        return _place(self.change.setting)
+
+
+def _place(setting: Setting) -> tuple[str, ...]:
+    return setting.kind, setting.target, setting.scope, str(setting.optional)
+
+
+def _held(setting: Setting) -> tuple[Any, ...]:
+    return _place(setting), setting.value
+
+
 class Engine:
     """The settings in force in one namespace.
 
@@ -57,38 +79,39 @@ class Engine:
         self._kinds = kinds
         self._altered_kinds = {name for kind in kinds.values() for name in kind.alters}
         self._witnesses = [name for name, kind in kinds.items() if kind.is_witness]
-        self._in_force: list[Change] = []
+        self._in_force: list[_Applied] = []
+        """In the order in which they were applied."""
         self._protected: Optional[frozenset[str]] = None
-        self._last_seq: list[int] = []
-        """For each setting in force, the journal's last number after it was applied."""
 
     @property
     def in_force(self) -> tuple[Change, ...]:
         """Changes applied and not undone, in order."""
-        return tuple(self._in_force)
+        return tuple(applied.change for applied in self._in_force)
 
     def apply(self, settings: Sequence[Setting]) -> tuple[Change, ...]:
         """Make these settings, in this order, the only ones in force, and return all changes.
 
-        Keeps the longest common prefix of old and new settings. A refused optional setting has
-        ``after`` equal to ``before``. Raises SettingRefused after undoing what this call applied;
-        RestoreError if something could not be undone.
+        Keeps the longest common prefix of old and new settings; where they differ only in settings
+        that are apart, all but these. A refused optional setting has ``after`` equal to ``before``.
+        Raises SettingRefused after undoing what this call applied; RestoreError if something could
+        not be undone.
         """
-        kept = self._kept_count(settings)
-        self._undo_beyond(kept)
-        self._in_force = [
-            replace(change, setting=setting)
-            for change, setting in zip(self._in_force[:kept], settings)
-        ]
-        for setting in settings[kept:]:
+        kept = self._staying(settings)
+        self._undo_others(kept.values())
+        result = dict(kept)
+        for number, setting in enumerate(settings):
+            if number in kept:
+                kept[number].change = replace(kept[number].change, setting=setting)
+                continue
+            before_seq = self._journal.last_seq
             try:
                 change = self._apply_one(setting)
             except SettingRefused as refused:
-                self._undo_refused(kept, refused)
+                self._undo_refused(kept.values(), refused)
                 raise
-            self._in_force.append(change)
-            self._last_seq.append(self._journal.last_seq)
-        return tuple(self._in_force)
+            result[number] = _Applied(change, before_seq, self._journal.last_seq)
+            self._in_force.append(result[number])
+        return tuple(result[number].change for number in range(len(settings)))
 
     def plan(self, settings: Sequence[Setting]) -> tuple[Planned, ...]:
         """Read only; a value that exists only after an earlier setting is None."""
@@ -131,7 +154,7 @@ class Engine:
         an earlier one reads; for a rounded value with the rounded one. A value that can no longer
         be read is None.
         """
-        last = {(change.setting.kind, change.setting.target): change for change in self._in_force}
+        last = {(change.setting.kind, change.setting.target): change for change in self.in_force}
         with self._host.cached_dumps():
             altered = [self._altered(change) for change in last.values()]
         return tuple(change for change in altered if change is not None)
@@ -156,20 +179,42 @@ class Engine:
         process is left as it is and counts as a failure, unless ``force``.
         """
         self._in_force.clear()
-        self._last_seq.clear()
         return self._undo_after(0, force)
 
-    def _kept_count(self, settings: Sequence[Setting]) -> int:
-        kept = 0
-        for change, asked in zip(self._in_force, settings):
-            held = change.setting
-            place = (held.kind, held.target, held.scope, held.optional)
-            if place != (asked.kind, asked.target, asked.scope, asked.optional):
-                break
-            if asked.value != held.value:
-                break
-            kept += 1
-        return kept
+    def _staying(self, settings: Sequence[Setting]) -> dict[int, _Applied]:
+        """Return the number of a setting → what is in force of it and stays."""
+        held = {applied.place: applied for applied in self._in_force}
+        places = [_place(setting) for setting in settings]
+        kept = {
+            number: held[place]
+            for number, place in enumerate(places)
+            if place in held and held[place].change.setting.value == settings[number].value
+        }
+        single = len(held) == len(self._in_force) and len({*places}) == len(places)
+        going = [applied for applied in self._in_force if applied not in kept.values()]
+        in_force = [applied.change.setting for applied in self._in_force]
+        if single and self._bound(in_force) == self._bound(settings) and self._alone(going):
+            return kept
+        alike = zip(in_force, settings)
+        prefix = takewhile(lambda pair: _held(pair[0]) == _held(pair[1]), alike)
+        return dict(enumerate(self._in_force[: len(list(prefix))]))
+
+    def _bound(self, settings: Sequence[Setting]) -> list[tuple[Any, ...]]:
+        """Return the settings that are not apart, in order."""
+        return [_held(each) for each in settings if not self._is_apart(each)]
+
+    def _is_apart(self, setting: Setting) -> bool:
+        with suppress(KeyError, ValueError):  # refused, when it is applied
+            return self._kinds[setting.kind].is_apart(setting.target)
+        return False
+
+    def _alone(self, applied: Sequence[_Applied]) -> bool:
+        """Return whether nothing else was journalled with any of these, to be restored last."""
+        journalled = [entry.seq for entry in self._journal.pending]
+        return all(
+            sum(each.before_seq < seq <= each.last_seq for seq in journalled) <= 1
+            for each in applied
+        )
 
     # --- applying ------------------------------------------------------------------------------
 
@@ -338,20 +383,29 @@ class Engine:
 
     # --- undoing -------------------------------------------------------------------------------
 
-    def _undo_refused(self, kept: int, refused: SettingRefused) -> None:
+    def _undo_refused(self, kept: Collection[_Applied], refused: SettingRefused) -> None:
         try:
-            self._undo_beyond(kept)
+            self._undo_others(kept)
         except RestoreError as error:
             raise RestoreError(f"{refused.message}\n{error.message}") from refused
 
-    def _undo_beyond(self, kept: int) -> None:
-        seq = self._last_seq[kept - 1] if kept else 0
-        del self._in_force[kept:], self._last_seq[kept:]
-        self._undo_after(seq)
+    def _undo_others(self, kept: Collection[_Applied]) -> None:
+        """Undo all but what is kept."""
+        self._in_force = [applied for applied in self._in_force if applied in kept]
+        staying = [(applied.before_seq, applied.last_seq) for applied in self._in_force]
+        self._undo_entries(
+            entry
+            for entry in self._journal.pending
+            if not any(before < entry.seq <= last for before, last in staying)
+        )
 
     def _undo_after(self, seq: int, force: bool = False) -> tuple[Change, ...]:
+        later = (entry for entry in self._journal.pending if entry.seq > seq)
+        return self._undo_entries(later, force)
+
+    def _undo_entries(self, pending: Iterable[Entry], force: bool = False) -> tuple[Change, ...]:
         failures: dict[int, str] = {}
-        entries = [entry for entry in reversed(self._journal.pending) if entry.seq > seq]
+        entries = sorted(pending, key=lambda entry: -entry.seq)
         undone: list[Change] = []
         for entry in entries:
             change = self._undo(entry, force, failures)
@@ -365,8 +419,9 @@ class Engine:
         left = [entry for entry in entries if entry.seq in failures and not self._is_gone(entry)]
         if left:
             raise RestoreError("\n".join(failures[entry.seq] for entry in left))
-        for entry in self._journal.pending if failures else ():
-            if entry.seq > seq:
+        left_over = {entry.seq for entry in entries} if failures else set()
+        for entry in self._journal.pending:
+            if entry.seq in left_over:
                 self._journal.undone(entry)
         return tuple(undone)
 

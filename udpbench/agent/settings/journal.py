@@ -70,7 +70,8 @@ class Journal:
 
     Its lock is flock(2) on the file, so it ends with the process. File mode 0600, folder 0700. A
     planned change is on disk before ``begin`` returns; other lines are written without fsync(2),
-    which takes 3 ms on ext4: they survive the process, and a replay does not need them.
+    which takes 3 ms on ext4: they survive the process, and a replay does not need them. So do all
+    lines of a namespace that ends with the run, and with the machine.
     """
 
     def __init__(self, host: Host, run: str, ends_with_run: bool = False) -> None:
@@ -126,7 +127,7 @@ class Journal:
         try:
             if self._file is None:
                 self._create()
-            self._append(line, durable=True)
+            self._append(line, durable=not self.identity.ends_with_run)
         except BaseException:
             # Without its first line, e.g. on a full disk, the next lines would be useless.
             if self._file is not None:

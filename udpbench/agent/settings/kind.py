@@ -53,6 +53,13 @@ class Kind:
         """Return the interface whose connections it could cut; EVERY one, or none if empty."""
         return self.interface(target) if self.disruptive else ""
 
+    def is_apart(self, _target: str) -> bool:
+        """Return whether no other setting depends on it, nor it on others of the same target.
+
+        It is then changed by itself, while others stay in force.
+        """
+        return False
+
     def read(self, host: Host, target: str) -> Any:
         """Return the current value."""
         raise NotImplementedError

@@ -31,6 +31,10 @@ class CpuMask(Kind):
         """Return the target's file; ValueError if it has none."""
         raise NotImplementedError
 
+    def is_apart(self, target: str) -> bool:
+        """Return whether it is of a queue that exists, and not of those to come."""
+        return "/" in target
+
     def read(self, host: Host, target: str) -> list[int]:
         """Return the CPUs of the mask."""
         return list(parse_cpu_mask(host.read_text(self.file_of(target))))

@@ -64,6 +64,12 @@ _COPIED = re.compile(r"(net/(?:ipv4/conf|ipv[46]/neigh)/)default(/[^/]+)")
 _SECRET = re.compile(r"net/ipv4/tcp_fastopen_key|net/ipv6/conf/[^/]+/stable_secret")
 """Root alone may read them, and what is set back instead of none is a key that everybody knows."""
 _OF_INTERFACE = re.compile(r"net/ipv[46]/(?:conf|neigh)/([^/]+)/[^/]+")
+_APART = re.compile(
+    r"net/core/(?:[rw]mem_(?:max|default)|optmem_max|netdev_max_backlog|netdev_budget(?:_usecs)?"
+    r"|dev_weight\w*|busy_(?:poll|read)|skb_defer_max|rps_sock_flow_entries)"
+    r"|net/ipv4/(?:udp_(?:mem|[rw]mem_min|early_demux)|ip_early_demux)"
+)
+"""Read where packets or sockets are, and by nothing that sets something else."""
 _ONE_WAY = ("net/netfilter/nf_hooks_lwtunnel",)
 
 
@@ -185,6 +191,10 @@ class Sysctl(Kind):
             return EVERY
         match = _OF_INTERFACE.fullmatch(_name(target))
         return match.group(1) if match is not None and match.group(1) != "default" else ""
+
+    def is_apart(self, target: str) -> bool:
+        """Return whether it is a limit or a budget, which no other setting reads."""
+        return _APART.fullmatch(_name(target)) is not None
 
     def read(self, host: Host, target: str) -> Value:
         """Return the value, or {name: value} with those changed along; several numbers are text."""

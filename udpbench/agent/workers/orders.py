@@ -1,7 +1,8 @@
 """What an agent orders its worker process to do, and what that reports: each a line of a pipe.
 
 First a ``WorkersOrder``, which ``ready`` or ``failed`` answers, then a ``LoopOrder`` for each
-phase, until the end of the pipe. What a line means is checked as it is decoded.
+phase, and null when loops are to see that they were stopped, until the end of the pipe. What a line
+means is checked as it is decoded.
 """
 
 from __future__ import annotations

@@ -9,11 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Protocol
 
+from udpbench.agent.host.environment import CPU
+from udpbench.agent.host.files import read
 from udpbench.agent.host.processes import any_runnable, interface_threads
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import open_sockets
 from udpbench.agent.workers.attached import Attached
-from udpbench.agent.workers.process_client import Limits, WorkerProcess
+from udpbench.agent.workers.process_client import Limits, Spare, WorkerProcess
 from udpbench.agent.workers.program import Program
 from udpbench.agent.workers.samples import TICK_NS, Queues, Series
 from udpbench.agent.workers.usage import ThreadSampler, Usage, shared_bytes
@@ -93,6 +95,9 @@ class Pool:
         self._name = name
         self._limits = limits if limits is not None else Limits()
         self._group: Optional[WorkerGroup] = None
+        self._spare: Optional[Spare] = None
+        self._place: tuple[str, Mapping[str, str]] = "", {}
+        """The interface and the MAC addresses with which they were prepared."""
         self.specs: Sequence[WorkerSpec] = ()
         """Those prepared last; kept when they are closed."""
         self._samples: list[Sample] = []
@@ -100,6 +105,7 @@ class Pool:
         """Number of the first sample still kept."""
         self._queue_threads: Sequence[int] = ()
         self._queues = Queues(host, ())
+        self._warms_up = False
         self._reset(Series(0, None), ())
 
     def _reset(self, series: Series, pids: Sequence[int]) -> None:
@@ -119,6 +125,18 @@ class Pool:
     def fileno(self) -> Optional[int]:
         """Descriptor that becomes readable when ``read`` has something to do."""
         return self._group.fileno if self._group is not None else None
+
+    def launch(self) -> None:
+        """Start the process of workers to come, if there are no workers."""
+        if self._group is None and self._spare is None:
+            self._spare = Spare()
+
+    def _launched(self) -> Optional[Spare]:
+        """Return the process that was launched, unless it has ended."""
+        if self._spare is not None and self._spare.child.process.poll() is not None:
+            self._end_launched()
+        spare, self._spare = self._spare, None
+        return spare
 
     def prepare(
         self,
@@ -141,7 +159,8 @@ class Pool:
             )
         self.specs, self._samples, self._first = specs, [], 0
         self._reset(Series(0, None), ())
-        self._group = self._made(specs, interface, macs or {})
+        self._place = interface, macs or {}
+        self._group = self._made(specs, *self._place)
         receives = specs[0].role == "receiver"
         self._queue_threads = interface_threads(self._host, (interface,)) if receives else []
         try:
@@ -152,15 +171,38 @@ class Pool:
         self._queues = Queues(self._host, self._group.prepared if receives else ())
         return self._group.prepared
 
+    def stands(self, interface: str, macs: Mapping[str, str]) -> bool:
+        """Return whether every worker is at rest, on its CPU, with its sockets open."""
+        group = self._group
+        if group is None or (interface, macs) != self._place:
+            return False
+        self.read()
+        inodes = {*self.inodes()} if self.specs[0].traffic.protocol == "udp" else set()
+        return (
+            group.state in ("ready", "done")
+            and inodes == {*open_sockets(self._host, inodes)}
+            and all(self._is_pinned(worker) for worker in group.prepared)
+        )
+
+    def _is_pinned(self, worker: Prepared) -> bool:
+        if worker.cpu is None or worker.thread is None:
+            return True
+        try:
+            return [worker.cpu] == self._host.affinity(worker.thread)
+        except OSError:
+            return False
+
     def _made(
         self, specs: Sequence[WorkerSpec], interface: str, macs: Mapping[str, str]
     ) -> WorkerGroup:
         receive = specs[0].receive
         if receive is not None and receive.command is not None:
+            self._end_launched()
             return Program(self._host, self._name, specs, self._limits)
         if receive is not None and receive.attach is not None:
+            self._end_launched()
             return Attached(self._host, self._name, specs)
-        return WorkerProcess(self._name, specs, interface, self._limits, macs)
+        return WorkerProcess(self._name, specs, interface, self._limits, macs, self._launched)
 
     def start(self, order: PhaseOrder) -> None:
         """Start a phase; WorkerFailed unless at rest."""
@@ -171,6 +213,7 @@ class Pool:
             state = group.error.message if group.error is not None else group.state
             raise WorkerFailed(f"start: the workers are not ready: {state}", self._name)
         self._samples, self._first = [], self._first + len(self._samples)
+        self._warms_up = order.phase == "warmup"
         milliseconds = group.milliseconds if order.phase == "measured" else None
         pids = [worker.pid for worker in group.prepared]
         self._reset(Series(order.duration_ns, milliseconds), pids)
@@ -219,8 +262,16 @@ class Pool:
         clock_ns, queues = time.monotonic_ns(), self._queues.read()
         for index, spec in enumerate(self.specs):
             counts = {**self._counts(group, index), **queues.get(spec.name, {})}
+            if self._warms_up:
+                counts.update(self._clock(group, index))
             so_far = Sample(spec.name, clock_ns, counts)
             self._samples.append(self._series.sample(index, so_far, ended))
+
+    def _clock(self, group: WorkerGroup, index: int) -> dict[str, int]:
+        """Return the clock of a worker's CPU; empty if the kernel knows none."""
+        cpu = group.prepared[index].cpu
+        khz = read(self._host, f"{CPU}/cpu{cpu}/cpufreq/scaling_cur_freq") or ""
+        return {"cpu_khz": int(khz)} if khz.isdigit() else {}
 
     def _counts(self, group: WorkerGroup, index: int) -> dict[str, int]:
         """Return a worker's counts and record its last CPU."""
@@ -256,6 +307,7 @@ class Pool:
         if group is None:
             return SampleReply("none", None, 0, (), (), (), None)
         self.read()
+        queued_bytes, dropped_packets = self._in_sockets(group)
         arrived = min(max(since - self._first, 0), len(self._samples))
         self._samples, self._first = self._samples[arrived:], self._first + arrived
         return SampleReply(
@@ -265,7 +317,8 @@ class Pool:
             samples=tuple(self._samples),
             stats=self._stats(group),
             flows=group.flows(),
-            queued_bytes=self._queued_bytes(group),
+            queued_bytes=queued_bytes,
+            dropped_packets=dropped_packets,
             polling=any_runnable(self._host, self._queue_threads),
         )
 
@@ -285,13 +338,17 @@ class Pool:
             stats.append(WorkerStats(spec.name, spec.role, cpu, counts, cpus_seen=seen, **fields))
         return tuple(stats)
 
-    def _queued_bytes(self, group: WorkerGroup) -> Optional[int]:
-        """Return bytes queued in sockets, except those of workers with a planned fault."""
+    def _in_sockets(self, group: WorkerGroup) -> tuple[Optional[int], Optional[int]]:
+        """Return bytes queued in sockets, and packets dropped there in this phase.
+
+        Except those of workers with a planned fault.
+        """
         if self.specs[0].role == "sender":
-            return None
+            return None, None
         served = [w for w, spec in zip(group.prepared, self.specs) if spec.fault is None]
         inodes = {inode for worker in served for inode in worker.socket_inodes}
-        return sum(each.queued_bytes for each in open_sockets(self._host, inodes).values())
+        sockets = open_sockets(self._host, inodes)
+        return sum(each.queued_bytes for each in sockets.values()), self._queues.dropped(sockets)
 
     def inodes(self) -> tuple[int, ...]:
         """Return the inodes of the workers' sockets, without duplicates."""
@@ -300,7 +357,8 @@ class Pool:
 
     def pids(self) -> frozenset[int]:
         """Return the processes of the workers."""
-        return self._group.pids() if self._group is not None else frozenset()
+        own = self._group.pids() if self._group is not None else frozenset()
+        return own if self._spare is None else own | {self._spare.child.process.pid}
 
     def stop(self) -> None:
         """Stop every loop; ``state`` shows when they have ended."""
@@ -317,3 +375,15 @@ class Pool:
             return None
         group, self._group = self._group, None
         return group.close(keep_logs)
+
+    def end(self) -> None:
+        """End the workers, and the process that was launched for others."""
+        try:
+            self.close()
+        finally:
+            self._end_launched()
+
+    def _end_launched(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.end()

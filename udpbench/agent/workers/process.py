@@ -50,6 +50,8 @@ from udpbench.ways import way_of
 
 IO_CLASSES = {"realtime": 1, "best-effort": 2, "idle": 3}
 IO_CLASS_SHIFT = 13  # include/uapi/linux/ioprio.h
+WAKING = signal.SIGUSR1
+"""Ends a call that waits for packets: the loop sees that it was stopped, and not 50 ms later."""
 _NEEDS = "a priority above normal needs root or CAP_SYS_NICE; else leave it out"
 
 Report = Callable[[WorkerEvent], None]
@@ -349,7 +351,14 @@ class Workers:
                     self.report(WorkerEvent("died", worker.name, status=worker.exit_status()))
                     continue
                 for line in orders.read():
-                    self.start(read_message(LoopOrder, line))
+                    order: Optional[LoopOrder] = read_message(
+                        cast("Any", Optional[LoopOrder]), line
+                    )
+                    if order is not None:
+                        self.start(order)
+                        continue
+                    for each in self._workers:
+                        each.wake()
 
     def start(self, phase: LoopOrder) -> None:
         """Start every worker on a phase with all counts at zero."""
@@ -393,6 +402,11 @@ class ThreadWorker:
     def order(self, phase: LoopOrder) -> None:
         """Order the worker to run a phase."""
         self._phases.put(phase)
+
+    def wake(self) -> None:
+        """End the system call in which the worker waits."""
+        if self._thread.ident is not None:
+            signal.pthread_kill(self._thread.ident, WAKING)
 
     def end(self) -> None:
         """Let the worker end after its last phase."""
@@ -449,6 +463,11 @@ class ForkedWorker:
         """Order the worker to run a phase; if it has died, its pipe shows it."""
         with suppress(BrokenPipeError):
             send_message(self._phases_fd, phase)
+
+    def wake(self) -> None:
+        """End the system call in which the worker waits."""
+        if not self._ended:  # so its number is no other process's
+            os.kill(self._pid, WAKING)
 
     @property
     def end_fd(self) -> int:
@@ -527,10 +546,14 @@ def _exit_on_bug(bug: threading.ExceptHookArgs) -> None:
 def main() -> int:
     """Run the worker process until stdin ends; return 1 if it could not be prepared."""
     threading.excepthook = _exit_on_bug
+    signal.signal(WAKING, lambda *_: None)
     # The signal is sent when the thread that started this process ends: the agent's main thread.
     end_with_parent(signal.SIGKILL)
     orders = LinePipe(0)
-    order = read_message(WorkersOrder, orders.next())
+    try:
+        order = read_message(WorkersOrder, orders.next())
+    except EOFError:  # the agent ended
+        return 1
     if os.getppid() != order.agent_pid:
         return 1
     specs, flows = order.specs, order.flows

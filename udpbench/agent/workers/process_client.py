@@ -105,6 +105,27 @@ class Child:
         self.errors.close()
 
 
+class Spare:
+    """A worker process that awaits its first order, and its memory, which has no size yet.
+
+    To start Python takes longer than all that a worker process does until its workers are ready.
+    """
+
+    def __init__(self) -> None:
+        self.memory_fd = os.memfd_create("udpbench-workers")
+        try:
+            self.child = Child("udpbench.agent.workers.process", fds=(self.memory_fd,))
+        except BaseException:
+            os.close(self.memory_fd)
+            raise
+
+    def end(self) -> None:
+        """End it unused."""
+        os.close(self.memory_fd)
+        self.child.process.kill()
+        self.child.end(0)
+
+
 class WorkerProcess:
     """A ``WorkerGroup`` for ``pool`` that runs the C loops: the workers of one role.
 
@@ -118,6 +139,7 @@ class WorkerProcess:
         interface: str,
         limits: Limits,
         macs: Mapping[str, str],
+        launched: Callable[[], Optional[Spare]] = lambda: None,
     ) -> None:
         refuse_impossible(specs)
         self.state: WorkersState = "none"
@@ -132,18 +154,17 @@ class WorkerProcess:
         self._ended: set[str] = set()
         self._sent: set[str] = set()
         self._unseen: frozenset[str] = frozenset()
-        self._launch()
-
-    def _launch(self) -> None:
         # Late import: only an agent with workers needs the loops.
         from udpbench.agent.workers.memory import Memory
 
-        fd = self._memory_fd = os.memfd_create("udpbench-workers")
+        spare = launched() or Spare()
+        self._child, self._memory_fd = spare.child, spare.memory_fd
         try:
-            self._memory = Memory(fd, self._specs)
-            self._child = Child("udpbench.agent.workers.process", fds=(fd,))
-        finally:
-            os.close(fd)
+            self._memory = Memory(spare.memory_fd, specs)
+        except BaseException:
+            spare.end()
+            raise
+        os.close(spare.memory_fd)
 
     @property
     def fileno(self) -> Optional[int]:
@@ -290,8 +311,10 @@ class WorkerProcess:
         return frozenset()
 
     def stop(self) -> None:
-        """Stop every loop; each ends within 50 ms."""
+        """Stop every loop; each ends within 50 ms, at once if it waits."""
         self._memory.stop()
+        with suppress(OSError):  # it has ended
+            self._child.order(None)
 
     def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
         """End the process: stop, end of file, SIGKILL after a deadline; then settle its logs.

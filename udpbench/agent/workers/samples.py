@@ -6,7 +6,7 @@ Derives nothing from counts except minimum, median and maximum, and drops since 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
@@ -90,6 +90,11 @@ class Queues:
     def begin(self) -> None:
         """Begin a phase."""
         self._begin = self._read() if self._took_ns <= CHEAP_NS else self._latest
+
+    def dropped(self, now: Mapping[int, SocketQueue]) -> int:
+        """Return what sockets have dropped since the phase began, of those known since then."""
+        known = now.keys() & self._begin.keys()
+        return sum((now[inode].drops - self._begin[inode].drops) % DROPS for inode in known)
 
     def read(self) -> dict[str, dict[str, int]]:
         """Return worker → its counts; without those that are closed, or read too lately."""

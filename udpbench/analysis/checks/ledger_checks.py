@@ -265,6 +265,8 @@ def counters_disagree(readings: Readings) -> Iterator[Finding]:
 def _reasons_disagree(readings: Readings) -> Iterator[Finding]:
     """Compare a stage with the kernel's drop reasons, which count skbs: no more than packets."""
     for stage in stages_of(readings):
+        if not stage.nodes(readings).has("reason"):
+            continue
         packets = stage.packets(readings)
         dropped = stage.nodes(readings).total(*(f"reason.{name}" for name in stage.reasons))
         if packets is None or dropped is None:

@@ -171,7 +171,8 @@ def _nearest_to_0(lost: int, explained: Span) -> int:
 def _entry(stage: Stage, packets: Span | None, readings: Readings) -> LedgerEntry:
     node = stage.nodes(readings)
     also = {node.display(o.name).removeprefix("Δ "): o.reads(readings) for o in stage.also}
-    for name in (f"{group}.{reason}" for reason in stage.reasons for group in REASON_GROUPS):
+    groups = [group for group in REASON_GROUPS if node.has(group)]
+    for name in (f"{group}.{reason}" for reason in stage.reasons for group in groups):
         also[name] = node.counter(name) or None
     return LedgerEntry(
         stage.name,

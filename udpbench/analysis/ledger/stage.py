@@ -106,7 +106,10 @@ class Stage:
         return self._for_reasons(readings, "_others") or 0
 
     def _for_reasons(self, readings: CounterView, group: str) -> int | None:
-        return self.nodes(readings).total(*(f"reason{group}.{name}" for name in self.reasons))
+        node = self.nodes(readings)
+        if not node.has(f"reason{group}"):
+            return None
+        return node.total(*(f"reason{group}.{name}" for name in self.reasons))
 
     @property
     def helps(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +31,10 @@ def show_help(
     if man is not None:
         man.mkdir(parents=True, exist_ok=True)
         for name, text in man_pages(subject, "udpbench").items():
-            (man / name).write_text(text, encoding="utf-8")
+            # A page is for everybody, unlike what else root writes, but follows no link either.
+            page = os.open(man / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+            with os.fdopen(page, "w", encoding="utf-8") as file:
+                file.write(text)
         say(f"man pages: {man}")
         return
     for word in verb or ():

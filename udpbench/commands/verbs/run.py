@@ -141,6 +141,11 @@ def run_on_lab(
     wheels: Path | None,
 ) -> tuple[Run, Outcome]:
     """Run the remaining trials of a run with a live view; return the run as stored."""
+    from udpbench.control.connections.local_agent import launch_machine
+
+    header, records, lab, writer = begun
+    if lab.built_in:
+        launch_machine()  # its Python starts while this one imports the rest
     from udpbench.campaign.reservation import reserved
     from udpbench.control.lab_lock import Surroundings
     from udpbench.control.run import run as run_trials
@@ -148,7 +153,6 @@ def run_on_lab(
     from udpbench.model.result import Progress
     from udpbench.report.live import live_view
 
-    header, records, lab, writer = begun
     held = writer.hold()  # another run may take its place meanwhile
     trials = remaining(header.experiments, header.seed, records)
     with held, live_view(sys.stdout, trials, quiet) as tell:

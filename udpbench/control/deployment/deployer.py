@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -121,6 +122,7 @@ class Deployer:
         self._wheels = wheels
         self._refusal = refusal
         self._bundles: dict[Target, Bundle] = {}
+        self._bundling = threading.Lock()
 
     def bring(
         self,
@@ -152,13 +154,14 @@ class Deployer:
     def _bundle(self, host: str, report: dict[str, Any]) -> Bundle:
         major, minor = report["python"]
         target = Target((major, minor), report["machine"], report["libc"], report["libc_version"])
-        if target not in self._bundles:
-            try:
-                bundle = make_bundle(target, self._wheels, lambda text: self._tell(host, text))
-            except ConnectError as error:
-                raise ConnectError(error.message, host) from error
-            self._bundles[target] = bundle
-        return self._bundles[target]
+        with self._bundling:  # hosts are logged in at together, and most are alike
+            if target not in self._bundles:
+                try:
+                    bundle = make_bundle(target, self._wheels, lambda text: self._tell(host, text))
+                except ConnectError as error:
+                    raise ConnectError(error.message, host) from error
+                self._bundles[target] = bundle
+            return self._bundles[target]
 
     def _send(
         self,

@@ -122,7 +122,9 @@ def save(figure: Figure, files: Sequence[Path]) -> None:
 
     Tight bounding box: a legend's marker or a label outside of the axes is included.
     """
-    figure.draw_without_rendering()
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)
     figure.set_layout_engine(None)
     inside = figure.get_tightbbox().padded(0.04)
     for file in files:
