@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import PurePath
 
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.points import Point, estimate, metric, trials_with
 from udpbench.analysis.search import PointSearch
 from udpbench.analysis.verdicts import Verdict
+from udpbench.differences import key_of
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.model.record import Finding
 from udpbench.model.result import Bottleneck, Estimate, Result
 from udpbench.records import Run
+from udpbench.report.figures.sweep import values_of
 from udpbench.report.search import breaking_text, found_text
 from udpbench.report.sessions import command
 from udpbench.report.summary import (
@@ -163,8 +166,7 @@ def _of_searches(chapter: Chapter) -> str:
         shown = (most, least)
     texts = [
         f"{each.point.point or 'all'}: " * named
-        + found_text(each, largest=True)
-        + _why_unknown(each)
+        + (_why_unknown(each) or found_text(each, largest=True))
         for each in shown
     ]
     broken = [_breaks(each) for each in shown]
@@ -184,9 +186,12 @@ def _breaks(search: PointSearch) -> str:
 
 
 def _why_unknown(search: PointSearch) -> str:
-    """Return why an invalid search has no rate; empty if it has one."""
+    """Return why an invalid search has no rate, and what its last trial lacked; else nothing."""
     why = reasons(search.result)
-    return f": {why[0].what}" if why and search.headline.throughput_pps is None else ""
+    if not why or search.headline.throughput_pps is not None:
+        return ""
+    last = reasons(search.trials[-1]) if search.trials else ()
+    return f"No answer: {why[0].what}{f' ({last[0].brief})' if last else ''}"
 
 
 def _of_watched(result: Result) -> str:
@@ -290,13 +295,33 @@ def limit(result: Result) -> Bottleneck | None:
 
 
 def to_try(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what would help most, and the command that tries it, where a setting would."""
-    again = command(run.header, in_order=False)
-    for chapter in chapters_of(run):
+    """Yield what would help most, and the command that tries it, where a setting would.
+
+    Nothing where the experiment varies that setting itself.
+    """
+    words = shlex.split(command(run.header, in_order=False))
+    chapters = chapters_of(run)
+    if not words or run.header.verb != "run":
+        return
+    for chapter in chapters:
         shown = [representative(point) for point in chapter.points]
         lossy = [result for result in shown if result is not None and result.valid]
         first = limit(max(lossy, key=_loss)) if lossy else None
-        if again and first is not None and first.sets and run.header.verb == "run":
-            sets = (word for each in first.sets for word in ("--set", each))
-            yield first.helps, shlex.join([*shlex.split(again), *sets])
-            return
+        keys = {each.partition("=")[0] for each in first.sets} if first is not None else set()
+        if first is None or not keys or keys & _varied(chapter):
+            continue
+        others = {each.experiment.name for each in chapters} - {chapter.experiment.name}
+        kept = [word for word in words if PurePath(word).stem not in others]
+        sets = (word for each in first.sets for word in ("--set", each))
+        yield first.helps, shlex.join([*kept, *sets])
+        return
+
+
+def _varied(chapter: Chapter) -> set[str]:
+    """Return the keys in which an experiment's points differ, as they are written."""
+    values = [
+        {".".join(map(key_of, path.split("."))): str(value) for path, value in values_of(trial)}
+        for trial in chapter.experiment.points
+    ]
+    keys = {key for each in values for key in each}
+    return {key for key in keys if len({each.get(key) for each in values}) > 1}

@@ -221,7 +221,7 @@ def _picture(point: Point, result: Result, ledger: Ledger, chapter: Chapter) -> 
         ),
         ledger.received_packets,
         ledger.unaccounted,
-        tuple(_fillings(measured, record, places)),
+        tuple(_fillings(measured, record, places, BUFFER_STAGE in lost)),
         (f"{first.place}{first.why}" if first is not None else NOTHING_LOST) if quiet else "",
         _costs(result),
     )
@@ -282,15 +282,16 @@ def _is_passed(stage: str, trial: Trial) -> bool:
 
 
 def _fillings(
-    result: Result, record: TrialRecord | None, places: Mapping[str, int]
+    result: Result, record: TrialRecord | None, places: Mapping[str, int], overflowed: bool
 ) -> Iterator[Filling]:
     """Yield the fullest sending CPUs, the fullest receive buffer and the fullest receiving CPUs."""
     loads = () if result.struck else result.cpus
     alone = len({cpu.machine for cpu in loads}) == 1
     for receives, stop in ((False, 0), (True, len(places) - 1)):
         if receives and record is not None and BUFFER_STAGE in places:
-            most = max(_buffers(record), default=None)
-            if most is not None:
+            # What overflowed was full, whether or not a sample saw it.
+            most = 1.0 if overflowed else max(_buffers(record), default=0.0)
+            if most > 0:
                 yield Filling("receive buffer", most, places[BUFFER_STAGE])
         mine = sorted((cpu for cpu in loads if cpu.receives == receives), key=lambda c: -c.busy)
         for cpu in mine[:MOST_CPUS]:
@@ -341,7 +342,7 @@ def path_lines(picture: PathPicture, width: int = 80) -> list[Text]:
     head = f"{picture.name}: {picture.entered_text}, {picture.received_text}"
     beside = [each.text for each in picture.fillings]
     if not all(stop.observable for stop in picture.stops):
-        beside.append(f"{UNSEEN} not observable")
+        beside.insert(0, f"{UNSEEN} not observable")
     return [
         Text(_cut(head, width), style="bold"),
         Text(_zones(picture, places, width), style="dim"),

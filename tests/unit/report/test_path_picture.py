@@ -115,7 +115,7 @@ def test_a_stage_that_nobody_counts_is_hatched() -> None:
     stops[3] = replace(stops[3], observable=False)
     unseen = replace(shown, stops=tuple(stops))
     assert "░" in text(unseen)[4]
-    assert text(unseen)[-1].endswith("░ not observable")
+    assert text(unseen)[-1].startswith("░ not observable")
     with styled():
         (axes,) = draw_paths([unseen], STAGE_STYLES).axes
     assert ["////"] == [patch.get_hatch() for patch in axes.patches if patch.get_hatch() == "////"]
@@ -194,10 +194,13 @@ def test_a_search_shows_the_trial_above_its_rate(tmp_path: Path) -> None:
 
 
 def test_buffers_and_cpus_are_as_full_as_they_were() -> None:
-    """The most that a sample saw, and a share of the time."""
+    """The most that a sample saw, and a share of the time; what overflowed was full."""
     size = 8 * 2**20
     held = Sample("right.receiver0", 1, {"received_packets": 1, "queued_bytes": size // 2})
-    shown = picture(replace(lossy(1000, LOST, 250), series=(*series([1000]), held)))
+    assert "receive buffer 100 %" in [
+        each.text for each in picture(lossy(1000, LOST, 250)).fillings
+    ]
+    shown = picture(replace(record(1000), series=(*series([1000]), held)))
     assert "receive buffer 50 %" in [each.text for each in shown.fillings]
     assert "receive buffer 50 %" in text(shown)[-1]
 

@@ -65,8 +65,8 @@ def test_an_invalid_search_says_why_its_rate_is_unknown(tmp_path: Path) -> None:
     search = only(results_of(whole, change=lambda result: replace(result, valid=False)))
     points = (replace(chapter.points[0], results=(search.result,)),)
     assert (
-        "unknown with at most 0.1% lost (no load is decided): the search gave up: trials at one load were invalid again "
-        "and again. 0 of 1 searches are valid."
+        "No answer: the search gave up: trials at one load were invalid again and again. "
+        "0 of 1 searches are valid."
     ) == answer(replace(chapter, searches=(search,), points=points))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from analysis.build import (
@@ -23,16 +24,17 @@ from analysis.build import (
     unlogged,
     worker,
 )
+from analysis.test_diagnosis import stored as planted
 from analysis.test_shared_hosts import Mixture
 from golden import Golden
 
-from report.stored import swept
+from report.stored import stored, swept
 from udpbench.analysis.judge import judge
 from udpbench.judged_run import Chapter, judged
 from udpbench.model.experiment import Experiment, PointPair, Traffic
 from udpbench.model.record import Finding, TrialRecord
 from udpbench.model.result import Estimate
-from udpbench.report.answers import answer
+from udpbench.report.answers import answer, to_try
 from udpbench.report.summary import (
     findings_of,
     not_run,
@@ -320,3 +322,22 @@ def test_struck_out_rates_are_reported_with_their_reason() -> None:
     )
     assert result == representative(chapter_.points[0])
     assert None is timed(chapter_.points[0])
+
+
+def test_what_helps_is_tried_where_the_experiment_does_not_vary_it(tmp_path: Path) -> None:
+    """By the command of the run, without its other experiments."""
+    bursts = [planted()["burst"], planted()["burst"]]
+    points = [
+        replace(bursts[0].trial, repetition=1, experiment="burst", point=name) for name in "ab"
+    ]
+    records = [replace(each, trial=of) for each, of in zip(bursts, points, strict=True)]
+    other = experiment(points=[trial(experiment="other")], name="other")
+    words = ("udpbench", "run", "burst.yaml", "drops/other", "--seed", "3")
+    alike = experiment(points=points, name="burst")
+    run = stored(tmp_path / "alike", records, alike, other, command=words)
+    ((helps, line),) = to_try(run)
+    assert helps.startswith("Raise receive.buffer")
+    assert "udpbench run burst.yaml --set receive.buffer=128KiB" == line
+    larger = replace(points[1], receive=replace(points[1].receive, buffer_bytes=2**20))
+    varied = experiment(points=[points[0], larger], name="burst")
+    assert [] == list(to_try(stored(tmp_path / "varied", records[:1], varied, command=words)))

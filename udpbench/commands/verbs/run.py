@@ -219,6 +219,8 @@ def finish_run(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything
     with reader_may_leave():
         print_chapters(stored, everything)
         _print_worst(stored, lab)
+        if (hint := untried(stored.records, quote(lab.path))) is not None:
+            say(hint)
         print_answers(stored)
     for line in ended(stored) if stored.ending is not None else _error_lines(outcome):
         say(line, sys.stderr)
@@ -229,8 +231,6 @@ def finish_run(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything
         for how in path_writers(stored.folder.absolute()):
             say(f"others may put another in its place: {how}")
         print_remaining(stored)
-        if (hint := untried(stored.records, quote(lab.path))) is not None:
-            say(hint)
     return code
 
 
