@@ -197,6 +197,16 @@ def test_dots_and_bars_say_their_values_under_the_pointer(odd: tuple[Path, Run, 
     assert 1 == len([tag for tag, _ in odd[2].elements if tag == "a"])
 
 
+def test_a_figure_that_is_not_shown_still_has_the_hatches_of_others(
+    odd: tuple[Path, Run, Page],
+) -> None:
+    """A pattern in what has display:none is not drawn where a telephone's figure refers to it."""
+    text = odd[0].read_text()
+    assert '<div class="wide roomy">' in text
+    assert not re.findall(r"\.roomy{[^}]*display:none", text)
+    assert text.index("<pattern") < text.index('<div class="narrow">')
+
+
 def test_a_figure_has_the_pages_own_colours_and_text(odd: tuple[Path, Run, Page]) -> None:
     """So it follows light and dark; what is white or black in it is paper or ink."""
     text, page = odd[0].read_text(), odd[2]
