@@ -834,6 +834,25 @@ def test_a_value_that_was_rounded_is_reported_as_asked_and_got() -> None:
     assert [] == rounded("right", (Change(setting, before, after),))
 
 
+def test_what_befalls_many_settings_alike_is_a_single_finding() -> None:
+    """Twenty neighbours that another process removed, or a host refused; another value is another."""
+    mac = "02:00:00:00:00:02"
+    removed = [
+        Change(Setting("neighbour", f"send0/10.0.0.{n}", mac, path="neighbours"), mac, None)
+        for n in range(1, 21)
+    ]
+    other = Change(Setting("neighbour", "send0/10.0.0.30", mac, path="neighbours"), mac, "02:0")
+    named = "send0/10.0.0.1, send0/10.0.0.2, send0/10.0.0.3 and 17 more"
+    assert [
+        f"neighbour {named}: {mac} → none",
+        f"neighbour send0/10.0.0.30: {mac} → 02:0",
+    ] == [finding.value for finding in altered("left", (*removed, other))]
+    refusals = tuple(replace(change, refusal="no") for change in removed)
+    assert [f"{named}; no"] == [finding.value for finding in refused("left", refusals)]
+    sizes = tuple(replace(change, after="x", rounded=True) for change in removed)
+    assert [f"{named}: asked for {mac} → got x"] == [f.value for f in rounded("left", sizes)]
+
+
 def test_a_firewall_with_other_rules_after_a_trial_is_a_finding() -> None:
     """As many again, or an agent that cannot count them, say nothing."""
     none, some, unknown = (

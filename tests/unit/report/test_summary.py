@@ -217,6 +217,10 @@ def test_an_interval_has_the_unit_of_its_median() -> None:
         (0.125, "CPUs", "0.125 CPUs"),
         (0.25, "ratio", "25.00 %"),
         (1500, "pps", "1.5 kpps"),
+        (23_350, "packets", "23 350 packets"),
+        (1, "packets", "1 packet"),
+        (0, "calls", "0 calls"),
+        (1, "ns", "1 ns"),
         (None, "ns", "–"),
     ],
 )

@@ -116,6 +116,19 @@ def test_the_diagnosis_speaks_first() -> None:
     assert ["a: Lost at udp_rcvbuf", "b: Nothing was lost: "] == [line[:21] for line in few]
 
 
+def test_numbers_in_what_is_said_of_several_points_say_whose_they_are() -> None:
+    """The remedy of one buffer is not that of another."""
+    of = experiment(points=[paced(point=name) for name in "ab"], repetitions=1)
+    plain = chapter(*(lossy(1000, LOST, 250, of=paced(point=name)) for name in "ab"), of=of)
+    points = []
+    for point in plain.points:
+        (result,) = point.results
+        cause = replace(result.diagnosis[0], what=f"buffer of {point.name}")
+        points.append(replace(point, results=(replace(result, diagnosis=(cause,)),)))
+    (line,) = diagnosed(replace(plain, points=tuple(points)))
+    assert line.startswith("a, b (numbers of a): Lost at udp_rcvbuf: buffer of a")
+
+
 def test_a_loss_that_is_only_bounded_is_a_loss() -> None:
     """In the headline as in the table."""
     mixture = Mixture(driver="virtio_net").lose("link", 900)
