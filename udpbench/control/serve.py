@@ -95,7 +95,8 @@ def serve(
     run = run_name()
     with ExitStack() as ends:
         parties = [
-            LabAgents(lab, run, RunOptions.lease_ns, reach) for reach in (around.reach, servers)
+            LabAgents(lab, run, RunOptions.lease_ns, reach, around.clock)
+            for reach in (around.reach, servers)
         ]
         for party in parties:
             ends.enter_context(closing(party))
