@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
 import subprocess
@@ -354,3 +355,10 @@ def test_a_note_of_who_called_sudo_is_believed(monkeypatch: pytest.MonkeyPatch) 
     assert [True, True, False] == [is_trusted_here(user) for user in (0, 1234, 1235)]
     monkeypatch.delenv("SUDO_UID")
     assert not is_trusted_here(1234)
+
+
+def test_an_observer_takes_what_an_agent_takes() -> None:
+    """Who asks does not know which of both answers: each verb has the same arguments."""
+    for name in set(VERBS) & set(dir(Observer)):
+        asked = set(inspect.signature(VERBS[name].method).parameters)
+        assert asked == set(inspect.signature(getattr(Observer, name)).parameters), name
