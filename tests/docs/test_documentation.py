@@ -120,6 +120,12 @@ def test_the_readme_links_to_every_page() -> None:
     ]
 
 
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    """``noxfile.py site`` refuses a page that is in none."""
+    menu = (ROOT / "mkdocs.yml").read_text()
+    assert [] == [name for page in PAGES if (name := str(page.relative_to(ROOT))) not in menu]
+
+
 def test_the_readme_counts_the_stages() -> None:
     """As many as the ledger has."""
     assert f" one of {len(LEDGER_STAGES)} stages" in (ROOT / "README.md").read_text()
