@@ -152,8 +152,8 @@ def view(live: LiveHost, rows: int, width: int = WIDE) -> RenderableType:
         dropped = f", which dropped {show_count(live.ended_dropped)}" * bool(live.ended_dropped)
         parts.append(Text(f"closed sockets: {live.ended}{dropped}"))
     if live.unlisted:
-        lost = f"sockets open only between two looks dropped {show_count(live.unlisted)}"
-        parts.append(Text(lost + "; --exact counts them" * (not live.exact)))
+        missed = f"sockets open only between two looks dropped {show_count(live.unlisted)}"
+        parts.append(Text(missed + "; --exact counts them" * (not live.exact)))
     parts += [Text(row, no_wrap=True, overflow="ellipsis") for row in _load(live)]
     parts += [
         Text(
