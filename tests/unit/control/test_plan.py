@@ -76,6 +76,21 @@ def test_facts_are_asked_again_only_where_a_setting_may_alter_them(
     assert asked == hosts.count("receiver")
 
 
+def test_drop_reasons_are_tried_once_for_all_ports() -> None:
+    """Points that differ in their ports alone are not applied again, and each shows its own."""
+    world = World()
+    ports = [f"receiver.addresses[1]:{port}" for port in (4321, 4322, 4323)]
+    swept = experiment(explain=True, sweep={"traffic.flows.to": ports})
+    sets = rehearse([swept], lab(), world.surroundings().reach)
+    assert [[4321], [4322], [4323]] == [
+        planned.setting.value
+        for each in sets
+        for planned in each.hosts["receiver"]
+        if planned.setting.kind == "explain"
+    ]
+    assert 1 == sum(word.startswith("apply receiver") for word in world.words)
+
+
 def test_sets_of_settings_share_what_is_equal() -> None:
     """Of thousands of sets only what differs takes memory."""
     swept = experiment(sweep={f"settings.receiver.sysctl.{SYSCTL}": [1000, 1001, 1002]})
