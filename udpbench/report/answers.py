@@ -16,6 +16,7 @@ from udpbench.analysis.search import PointSearch
 from udpbench.analysis.verdicts import Verdict
 from udpbench.differences import key_of
 from udpbench.judged_run import Chapter, chapters_of
+from udpbench.metrics import SPEED
 from udpbench.model.record import Finding
 from udpbench.model.result import Bottleneck, Estimate, Result
 from udpbench.records import Run
@@ -145,13 +146,21 @@ def _of_comparisons(comparisons: Sequence[Comparison]) -> str:
     """Return the verdicts with their intervals as one sentence; of many the first ones."""
     shown = comparisons[:FEW_POINTS]
     texts = [
-        f"{compared_name(each)}, {each.metric}: {each.text}"
+        _verdict(each)
         + (f" ({plural(each.blocks, 'block')})" if each.answered and each.blocks else "")
         for each in shown
     ]
     more = len(comparisons) - len(shown)
     texts += [f"{more} more below"] if more else []
     return f"{'; '.join(texts)}."
+
+
+def _verdict(comparison: Comparison) -> str:
+    """Return ``b is faster than a by 4.2 % [1.1 – 7.0]``; of other metrics their name first."""
+    if comparison.verdict not in SPEED[:2]:
+        return f"{compared_name(comparison)}, {comparison.metric}: {comparison.text}"
+    rest = comparison.text.removeprefix(comparison.verdict)
+    return f"{comparison.b or 'all'} is {comparison.verdict} than {comparison.a or 'all'}{rest}"
 
 
 def _of_searches(chapter: Chapter) -> str:
@@ -234,6 +243,8 @@ def _of_points(chapter: Chapter) -> str:
     if not best or least is None:
         named = len(chapter.points) > 1
         return "; ".join(_of_point(p, named) for p in chapter.points[:FEW_POINTS]) + "."
+    if least in best and (by_loss := _by_loss(chapter)):
+        return by_loss
     if least in best:
         names = ", ".join(map(name_of, best[:FEW_POINTS]))
         return f"No point is best: {names} have overlapping intervals, {_of_point(best[0], False)}."
@@ -242,6 +253,24 @@ def _of_points(chapter: Chapter) -> str:
     return (
         f"Best of {len(chapter.points)} points is {name_of(best[0])}{also}: "
         f"{_of_point(best[0], False)}; least is {name_of(least)}: {_of_point(least, False)}."
+    )
+
+
+def _by_loss(chapter: Chapter) -> str:
+    """Return which points lost least and most; empty if their intervals overlap."""
+    known = [(p, loss) for p in chapter.points if (loss := estimate(p, "loss_ratio")) is not None]
+    if not known:
+        return ""
+    (least, low), (most, high) = (
+        pick(known, key=lambda pair: pair[1].median) for pick in (min, max)
+    )
+    upper = low.high if low.high is not None else low.median
+    lower = high.low if high.low is not None else high.median
+    if lower <= upper:
+        return ""
+    return (
+        f"Of {len(chapter.points)} points {name_of(least)} lost least: {_of_point(least, False)}; "
+        f"{name_of(most)} lost most: {_of_point(most, False)}."
     )
 
 

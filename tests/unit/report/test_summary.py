@@ -94,6 +94,12 @@ def test_of_several_points_the_best_and_the_least_are_reported() -> None:
     assert answer(chapter(*records, of=of)).startswith(
         "No point is best: size=2, size=1 have overlapping intervals, 1.0 kpps [1.0 – 1.0]"
     )
+    moves = {"left": {"link.send0.tx_dropped": 250}}
+    points = [trial("a"), trial("b")]
+    alike = [lossy(1250, moves, 250, of=points[0]), record(1000, of=points[1])]
+    assert answer(chapter(*alike, of=experiment(points=points))).startswith(
+        "Of 2 points b lost least: 1.0 kpps delivered in 1 trial, 0.00 % lost; a lost most: "
+    )
 
 
 BUSY = shared(LOAD_MS + 400, hog(400))
