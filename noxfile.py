@@ -379,6 +379,12 @@ def diagnoses(session: nox.Session) -> None:
 
 
 @nox.session
+def ablation(session: nox.Session) -> None:
+    """Switch things off: was their CPU time attributed? (posargs: things, --mutants N)."""
+    measure_in_lab(session)
+
+
+@nox.session
 def referee(session: nox.Session) -> None:
     """Plant causes from outside in 200 trials, and score what is said (posargs: seed, --only …)."""
     measure_in_lab(session, "referee")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
+from udpbench.cpu_stages import STAGES
 from udpbench.units import parse_ratio, show_share
 
 Unit = Literal["packets", "pps", "MiB/s", "ns", "ratio", "calls", "skbs", "CPUs", "B", "files"]
@@ -100,6 +101,13 @@ METRICS: dict[str, Metric] = {
     "receive_cpu_ns_per_packet": Metric(
         "ns", "time", "busy time of the receivers' and their queues' CPUs per packet received", COST
     ),
+    "cpu_ns": Metric(
+        "ns",
+        "time",
+        "with `cpu_time`: CPU time per packet at all stages of both ends; `cpu_ns[stage=rx_ip]` is "
+        "that at one stage",
+        COST,
+    ),
     "delay_min_ns": Metric(
         "ns",
         "time",
@@ -172,6 +180,9 @@ TIMED = frozenset(name for name, metric in METRICS.items() if metric.kind in ("r
 """The metrics that a finding of severity ``struck`` removes."""
 
 
+STAGED = "cpu_ns"
+"""The metric of all stages of the CPUs' ledger; a suffix such as ``[stage=rx_ip]`` names one."""
+_STAGE = re.compile(r"(?P<name>[a-z_]+)\[stage=(?P<stage>[a-z_]+)\]\Z")
 _GOAL = re.compile(r"(?P<name>[a-z_]+)\[loss=(?P<goal>[0-9.]+%?)\]\Z")
 
 
@@ -191,22 +202,41 @@ def goal_of(name: str) -> tuple[str, float | None]:
         return name, None
 
 
+def at_stage(stage: str) -> str:
+    """Return the metric of one stage: ``cpu_ns[stage=rx_ip]``."""
+    return f"{STAGED}[stage={stage}]"
+
+
+def plain_name(name: str) -> str:
+    """Return a metric without its goal or its stage."""
+    match = _STAGE.match(name)
+    return goal_of(name)[0] if match is None else match.group("name")
+
+
 def is_metric(name: str) -> bool:
     """Return whether a metric of a trial or a search has this name."""
     plain, goal = goal_of(name)
+    staged = _STAGE.match(name)
+    if staged is not None:
+        return staged.group("name") == STAGED and staged.group("stage") in STAGES
     return plain in (METRICS if goal is None else SEARCHED)
+
+
+def is_timed(name: str) -> bool:
+    """Return whether a finding of severity ``struck`` removes a metric."""
+    return plain_name(name) in TIMED
 
 
 def unit_of(name: str) -> Unit:
     """Return the unit of a metric or of a ledger stage, which is in packets."""
-    return METRICS[goal_of(name)[0]].unit if is_metric(name) else "packets"
+    return METRICS[plain_name(name)].unit if is_metric(name) else "packets"
 
 
 def words_of(name: str) -> Words:
     """Return the words for a metric, or for a ledger stage, where packets are lost."""
     if not is_metric(name):
         return LOSS
-    metric = METRICS[goal_of(name)[0]]
+    metric = METRICS[plain_name(name)]
     return WORDS[metric.unit] if metric.words is None else metric.words
 
 

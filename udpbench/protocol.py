@@ -59,7 +59,14 @@ from udpbench.model.limits import (
     PhaseName,
     Scope,
 )
-from udpbench.model.record import FlowStats, HostLook, Sample, Snapshot, WorkerStats
+from udpbench.model.record import (
+    CpuSamples,
+    FlowStats,
+    HostLook,
+    Sample,
+    Snapshot,
+    WorkerStats,
+)
 from udpbench.model.served import ServedTest
 from udpbench.model.survey import MachineLook
 from udpbench.model.work import LossSpec, WorkerSpec
@@ -453,6 +460,14 @@ class AgentVerbs:
         ``controller`` is its pid, if it runs on this machine.
         """
 
+    @verb(10, "beginning to sample CPUs")
+    def sample_cpus(self, frequency: int) -> None:
+        """Sample every CPU so many times a second, from the next snapshot at edge ``begin`` on."""
+
+    @verb(60, "reading samples of CPUs")
+    def cpu_samples(self) -> CpuSamples:
+        """End that; return what was seen until the snapshot at edge ``end``, or why nothing was."""
+
     @verb(20, "looking at the host")
     def look(self, pid: Optional[int], unit: Optional[str], exact: bool) -> HostLook:
         """Return all traffic of a process's namespace and sockets, of a unit's, or of all.
@@ -526,6 +541,7 @@ class AgentVerbs:
 AGENT_LEAVES = (
     "confinement",
     "cpu_lists",
+    "cpu_stages",
     "drivers",
     "errors",
     "folder",

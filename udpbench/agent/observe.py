@@ -5,6 +5,7 @@ what takes a right, gives up all rights but two capabilities to read, and only t
 
     pid:123, unit:dns   the process, or systemd unit, whose network namespace is watched
     exact               counts each socket's packets by BPF
+    cpu-time            samples the CPUs from now on
     firewall            lists firewall rules, as they are when it starts
     reasons:5201        counts the kernel's drop reasons of datagrams to a port by BPF, if it can
 """
@@ -26,6 +27,7 @@ from udpbench.agent.counters.snapshot import snapshot
 from udpbench.agent.host.bpf.kfree_skb import DropReasons
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.capabilities import try_capabilities
+from udpbench.agent.host.cpu_sampler import CpuSampler
 from udpbench.agent.host.doctor import inspect_host
 from udpbench.agent.host.facts import facts
 from udpbench.agent.host.files import names
@@ -44,14 +46,14 @@ from udpbench.agent.recording import record_tree
 from udpbench.agent.watch import Looks
 from udpbench.errors import AgentError, HelloRefused, HostError, in_words
 from udpbench.model.host import Facts, Inspection
-from udpbench.model.limits import Edge, Scope
-from udpbench.model.record import HostLook, Snapshot
+from udpbench.model.limits import CPU_FREQUENCY, Edge, Scope
+from udpbench.model.record import CpuSamples, HostLook, Snapshot
 from udpbench.model.survey import MachineLook
 from udpbench.protocol import Hello, RecordedTree, Taken, Use, build_id
 
 ORDERS = (
     *("hello", "take", "release", "leave", "ping"),
-    *("look", "survey", "facts", "inspect", "snapshot", "record"),
+    *("look", "survey", "facts", "inspect", "snapshot", "record", "cpu_samples"),
 )
 """Every verb that an observer serves; none changes anything."""
 KEPT = (SYS_PTRACE, DAC_READ_SEARCH)
@@ -125,10 +127,13 @@ class Observer(Service):
         host: ReadingHost,
         capabilities: dict[str, bool],
         counting: Union[SocketCounts, OSError, None] = None,
+        cpus: Optional[CpuSampler] = None,
     ) -> None:
         super().__init__()
         self._host = host
         self._counting = counting
+        self._cpus = cpus
+        self._looked_ns: Optional[int] = None
         self._capabilities = capabilities
         """As tried before they were given up: what an agent would have here."""
         self._looks: Optional[Looks] = None
@@ -200,6 +205,9 @@ class Observer(Service):
         """Return the host's state and what changed since the previous look."""
         looks: Any = self._looks
         result: HostLook = looks.look(pid, unit, exact)
+        if self._cpus is not None:
+            self._cpus.mark("begin" if self._looked_ns is None else None, result.snapshot.clock_ns)
+        self._looked_ns = result.snapshot.clock_ns
         return result
 
     def survey(self, exact: bool, closely: bool = False) -> MachineLook:
@@ -207,6 +215,13 @@ class Observer(Service):
         looks: Any = self._looks
         result: MachineLook = looks.survey(exact, closely)
         return result
+
+    def cpu_samples(self) -> CpuSamples:
+        """Return what the CPUs did between the first look and the latest."""
+        if self._cpus is None:
+            return CpuSamples(why="it was not asked for")
+        self._cpus.mark("end", self._looked_ns or self._host.clock_ns())
+        return self._cpus.end()
 
     def tick(self, now_ns: int) -> Optional[int]:
         """Look at the threads of readers; return when the next look is due."""
@@ -270,9 +285,12 @@ def prepare(host: EarlyHost, words: Sequence[str]) -> Observer:
     host.learn("firewall" in words)
     counting = (no_place or _count(host)) if is_exact else None
     _count_reasons(host, words)
+    cpus = CpuSampler(host) if "cpu-time" in words else None
+    if cpus is not None:
+        cpus.begin(CPU_FREQUENCY, early=True)
     keep_only(host, KEPT)
     _prove_readable(host)
-    return Observer(host, capabilities, counting)
+    return Observer(host, capabilities, counting, cpus)
 
 
 def _take_place() -> Optional[OSError]:

@@ -16,6 +16,7 @@ from typing import Any, Callable, Optional
 from udpbench.agent.arp import ArpListener, send_arp
 from udpbench.agent.counters.snapshot import bridge_ports, snapshot
 from udpbench.agent.host.changes import Changes
+from udpbench.agent.host.cpu_sampler import CpuSampler
 from udpbench.agent.host.doctor import inspect_host
 from udpbench.agent.host.environment import socket_memory
 from udpbench.agent.host.facts import facts
@@ -69,6 +70,7 @@ class Verbs:
         self._strangers = StrangerListener(host)
         self._changes = Changes(host)
         self._looks = Looks(host, name)
+        self._cpus = CpuSampler(host)
         self._processes = Processes(host, all_of_machine="machine" in scopes)
         self._host = host
         self.scopes = scopes
@@ -87,6 +89,8 @@ class Verbs:
             "start": self.pool.start,
             "sample": self.pool.sample,
             "stop": self.pool.stop,
+            "sample_cpus": self._cpus.begin,
+            "cpu_samples": self._cpus.end,
             "look": self._looks.look,
             "send_losses": self._losses.send,
             "collect_losses": self._losses.collect,
@@ -172,6 +176,7 @@ class Verbs:
         taken = snapshot(
             self._host, self.name, interface, self.scopes, inodes, self._rule_packets, out
         )
+        self._cpus.mark(edge, taken.clock_ns)
         if "namespace" in self.scopes:
             taken.counters.update(self.changed(interface, out))
         if edge is not None:
@@ -228,6 +233,7 @@ class Verbs:
     def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
         """End the workers; remove their log files, or keep them under a label."""
         self._losses.close()
+        self._cpus.close()
         had = bool(self.pool.pids())
         printed = self.pool.close(keep_logs)
         if had:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from udpbench.analysis.cpu_time import costs_of_cpu
 from udpbench.analysis.cpu_use import CpuGroup, machine_cpus, main_user
 from udpbench.analysis.evidence import LITTLE, MOST_OF_IT, Evidence
 from udpbench.analysis.ledger import skbs
@@ -25,7 +26,7 @@ from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.reader_time import MUCH, LoadedCpu, ReaderTime
 from udpbench.analysis.readings import Readings
-from udpbench.analysis.remedies import REMEDIES, helps_at, sets_against
+from udpbench.analysis.remedies import REMEDIES, SAVED_STAGES, helps_at, sets_against
 from udpbench.model.host import SOCKET_MEMORY, Facts
 from udpbench.model.limits import SECOND_NS, stage_of
 from udpbench.model.record import WorkerStats
@@ -37,6 +38,10 @@ CERTAIN: Certainty = "certain"
 LIKELY: Certainty = "likely"
 TO_BE_TESTED: Certainty = "to be tested"
 LEAST_FIRST = (TO_BE_TESTED, LIKELY, CERTAIN)
+LEAST_GAIN = 0.01
+"""Of packets; less is none."""
+COSTS_NAMED = 3
+"""Stages of a CPU that are named, those with most of its time."""
 TAKEN = 0.1
 """Share of a CPU that others must have taken to be a reason."""
 ONE_OF_MANY = 0.75
@@ -123,14 +128,53 @@ def _bottleneck(
     """Return a bottleneck; behind ``what`` stands how busy a CPU is, if one speaks for it."""
     behind = "the receiver falls behind" if case.falls_behind and case.behind else ""
     text = ": ".join(filter(None, (behind, what, cpu.text if cpu is not None else "")))
+    text = "; ".join(filter(None, (text, _costs(case, cpu) if cpu is not None else "")))
     fill = {**words_of(case), **(words or {})}
-    helps = filled(REMEDIES[stage_of(remedy or name)].text, fill)
-    evidence = {**(numbers or {}), **(cpu.shares if cpu is not None else {})}
+    saving, saved = _saving(case, name, cpu) if cpu is not None else ("", {})
+    helps = filled(REMEDIES[stage_of(remedy or name)].text, fill) + saving
+    evidence = {**(numbers or {}), **(cpu.shares if cpu is not None else {}), **saved}
     sets = sets_against(name, fill)
     return Bottleneck(
         *(name, certainty, case.stage, case.packets, text, helps, test, evidence, fill),
         sets=sets if case.readings.receiving.takes != "program" else (),
     )
+
+
+def _costs(case: Evidence, cpu: LoadedCpu) -> str:
+    """Return what a packet costs on a CPU, and where most of it goes; empty if it is not known."""
+    if cpu.cpu is None:
+        return ""
+    costs = costs_of_cpu(case.readings, cpu.machine, cpu.cpu)
+    whole_ns = sum(costs.values())
+    parts = [
+        f"{show_percent(ns / whole_ns)} {stage}"
+        for stage, ns in list(costs.items())[:COSTS_NAMED]
+        if ns >= LITTLE * whole_ns
+    ]
+    return f"{show_count(round(whole_ns))} ns per packet: {', '.join(parts)}" if parts else ""
+
+
+def _saving(case: Evidence, name: str, cpu: LoadedCpu) -> tuple[str, dict[str, float]]:
+    """Return what a remedy saves on a CPU at most, in words and numbers; nothing if not known.
+
+    More packets only where that CPU is full, and no more than the next one has time for.
+    """
+    stages = SAVED_STAGES.get(name, ())
+    if cpu.cpu is None:
+        return "", {}
+    costs = costs_of_cpu(case.readings, cpu.machine, cpu.cpu)
+    whole_ns, saved_ns = sum(costs.values()), sum(costs.get(stage, 0.0) for stage in stages)
+    if not saved_ns or saved_ns >= whole_ns:
+        return "", {}
+    numbers = {"saved_ns": saved_ns, "cost_ns": whole_ns}
+    text = f" (saves at most {show_count(round(saved_ns))} of {show_count(round(whole_ns))} ns"
+    loaded = (each for each in (case.sending, case.reading, case.polling) if each is not None)
+    others = (o.busy for o in loaded if (o.machine, o.cpu) != (cpu.machine, cpu.cpu))
+    room = 1 / max(*others, LITTLE, LITTLE)
+    more = min(whole_ns / (whole_ns - saved_ns), room) - 1
+    if not cpu.full or more < LEAST_GAIN:
+        return f"{text}, but no more packets)", numbers
+    return f"{text}: at most {show_percent(more)} more packets)", {**numbers, "gain": more}
 
 
 def _packets(number: int) -> str:

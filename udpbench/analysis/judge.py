@@ -9,7 +9,9 @@ from dataclasses import replace
 
 from udpbench.analysis import delay, rates, worker_use
 from udpbench.analysis.checks.checklist import check
+from udpbench.analysis.checks.cpu_checks import cpu_time_unknown
 from udpbench.analysis.checks.ledger_checks import path_losses
+from udpbench.analysis.cpu_time import cpu_time_of
 from udpbench.analysis.cpu_use import cpu_loads
 from udpbench.analysis.diagnosis import diagnose
 from udpbench.analysis.ledger.intended_load import (
@@ -23,9 +25,10 @@ from udpbench.analysis.readings import Readings, readings_of
 from udpbench.analysis.search import in_search
 from udpbench.analysis.served import of_client, served_findings
 from udpbench.analysis.watch.host import watched_ledger
-from udpbench.metrics import TIMED
+from udpbench.cpu_stages import PACKETS_STAGES
+from udpbench.metrics import STAGED, at_stage, is_timed
 from udpbench.model.record import PACKETS_FIELD, Finding, Stall, TrialRecord
-from udpbench.model.result import Ledger, Result, WorkerResult
+from udpbench.model.result import CpuTime, Ledger, Result, WorkerResult
 
 MIB_BYTES = 2**20
 CPU_COST = ("user_ns", "system_ns", "cycles", "instructions")
@@ -56,6 +59,7 @@ def judge(record: TrialRecord) -> Result:
         return _watched(measured)
     # A stream has no packets that could be lost on the way: a baseline, and no ledger.
     ledger = make_ledger(measured) if record.trial.traffic.protocol == "udp" else None
+    cpu_time = cpu_time_of(measured, ledger)
     findings = record.findings + check(measured) + served_findings(record)
     valid = all(finding.severity != "invalid" for finding in findings)
     result = Result(
@@ -63,12 +67,13 @@ def judge(record: TrialRecord) -> Result:
         status=record.status,
         valid=valid,
         findings=findings,
-        numbers=_numbers(measured, ledger),
+        numbers=_numbers(measured, ledger) | _cpu_numbers(cpu_time),
         ledger=ledger,
         workers=_workers(measured),
         stalls=_stalls(measured),
         cpus=cpu_loads(measured),
         diagnosis=of_client(record, in_search(record.trial, diagnose(measured, ledger, valid))),
+        cpu_time=cpu_time,
         took_ns=took_ns(record),
         lag=rates.lag(measured),
         lump_share=rates.lump_share(measured),
@@ -84,7 +89,8 @@ def _watched(measured: Readings) -> Result:
         trial=record.trial,
         status=record.status,
         valid=True,
-        findings=record.findings,
+        findings=(*record.findings, *cpu_time_unknown(measured)),
+        cpu_time=cpu_time_of(measured, None),
         numbers={
             "received_packets": arrived(measured).packets,
             "delivered_pps": rates.node_rate(measured.receiver, "received_packets"),
@@ -132,13 +138,25 @@ def _numbers(measured: Readings, ledger: Ledger | None) -> dict[str, float | Non
     return numbers
 
 
+def _cpu_numbers(cpu_time: CpuTime | None) -> dict[str, float | None]:
+    """Return the CPU time per packet at each stage, and at all; None if any of it is struck."""
+    numbers: dict[str, float | None] = dict.fromkeys((STAGED,))
+    for cost in cpu_time.costs if cpu_time is not None else ():
+        if cost.ns_per_packet is not None:
+            name = at_stage(cost.stage)
+            numbers[name] = (numbers.get(name) or 0.0) + cost.ns_per_packet
+    mine = [c for c in cpu_time.costs if c.stage in PACKETS_STAGES] if cpu_time is not None else []
+    known = [cost.ns_per_packet for cost in mine if cost.ns_per_packet is not None]
+    return numbers | ({STAGED: sum(known)} if known and len(known) == len(mine) else {})
+
+
 def _struck_out(result: Result) -> Result:
     """Return a result without its rates, delays and CPU numbers."""
     workers = tuple(
         replace(worker, pps=None, cost={k: v for k, v in worker.cost.items() if k not in CPU_COST})
         for worker in result.workers
     )
-    numbers = {name: value for name, value in result.numbers.items() if name not in TIMED}
+    numbers = {name: value for name, value in result.numbers.items() if not is_timed(name)}
     return replace(result, workers=workers, numbers=numbers)
 
 

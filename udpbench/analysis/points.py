@@ -11,7 +11,7 @@ from itertools import accumulate
 from math import comb, exp, isqrt, lgamma, log
 from statistics import median
 
-from udpbench.metrics import TIMED, is_metric, unit_of
+from udpbench.metrics import is_metric, is_timed, unit_of
 from udpbench.model.limits import stage_of
 from udpbench.model.result import Estimate, Result
 from udpbench.units import show_ratio
@@ -50,7 +50,7 @@ class Point:
 
 def trials_with(point: Point, name: str) -> tuple[Result, ...]:
     """Return the valid trials in which no finding strikes out a metric."""
-    return tuple(result for result in point.valid if not (result.struck and name in TIMED))
+    return tuple(result for result in point.valid if not (result.struck and is_timed(name)))
 
 
 def points(results: Sequence[Result]) -> tuple[Point, ...]:

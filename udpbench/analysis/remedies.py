@@ -238,6 +238,16 @@ def filled_step(step: TuningStep, words: Mapping[str, str]) -> TuningStep | None
     return replace(step, name=name, sets=tuple(sets))
 
 
+SAVED_STAGES: dict[str, tuple[str, ...]] = {
+    "firewall": ("rx_netfilter", "rx_conntrack"),
+    "unmerged": ("rx_ip", "rx_netfilter", "rx_conntrack", "rx_udp", "rx_core", "rx_backlog"),
+    "reader_work": ("rx_application",),
+    "reader_system": ("rx_syscall", "rx_schedule", "rx_wakeup"),
+    "shared_cpu": ("rx_application", "rx_syscall", "rx_read", "rx_copy", "rx_schedule"),
+}
+"""Bottleneck → the stages whose CPU time its remedy saves on that CPU, at most all of it."""
+
+
 SURE = (
     *("small_buffer", "udp_memory", "small_backlog", "short_ring", "inline", "firewall"),
     *("unmerged", "shared_socket", "one_queue", "remote_node", "governor"),

@@ -17,6 +17,7 @@ from udpbench.analysis.comparison.comparisons import (
     compare_all_unpaired,
     compare_points,
 )
+from udpbench.analysis.comparison.stage_costs import StageChange, stage_changes
 from udpbench.definition.definition_changes import differing, differing_labs
 from udpbench.definition.expectations import KNOWN
 from udpbench.definition.load import lab_of
@@ -58,6 +59,8 @@ class RunComparison:
     notes: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     """The folders of a and b, if they are points of different runs; several with a comma."""
+    changes: tuple[StageChange, ...] = ()
+    """The stages that cost a packet more, or less, if both sides sampled their CPUs."""
 
     @property
     def exit_code(self) -> int:
@@ -86,7 +89,19 @@ def compare_within(run: Run, choice: Choice) -> RunComparison:
     ]
     if not comparisons:
         _refuse([_no_such(run, choice)])
-    return RunComparison(tuple(comparisons))
+    changes = [
+        change
+        for chapter in chapters_of(run)
+        for a, b in dict.fromkeys(
+            (pair.a, pair.b) for pair in _asked(chapter.experiment, choice).compare
+        )
+        for change in stage_changes(_of_point(chapter, a), _of_point(chapter, b), paired=True)
+    ]
+    return RunComparison(tuple(comparisons), changes=tuple(changes))
+
+
+def _of_point(chapter: Chapter, name: str) -> list[Result]:
+    return [result for result in chapter.results if result.trial.point == name]
 
 
 def _asked(experiment: Experiment, choice: Choice) -> Experiment:
@@ -152,11 +167,21 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], choice: Choice) -> RunCompa
         for sides in [_of_question(mine, theirs, question)]
         for comparison in _named(sides[0][0], _point_by_point(sides, choice), first)
     ]
+    changes = [
+        change
+        for question in dict.fromkeys(chain.from_iterable(mine))
+        if any(question in chapters for chapters in theirs)
+        for sides in [_of_question(mine, theirs, question)]
+        for ours, others in _points_of(sides)
+        for change in stage_changes(
+            list(chain.from_iterable(ours)), list(chain.from_iterable(others)), paired=False
+        )
+    ]
     folders = tuple(", ".join(str(run.folder) for run in side) for side in (a, b))
     scattered = [each.between_runs for each in comparisons if each.low is not None]
     apart = BETWEEN_RUNS if scattered and all(scattered) else NOT_INTERLEAVED
     notes = (f"{folders[1]} against {folders[0]}", apart, *_between(first, others))
-    return RunComparison(tuple(comparisons), notes, folders)
+    return RunComparison(tuple(comparisons), notes, folders, tuple(changes))
 
 
 def _of_question(
@@ -170,16 +195,23 @@ def _point_by_point(
     sides: tuple[Sequence[Chapter], Sequence[Chapter]], choice: Choice
 ) -> Iterator[Comparison]:
     """Yield a comparison for each point that a run of either side has."""
+    points = _points_of(sides)
+    for metric in _metrics(sides[0][0].experiment, choice):
+        margin = margin_of(metric) if choice.margin is None else choice.margin
+        yield from compare_all_unpaired(points, metric, margin)
+
+
+def _points_of(
+    sides: tuple[Sequence[Chapter], Sequence[Chapter]],
+) -> list[tuple[list[Sequence[Result]], list[Sequence[Result]]]]:
+    """Return the trials of each point that both sides have, run by run."""
     names = dict.fromkeys(point.name for chapter in sides[0] for point in chapter.points)
-    points = [
+    return [
         (mine, theirs)
         for name in names
         for mine, theirs in [[_trials_of(chapters, name) for chapters in sides]]
         if mine and theirs
     ]
-    for metric in _metrics(sides[0][0].experiment, choice):
-        margin = margin_of(metric) if choice.margin is None else choice.margin
-        yield from compare_all_unpaired(points, metric, margin)
 
 
 def _trials_of(chapters: Sequence[Chapter], name: str) -> list[Sequence[Result]]:

@@ -19,10 +19,11 @@ from udpbench.control.path_proof import PathWatch
 from udpbench.control.steadiness import LEAST_NS, Steadiness
 from udpbench.control.wait import Waiter
 from udpbench.errors import AgentError, AgentLost, DeadlineExceeded, HostError, from_wire
-from udpbench.model.limits import SECOND_NS, Edge, PhaseName, Role
+from udpbench.model.limits import CPU_FREQUENCY, SECOND_NS, Edge, PhaseName, Role
 from udpbench.model.record import (
     PACKETS_FIELD,
     ClockReading,
+    CpuSamples,
     FlowStats,
     Phase,
     Sample,
@@ -94,6 +95,8 @@ class Plan:
     """Maximum wait for cards that update their counters late."""
     until_steady: bool = False
     """Senders are stopped once rates and CPU clocks are steady."""
+    cpu_time: bool = False
+    """Sample what the CPUs do."""
 
     @property
     def due_ns(self) -> int:
@@ -183,12 +186,15 @@ class PhaseRun:
     _end_ns: int = 0
     _numbers: Counter[str] = field(default_factory=Counter)
     """Host → how many numbers it has sent during the phase."""
+    _cpu_samples: dict[str, CpuSamples] = field(default_factory=dict)
     _saved: Phase | None = None
     """What was read before the workers were closed."""
 
     def run(self) -> Phase:
         """Run the phase to its end; raises HostErrors and Interrupted."""
         self._read_clocks()
+        for client in self._sampling:
+            client.sample_cpus(CPU_FREQUENCY)
         self._before = self._latest = self._snapshots("begin")
         if self.losses is not None:
             self._loss_stats = self.losses.send()
@@ -203,7 +209,14 @@ class PhaseRun:
         self._watch_path(self.waiter.clock.now_ns())
         self._read_clocks()
         self._await_cards()
+        self._cpu_samples = {client.name: client.cpu_samples() for client in self._sampling}
         return self._phase()
+
+    @property
+    def _sampling(self) -> list[AgentClient]:
+        """The agents that sample the CPUs of their machines, if that was asked for."""
+        seeing = (client for client in self.agents.everyone if "machine" in client.scopes)
+        return list(seeing) if self.plan.cpu_time else []
 
     def salvage(self) -> Phase | None:
         """After a failure: stop the loops and return what can still be read, else None."""
@@ -214,6 +227,7 @@ class PhaseRun:
             for client in self.agents.working:
                 self._replies[client.name] = client.sample(self._since(client))
             self._after = self._snapshots()
+            self._cpu_samples = {client.name: client.cpu_samples() for client in self._sampling}
         except AgentLost:
             raise
         except HostError:
@@ -496,6 +510,7 @@ class PhaseRun:
             stats=tuple(stats),
             flows=flows,
             losses=self._loss_stats,
+            cpu_samples=self._cpu_samples,
             clocks={name: tuple(readings) for name, readings in self._clocks.items()},
         )
 

@@ -229,16 +229,16 @@ def warmup_phase(attempt: Attempt) -> None:
 
 def measured_phase(attempt: Attempt) -> None:
     """Run the measured phase, with the packets lost on purpose."""
-    bench = attempt.bench
-    if attempt.trial.search_key is not None:
-        plan = Plan("measured", attempt.trial.duration_ns, quiet_ns=WARM_QUIET_NS)
-        run_phase(attempt, plan)
+    bench, trial = attempt.bench, attempt.trial
+    plan = Plan("measured", trial.duration_ns, cpu_time=trial.cpu_time)
+    if trial.search_key is not None:
+        run_phase(attempt, replace(plan, quiet_ns=WARM_QUIET_NS))
         return
     of_machine = (bench.in_force or {}).get(MACHINE, ())
     losses = plan_losses(attempt.trial, attempt.workers, attempt.facts, bench.agents, of_machine)
     if losses is not None:
         losses.prepare()
-    run_phase(attempt, Plan("measured", attempt.trial.duration_ns), losses)
+    run_phase(attempt, plan, losses)
 
 
 def close_workers(attempt: Attempt) -> None:

@@ -7,7 +7,7 @@ in the form of a trial, so that report, frames and figures need no other.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,8 +38,10 @@ from udpbench.model.lab import SSH_CHARACTERS, SSH_SPEC, Connect, Lab, Node
 from udpbench.model.limits import DAY_NS, SECOND_NS
 from udpbench.model.record import (
     SOCKET,
+    CpuSamples,
     Finding,
     Phase,
+    Process,
     Sample,
     Snapshot,
     TrialRecord,
@@ -69,6 +71,8 @@ class Watched:
     port: int | None = None
     unit: str | None = None
     exact: bool = False
+    cpu_time: bool = False
+    """Sample the CPUs meanwhile; what is kept has it."""
 
 
 def lab_to_watch(destination: str | None, lab: Lab | None) -> Lab:
@@ -118,6 +122,8 @@ def watch(
                 states = [onlooker.look() for onlooker in onlookers]
                 for state in states:
                     tell(state)
+            for onlooker in onlookers if watched.cpu_time else ():
+                onlooker.end()
     return states
 
 
@@ -165,6 +171,12 @@ class Onlooker:
             self._kept.add_drops(self._said, self._latest.snapshot, now.snapshot)
         self._latest = now
         return self._said
+
+    def end(self) -> None:
+        """Keep what the CPUs did, and who reads the sockets."""
+        if self._kept is not None:
+            readers = {each for s in self._latest.sockets.values() for each in s.processes}
+            self._kept.add_cpu_samples(self._client.name, self._client.cpu_samples(), readers)
 
     def _look(self, before: HostState | None) -> HostState:
         watched = self._watched
@@ -227,6 +239,7 @@ class KeptLooks:
         """Host → the facts of its interfaces by name."""
         self._samples: list[Sample] = []
         self._motion: list[Snapshot] = []
+        self._cpu_samples: dict[str, CpuSamples] = {}
 
     @classmethod
     def create(cls, folder: Path, lab: Lab, command: tuple[str, ...]) -> Self:
@@ -262,6 +275,13 @@ class KeptLooks:
             ):
                 self._samples.append(Sample(name, clock_ns, {"dropped_packets": dropped}))
 
+    def add_cpu_samples(self, host: str, samples: CpuSamples, readers: Iterable[str]) -> None:
+        """Keep what a host's CPUs did; ``readers`` hold its sockets: ``unbound 1234``."""
+        parts = (each.rpartition(" ")[::2] for each in readers)
+        known = [Process(int(pid), name, 0, "worker") for name, pid in parts if pid.isdecimal()]
+        self._cpu_samples[host] = samples
+        self._latest[host] = replace(self._latest[host], processes=tuple(known))
+
     def finish(self, findings: Sequence[Finding]) -> None:
         """Write the looks, with losses as findings, as a completed trial."""
         self._writer.write(self._record(findings))
@@ -284,6 +304,7 @@ class KeptLooks:
             after=self._latest,
             stats=tuple(map(self._stats, hosts)),
             flows={},
+            cpu_samples=self._cpu_samples,
         )
         return TrialRecord(
             trial=replace(trial, duration_ns=min(elapsed_ns, DAY_NS)),

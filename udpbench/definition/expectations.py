@@ -12,9 +12,19 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from udpbench import units
+from udpbench.cpu_stages import STAGES
 from udpbench.definition.problems import as_yaml, did_you_mean
 from udpbench.definition.values import refusal
-from udpbench.metrics import METRICS, SEARCHED, goal_of, is_metric, unit_of, with_goal
+from udpbench.metrics import (
+    METRICS,
+    SEARCHED,
+    STAGED,
+    at_stage,
+    goal_of,
+    is_metric,
+    unit_of,
+    with_goal,
+)
 from udpbench.model.experiment import FEWEST_BLOCKS, MOST_BLOCKS, Expectation, Experiment, Side
 from udpbench.model.limits import LEDGER_STAGES, is_stage
 
@@ -91,6 +101,7 @@ def _side(text: str, metric: str, known_points: Collection[str], helpful: bool) 
         limit = "number[unit] or [number *] metric[point]"
         raise refusal(f"{text or 'nothing'} is not a side of an expectation", limit)
     name, point = _with_goal(match.group("metric"), match.group("point"))
+    name, point = _at_stage(name, point, helpful)
     if not is_metric(name) and not is_stage(name):
         step = did_you_mean(name, KNOWN) if helpful else ""
         raise refusal(f"unknown metric {as_yaml(name)}", "", step)
@@ -111,6 +122,19 @@ def _with_goal(name: str, point: str | None) -> tuple[str, str | None]:
     if goal is None or len(goals) > 1:
         raise refusal(f"{', '.join(goals)} is not a goal", "", "write for example loss=0.1%")
     return with_goal(plain, goal), ",".join(p for p in parts if p not in goals) or None
+
+
+def _at_stage(name: str, point: str | None, helpful: bool) -> tuple[str, str | None]:
+    """Return a metric and its point; ``stage=`` names a stage of the CPUs, not a point."""
+    parts = point.split(",") if point is not None and name == STAGED else []
+    stages = [part for part in parts if part.strip().startswith("stage=")]
+    if not stages:
+        return name, point
+    stage = stages[0].strip().removeprefix("stage=")
+    if stage not in STAGES or len(stages) > 1:
+        step = did_you_mean(stage, STAGES) if helpful else ""
+        raise refusal(f"{', '.join(stages)} is not a stage", "", step)
+    return at_stage(stage), ",".join(part for part in parts if part not in stages) or None
 
 
 def _factor(text: str | None) -> float:

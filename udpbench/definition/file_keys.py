@@ -103,6 +103,7 @@ class ExperimentFile(WholeKeys):
     path_check: Literal["arrive", "explained"] = "arrive"
     explain: bool = False
     fresh: bool = False
+    cpu_time: bool = False
 
 
 @dataclass(frozen=True)

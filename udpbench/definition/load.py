@@ -384,6 +384,7 @@ def _experiment(
     goals = search.goals if search is not None else None
     if trials:
         problems += search_rules.named_goals(tree, goals, expectations)
+        problems += search_rules.sampled(tree, trials, expectations)
         specs, wrong = search_rules.with_metric(tree, goals, specs)
         problems += wrong
     pairs, wrong = point_pairs.resolve(tree, specs, points)
@@ -512,6 +513,7 @@ def _trial(file: ExperimentFile, point: PointTree, experiment: str, path: str) -
         warmup_auto=file.warmup_ns == "auto",
         path_check=file.path_check,
         explain=file.explain,
+        cpu_time=file.cpu_time,
         search=file.search,
         losses=dict(file.losses),
         source=file.source,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from udpbench.definition.problems import KeyPath, Tree
 from udpbench.errors import Problem
-from udpbench.metrics import SEARCHED, goal_of, with_goal
+from udpbench.metrics import SEARCHED, STAGED, goal_of, plain_name, with_goal
 from udpbench.model.experiment import CompareSpec, Expectation, Search, Trial
 from udpbench.units import format_duration, plural, show_share
 
@@ -98,6 +98,16 @@ def _differing(tree: Tree) -> KeyPath:
                 if path in ("search", "search.loss"):
                     return (key, name) if key == "sweep" else (key, name, path)
     return ("search",)
+
+
+def sampled(
+    tree: Tree, trials: Sequence[Trial], expectations: Sequence[Expectation]
+) -> Iterator[Problem]:
+    """Yield each expectation of CPU time where no CPU is sampled."""
+    for i, expected in enumerate(expectations):
+        metrics = (plain_name(each.metric or "") for each in (expected.left, expected.right))
+        if STAGED in metrics and not all(trial.cpu_time for trial in trials):
+            yield tree.problem(("expect", i), f"{STAGED} is not sampled", "", "add cpu_time: true")
 
 
 def named_goals(

@@ -26,7 +26,7 @@ from udpbench.definition.endpoints import (
     parse_to,
 )
 from udpbench.definition.problems import did_you_mean, similar
-from udpbench.metrics import METRICS, SEARCHED, goal_of, with_goal
+from udpbench.metrics import METRICS, goal_of, is_metric, with_goal
 from udpbench.model.experiment import FEWEST_BLOCKS, LOOKS, MOST_BLOCKS, Answers
 from udpbench.model.lab import INSIDE_NAME, SSH_CHARACTERS, SSH_SPEC, Connect
 from udpbench.model.limits import (
@@ -517,7 +517,7 @@ def _metric(value: Any) -> str:
     if is_stage(text):
         return text
     name, goal = goal_of(text)
-    if goal is not None and name in SEARCHED:
+    if is_metric(text):
         return with_goal(name, goal)
     if text not in known:
         raise refusal("unknown metric", "", did_you_mean(text, known))

@@ -391,6 +391,7 @@ class Trial:
     warmup_ns: int
     path_check: Literal["arrive", "explained"] = "arrive"
     explain: bool = False
+    cpu_time: bool = False
     losses: dict[str, int] = field(default_factory=dict)
     source: Optional[str] = None
     expects_unsent: bool = False

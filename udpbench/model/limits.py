@@ -96,10 +96,14 @@ all stages before the receiver's one, as nothing tells them apart."""
 DRIVER_STAGES = ("tx_device", "fwd_ring", "fwd_xdp", "fwd_device", "rx_ring", "rx_xdp")
 """Those that a card's driver counts; the kernel's own code counts the others."""
 _NODE_STAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\.(fwd_[a-z_]+)")
+CPU_FREQUENCY = 999
+"""Samples of each CPU a second: not in step with timers of whole milliseconds."""
 SECOND_NS = 10**9
 DAY_NS = 86400 * SECOND_NS
 CPUS_MAX = 8192
 """Of one machine: the most of any architecture (NR_CPUS in arch/*/Kconfig)."""
+STACKS_MAX = 2**18
+"""Rows of a machine's samples, and nodes of their tree."""
 LIMITS = {
     "duration_ns": (0, DAY_NS),
     "warmup_ns": (0, DAY_NS),
@@ -111,6 +115,9 @@ LIMITS = {
     "blocks": (1, 200),
     **dict.fromkeys(("cpu", "cpus", "cpus_seen"), (0, CPUS_MAX - 1)),
     **dict.fromkeys(("numa_nodes", "siblings", "cache_siblings", "queue_cpus"), (0, CPUS_MAX - 1)),
+    "sampled_cpus": (0, CPUS_MAX - 1),
+    **dict.fromkeys(("callers", "sampled_nodes"), (-2, STACKS_MAX)),
+    **dict.fromkeys(("called", "sampled_pids"), (0, 2**22)),
 }
 """Field of a record or a reply → least and most of its number, or of each in it; values beyond
 would mean endless work."""
@@ -139,6 +146,8 @@ STREAMS_MAX = 128
 """Of an iperf3 client: as many as iperf3 itself allows."""
 ADDRESSES_MAX = 2**12
 """Of one host, and of each list."""
+SAMPLED = ("cpus", "pids", "nodes", "counts", "ns")
+"""Columns of a machine's samples."""
 LENGTHS = {
     "values": SWEPT_MAX,
     "counters": COUNTERS_MAX,
@@ -149,12 +158,17 @@ LENGTHS = {
     **dict.fromkeys(("queue_cpus", "queue_irqs", "tx_queue_irqs", "processes", "stats"), 2**16),
     **dict.fromkeys(("addresses", "other_addresses", "listed"), ADDRESSES_MAX),
     "strangers": STRANGERS_MAX,
+    **dict.fromkeys(("functions", "callers", "called", "programs"), STACKS_MAX),
+    **dict.fromkeys((f"sampled_{each}" for each in SAMPLED), STACKS_MAX),
+    "lost_samples": CPUS_MAX,
+    "missing_anchors": 2**10,
     "expect": EXPECT_MAX,
     "compare": PAIRS_MAX,
     **dict.fromkeys(("streams", "asked", "ignored"), STREAMS_MAX),
 }
 """Field of a record or a reply → most entries of it, and of each list in it."""
 NUMBERED = (
+    "lost_samples",
     *("numa_nodes", "siblings", "cache_siblings", "by_cpu_ns"),
     *("queue_cpus", "queue_irqs", "tx_queue_irqs"),
 )

@@ -1,4 +1,7 @@
-"""What was counted: workers, samples, snapshots, phases, and the record of a trial."""
+"""What was counted: workers, samples, snapshots, phases, and the record of a trial.
+
+Long, because all that a record holds is in one file.
+"""
 
 from __future__ import annotations
 
@@ -336,6 +339,40 @@ class ClockReading:
 
 
 @dataclass(frozen=True)
+class CpuSamples:
+    """What the CPUs of a machine did in a phase, sampled with the kernel's chains of calls.
+
+    Functions form a tree: node *k* is ``functions[called[k]]``, called by the node ``callers[k]``
+    before it; -1: by none. The columns ``sampled_…`` have a row for each CPU, process and node.
+    """
+
+    why: str = ""
+    """Nothing was sampled, because of this."""
+    clock: Optional[Literal["cpu-clock"]] = None
+    """What samples are taken by: the kernel's own timer, which waits while interrupts are off."""
+    period_ns: int = 0
+    functions: tuple[str, ...] = ()
+    callers: tuple[int, ...] = ()
+    called: tuple[int, ...] = ()
+    sampled_cpus: tuple[int, ...] = ()
+    sampled_pids: tuple[int, ...] = ()
+    """0: the idle task."""
+    sampled_nodes: tuple[int, ...] = ()
+    """-1: a program's own code; -2: a virtual machine's."""
+    sampled_counts: tuple[int, ...] = ()
+    sampled_ns: tuple[int, ...] = ()
+    """The time that these samples stand for."""
+    programs: dict[str, str] = field(default_factory=dict)
+    """Process (text) → its name."""
+    lost_samples: dict[str, int] = field(default_factory=dict)
+    """CPU (text) → samples for which its ring had no room."""
+    missing_anchors: tuple[str, ...] = ()
+    """Anchors that this kernel does not have."""
+    exact_idle: Optional[bool] = None
+    """The kernel counts idle time in nanoseconds; False: in ticks; None: not known."""
+
+
+@dataclass(frozen=True)
 class Phase:
     """One phase of a trial: snapshots of every host before and after it, and final counts."""
 
@@ -352,6 +389,8 @@ class Phase:
     """Host → its clock at the start, and for a measured phase also at the end."""
     losses: tuple[WorkerStats, ...] = ()
     """Packets sent in addition to the traffic, to be lost on purpose, and those that arrived."""
+    cpu_samples: dict[str, CpuSamples] = field(default_factory=dict)
+    """Host that sees its machine → what its CPUs did, of a measured phase with ``cpu_time``."""
 
     @property
     def strangers(self) -> dict[str, tuple[str, ...]]:

@@ -91,6 +91,82 @@ class CpuLoad:
     """Share of the time that other programs and the hypervisor took."""
 
 
+@dataclass(frozen=True)
+class CpuEntry:
+    """CPU time that one CPU spent at a stage of the packets' way, on work of one kind."""
+
+    machine: str
+    cpu: int
+    end: Role
+    """The end of the path whose packets it is divided by."""
+    stage: str
+    """One of ``cpu_stages.STAGES``, ``unattributed`` or ``hypervisor``; of another program its
+    name, in brackets."""
+    kind: str
+    samples: int
+    sampled_ns: int
+    """As sampled: no more than the samples stand for."""
+    time_ns: float
+    """Scaled to the time that the kernel counted."""
+
+
+@dataclass(frozen=True)
+class CpuBalance:
+    """The time of one CPU: wall = entries + idle; whether it adds up."""
+
+    machine: str
+    cpu: int
+    wall_ns: int
+    idle_ns: int
+    """As the kernel counts it."""
+    sampled_idle_ns: int
+    unattributed_ns: int
+    """Sampled without a stage, lost or never taken; as sampled."""
+    allowed_ns: float
+    """How far the samples' busy time may be from the kernel's: 3 % and three standard errors."""
+    struck: str = ""
+    """Why its numbers are struck out; empty if they hold."""
+
+    @property
+    def busy_ns(self) -> int:
+        """All but idle, as the kernel counts it."""
+        return self.wall_ns - self.idle_ns
+
+    @property
+    def sampled_busy_ns(self) -> int:
+        """All but idle, as sampled."""
+        return self.wall_ns - self.sampled_idle_ns
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What a packet of one end costs at a stage: nanoseconds of CPU time, with an interval."""
+
+    end: Role
+    stage: str
+    ns_per_packet: Optional[float]
+    """None: struck out, or without a packet."""
+    low_ns: Optional[float]
+    high_ns: Optional[float]
+    share: float
+    """Of the busy time of the end's CPUs."""
+    entered_packets: Optional[int]
+    """Packets that came to the stage; None: not known."""
+    ns_per_entered: Optional[float]
+    kinds: dict[str, float]
+    """Kind → its share of the stage."""
+
+
+@dataclass(frozen=True)
+class CpuTime:
+    """Where the time of the load's CPUs went in a measured phase."""
+
+    clock: str
+    costs: tuple[StageCost, ...]
+    entries: tuple[CpuEntry, ...]
+    balances: tuple[CpuBalance, ...]
+
+
 Certainty = Literal["certain", "likely", "to be tested"]
 
 
@@ -173,9 +249,9 @@ class Column:
     """A column of a result's table: its key in JSON and frames, and what its cells are."""
 
     name: str
-    kind: Literal["text", "number", "moment", "count"] = "text"
+    kind: Literal["text", "number", "moment", "count", "quotient"] = "text"
     """A number names something, as CPU 3; moments are left out of the whole phase, where counts of
-    the same thing add up."""
+    the same thing add up. Quotients have fractions, and never do."""
     unit: str = ""
 
 
@@ -193,6 +269,8 @@ class ResultTable:
     columns: tuple[Column, ...]
     rows: Callable[[], Iterable[Row]] = field(default=tuple, compare=False, repr=False)
     """Reads the rows, which may be many, from the trial's record; nothing keeps them."""
+    always: bool = False
+    """Shown where not everything is, too."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +293,8 @@ class Result:
     """The CPUs of the load."""
     diagnosis: tuple[Bottleneck, ...] = ()
     """What limits it, what matters most first."""
+    cpu_time: Optional[CpuTime] = None
+    """With ``cpu_time``, where it can be sampled."""
     spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Metric → least and most, where a search knows it no better than that."""
     unfinished: bool = False

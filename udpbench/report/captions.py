@@ -21,6 +21,8 @@ HEADINGS = {
     "ledger": "Ledger",
     "trials": "Every trial",
     "numbers": "Delay, pacing, cost and memory",
+    "costs": "What a packet costs",
+    "flames": "What the CPUs did",
     "timelines": "Over time",
     "radars": "In each millisecond",
     "times": "How late",
@@ -96,6 +98,10 @@ _CAPTIONS = {
     "sent in a millisecond. Even pacing is a circle.",
     "times": "The trial with median delivery. A line ends where fewer than ten values lie beyond "
     "it.",
+    "costs": "CPU time per packet sent, on the sender's CPUs, and per packet received, on the "
+    "receiver's; it adds up to the busy time of these CPUs. Of the trial with median delivery.",
+    "flames": "Below each end and stage, the functions of the kernel from the one that begins the "
+    "stage: each is as wide as its share of the busy time, below the one that called it.",
     "queues": "Packets per second of each RX and TX queue, between readings of the counters; "
     "a cross marks drops.",
 }

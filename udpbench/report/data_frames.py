@@ -42,6 +42,8 @@ KEYS = {
     "search_trial": "Int64",
 }
 """First columns of every frame except ``definitions``; together they identify a trial."""
+_TYPES = {"text": "string", "quotient": "Float64"}
+"""Kind of a table's column → type of a frame's; others are integers."""
 FINDING = ("severity", "where", "what", "value", "limit", "next_step")
 SETTING = ("host", "kind", "target", "path", "before", "after", "refusal")
 COLUMNS: dict[str, dict[str, str]] = {
@@ -99,7 +101,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     **{
         table.name: {
             **KEYS,
-            **{each.name: "string" if each.kind == "text" else "Int64" for each in table.columns},
+            **{each.name: _TYPES.get(each.kind, "Int64") for each in table.columns},
         }
         for table, _ in TABLES
     },

@@ -29,13 +29,14 @@ from udpbench.report.figures.ladder_figure import draw_ladder
 from udpbench.report.html_page import html_page
 from udpbench.report.ladder import Ladder, ladder_data, ladders
 from udpbench.report.pages import chapter_data, overview, run_data, stages, trials_data
+from udpbench.report.stack_files import STACKS, write_stacks
 from udpbench.report.summary import LAB_LABEL
 from udpbench.units import plural
 
 Pages = Literal["pdf", "png"]
 PAGES: tuple[Pages, ...] = ("pdf", "png")
 DOCUMENTS = ("html", *PAGES)
-FORMATS: tuple[str, ...] = (*DOCUMENTS, *DATA)
+FORMATS: tuple[str, ...] = (*DOCUMENTS, *DATA, *STACKS)
 PNG_PPI = 110
 """An A4 page of 909 × 1286 pixels: readable on a screen, some 100 KiB."""
 TEMPLATE = Path(__file__).with_name("templates") / "report.typ"
@@ -73,7 +74,8 @@ def write(
     """Write one document of some runs, or their data, into a folder; return the files.
 
     ``html`` is one self-contained file that includes the data; ``png`` are the pages, and every
-    figure as PNG and SVG; ``csv`` and ``parquet`` are the frames. Raises InputError for an unknown
+    figure as PNG and SVG; ``csv`` and ``parquet`` are the frames, ``folded`` and ``speedscope`` the
+    sampled chains of functions. Raises InputError for an unknown
     format, a folder that cannot be created or runs that must not be combined, and OSError if the
     folder cannot be written. A folder that was not ``named`` to be written to must be the user's
     alone.
@@ -117,6 +119,8 @@ def _write(runs: Sequence[Run], folder: Folder, formats: Sequence[str]) -> list[
                 written.append(_hand_out(room / FIGURES, folder))
     for kind in DATA:
         written += write_frames(runs, folder, kind) if kind in formats else []
+    for stacks in STACKS:
+        written += write_stacks(runs, folder, stacks) if stacks in formats else []
     return written
 
 

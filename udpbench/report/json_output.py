@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from udpbench.analysis.comparison.comparisons import Comparison, resolution
+from udpbench.analysis.comparison.stage_costs import StageChange
 from udpbench.analysis.result_tables import named_rows
 from udpbench.analysis.search import PointSearch
 from udpbench.judged_run import Chapter, chapters_of
@@ -18,6 +19,7 @@ from udpbench.model.record import TrialRecord
 from udpbench.model.result import Result
 from udpbench.records import Run
 from udpbench.report.search import breaking_text
+from udpbench.report.sheets import changes_of
 from udpbench.report.summary import hosts_of, reasons
 
 SCHEMA = 1
@@ -98,6 +100,7 @@ def _experiment(chapter: Chapter) -> dict[str, Any]:
             for each in chapter.verdicts
         ],
         "comparisons": [comparison_json(comparison) for comparison in chapter.comparisons],
+        "stage_changes": [asdict(change) for change in changes_of(chapter)],
         "tune": _tune(chapter),
     }
 
@@ -117,11 +120,15 @@ def _tune(chapter: Chapter) -> dict[str, Any] | None:
 
 
 def comparisons_json(
-    comparisons: Sequence[Comparison], runs: Sequence[str] = (), notes: Sequence[str] = ()
+    comparisons: Sequence[Comparison],
+    runs: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    changes: Sequence[StageChange] = (),
 ) -> dict[str, Any]:
     """Return the data of ``compare --json``; ``runs`` are the folders if a and b are of two."""
     listed = [comparison_json(comparison, runs) for comparison in comparisons]
-    return {"comparisons": listed, "notes": list(notes)}
+    stages = [asdict(change) for change in changes]
+    return {"comparisons": listed, "stage_changes": stages, "notes": list(notes)}
 
 
 def comparison_json(comparison: Comparison, runs: Sequence[str] = ()) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from udpbench.analysis.comparison.comparisons import Comparison
+from udpbench.analysis.comparison.stage_costs import StageChange, stage_changes
 from udpbench.analysis.ledger.ledger import OR, lost_at_any, unobserved
 from udpbench.analysis.ledger.skbs import exactly
 from udpbench.analysis.points import Point, bounds, estimate, metric
@@ -29,9 +30,12 @@ from udpbench.report.summary import (
 from udpbench.units import show_count, show_pps, show_ratio
 
 POINT_COLUMNS = ("point", "valid", "offered", "delivered [interval]", "lost", "spread")
+CHANGE_COLUMNS = ("compared", "stage", "base", "ns per packet", "change [interval]")
 COMPARISON_COLUMNS = ("compared", "metric", "verdict", "blocks")
 LADDER_COLUMNS = ("point", "changed", "gain")
 VERDICT_COLUMNS = ("answer", "expected", "measured")
+FEW_NS = 10
+"""Below it a fraction is shown."""
 NOT_OBSERVABLE = "not observable"
 LEFT_OUT_BLOCKS = "A block is left out if its trials are invalid, failed or, for rates, struck out."
 Mark = Literal["", "aside", "struck"]
@@ -46,6 +50,8 @@ class Sheet:
     numbers: tuple[int, ...]
     """Places of the columns that are to the right."""
     rows: list[list[str]] = field(default_factory=list)
+    always: bool = False
+    """Shown where not everything is, too."""
 
 
 def result_sheets(chapter: Chapter) -> list[Sheet]:
@@ -55,7 +61,7 @@ def result_sheets(chapter: Chapter) -> list[Sheet]:
         for table in map(whole, result.tables):
             titles = [_in_words(column) for column in table.columns]
             numbers = (n for n, c in enumerate(table.columns, start=1) if c.kind != "text")
-            plain = Sheet(table.caption, ("point", *titles), tuple(numbers))
+            plain = Sheet(table.caption, ("point", *titles), tuple(numbers), always=table.always)
             head = trial_name(point, result)
             for row in table.rows():
                 cells = [show_cell(cell, c) for cell, c in zip(row, table.columns, strict=True)]
@@ -65,13 +71,19 @@ def result_sheets(chapter: Chapter) -> list[Sheet]:
 
 
 def _in_words(column: Column) -> str:
-    return column.name.removesuffix(f"_{column.unit}").replace("_", " ")
+    plain = (
+        column.name if column.kind == "quotient" else column.name.removesuffix(f"_{column.unit}")
+    )
+    return plain.replace("_", " ")
 
 
 def show_cell(cell: Cell, column: Column) -> str:
     """Return a cell for reading, in a scale that suits its unit."""
     if cell is None or isinstance(cell, str):
         return "–" if cell is None else cell
+    if column.kind == "quotient" and column.unit == "ns":
+        # In one scale, which the heading has: they stand one below the other, and add up.
+        return show_count(round(cell)) if cell >= FEW_NS else format(cell, ".1f")
     if column.unit in (*SCALES, "ratio", "pps"):
         return show_number(cell, column.unit)
     return str(cell) if column.kind == "number" else show_count(cell)
@@ -227,6 +239,33 @@ def packets_cell(result: Result, name: str) -> str:
 
 def _span_cell(low: float, high: float) -> str:
     return f"{show_count(low)}{'' if low == high else f' to {show_count(high)}'}"
+
+
+def changes_of(chapter: Chapter) -> list[StageChange]:
+    """Return the stages that cost a packet more, or less, at one point of a pair."""
+    points = {point.name: point.results for point in chapter.points}
+    pairs = dict.fromkeys((each.a, each.b) for each in chapter.comparisons)
+    return [
+        change
+        for a, b in pairs
+        if a != b and a in points and b in points
+        for change in stage_changes(points[a], points[b], paired=True)
+    ]
+
+
+def change_cells(change: StageChange) -> list[str]:
+    """Return the row of a stage that became cheaper or dearer."""
+    a, b = (point or "all" for point in (change.a, change.b))
+    before, after, *rest = (
+        f"{ns:+,.0f}" if signed else f"{ns:,.0f}"
+        for ns, signed in (
+            *((change.a_ns, False), (change.b_ns, False), (change.change_ns, True)),
+            *((change.low_ns, True), (change.high_ns, True)),
+        )
+    )
+    moved, low, high = (text.replace("-", "−") for text in rest)
+    name = b if a == b else f"{b} against {a}"
+    return [name, change.stage, f"{before} ns", f"{after} ns", f"{moved} ns [{low} – {high}]"]
 
 
 def comparison_cells(comparison: Comparison) -> list[str]:

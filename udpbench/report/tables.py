@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.comparison.comparisons import Comparison
+from udpbench.analysis.comparison.stage_costs import StageChange
 from udpbench.analysis.points import estimate
 from udpbench.analysis.search import PointSearch
 from udpbench.judged_run import Chapter, chapters_of
@@ -23,12 +24,16 @@ from udpbench.report.path_picture import path_lines, pictures
 from udpbench.report.search import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search import breaking_lines, search_rows
 from udpbench.report.sheets import (
+    CHANGE_COLUMNS,
     COMPARISON_COLUMNS,
     LADDER_COLUMNS,
     LEFT_OUT_BLOCKS,
     POINT_COLUMNS,
     VERDICT_COLUMNS,
     LedgerRow,
+    Sheet,
+    change_cells,
+    changes_of,
     comparison_cells,
     ledger_rows,
     point_rows,
@@ -69,6 +74,7 @@ LEFT_OUT_FIRST = ("spread", "offered", "valid")
 """Columns that a narrow terminal leaves out; ``show --json`` has them."""
 LEAST_NAME = 10
 """Minimum terminal columns of points' names, gaps included."""
+CHANGES = "CPU time by stage: what differs"
 SHOW_ALL = "udpbench show --all"
 OMITTED = f"Stages that lost nothing are omitted: {SHOW_ALL}"
 STAGE_WIDTH, POINT_WIDTH = 17, 14
@@ -127,13 +133,23 @@ def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Re
         yield from (Text(f"left out: {line}", style="dim") for line in left_out(chapter))
     yield from map(Text, breaking_lines(chapter.searches))
     yield from ledger_tables(chapter, width, everything)
-    for sheet in result_sheets(chapter) if everything else ():
-        yield drawn(sheet.columns, sheet.rows, sheet.title, sheet.numbers)
+    for sheet in (s for s in result_sheets(chapter) if everything or s.always):
+        yield sheet_table(sheet)
     yield from findings_parts(chapter, everything)
     if chapter.comparisons:
         yield from comparison_parts(chapter.comparisons)
+        yield from changes_parts(changes_of(chapter))
     if chapter.verdicts:
         yield verdicts_table(chapter)
+
+
+def sheet_table(sheet: Sheet) -> Table:
+    """Return a table of a result; only what is long wraps."""
+    table = drawn(sheet.columns, sheet.rows, sheet.title, sheet.numbers)
+    for place, column in enumerate(table.columns[1:], start=1):
+        cells = (sheet.columns[place], *(row[place] for row in sheet.rows))
+        column.no_wrap = max(map(len, cells)) <= STAGE_WIDTH
+    return table
 
 
 def tuning_parts(chapter: Chapter) -> Iterator[Table | Text]:
@@ -283,6 +299,12 @@ def comparison_parts(comparisons: Sequence[Comparison]) -> Iterator[Table | Text
     if any(comparison.lost for comparison in comparisons):
         yield Text(LEFT_OUT_BLOCKS, style="dim")
     yield from map(Text, resolved(comparisons))
+
+
+def changes_parts(changes: Sequence[StageChange]) -> Iterator[Table]:
+    """Yield which stages became cheaper or dearer, if CPUs were sampled and any did."""
+    if changes:
+        yield drawn(CHANGE_COLUMNS, map(change_cells, changes), CHANGES, range(2, 5))
 
 
 def verdicts_table(chapter: Chapter) -> Table:

@@ -9,6 +9,7 @@ import pytest
 from golden import Golden
 
 from analysis import build
+from analysis import sampled as cpu_sampled
 from udpbench.analysis.checks import (
     clock_checks,
     cpu_checks,
@@ -695,6 +696,12 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         build.shared(build.LOAD_MS + 660, build.hog(660)),
         build.shared(build.LOAD_MS),
         "struck",
+    ),
+    (
+        cpu_checks.cpu_time_unknown,
+        cpu_sampled.record(busy_ms=1800),
+        cpu_sampled.record(),
+        "warning",
     ),
     (
         cpu_checks.hypervisor,

@@ -10,13 +10,14 @@ import pytest
 import typst
 from report.stored import printed, stored
 
-from analysis.build import START_NS, lossy
+from analysis import sampled
+from analysis.build import MS, START_NS, lossy
 from udpbench import read_run, read_runs, write_runs
 from udpbench.analysis.judge import judge
 from udpbench.analysis.result_tables import TABLES, named_rows, whole, with_tables
 from udpbench.judged_run import chapters_of
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import SOCKET, Sample, Snapshot, TrialRecord
+from udpbench.model.record import SOCKET, Sample, Snapshot, ThreadUse, TrialRecord
 from udpbench.model.result import Column, ResultTable
 from udpbench.report import document
 from udpbench.report.json_output import as_json, trial_json
@@ -34,7 +35,13 @@ def queued() -> TrialRecord:
     """
     backlogs = {"softnet.cpu0.dropped": 100, "softnet.cpu1.dropped": 150}
     right, left = {TAKEN: 750, "link.receive0.rx_dropped": 250}, {"link.send0.tx_dropped": 250}
-    plain = lossy(1000, {"right": right, "left": left, "machine": backlogs}, 250)
+    idle = {"cpu.0.idle_ns": 1200 * MS, "cpu.1.idle_ns": 1900 * MS}
+    plain = lossy(1000, {"right": right, "left": left, "machine": {**backlogs, **idle}}, 250)
+    (phase,) = plain.phases
+    thread = ThreadUse("reader", 100, 200, 1000, {"S": 3}, {"recvmmsg": 2, "futex": 1})
+    stats = tuple(replace(each, threads=(thread,)) for each in phase.stats)
+    seen = {"machine": sampled.samples(sampled.QUIET)}
+    plain = replace(plain, phases=(replace(phase, stats=stats, cpu_samples=seen),))
     before = plain.phases[0].before
     taken = {TAKEN: before["right"].counters[TAKEN] + 300}
     half = START_NS + SECOND_NS
@@ -79,6 +86,26 @@ def test_a_watched_socket_has_a_row_for_each_look_at_which_it_dropped() -> None:
     assert [("right", 0, SECOND_NS, "dns 1 0.0.0.0:53", 5)] == rows
 
 
+def test_readers_that_do_not_run_wait_or_sleep() -> None:
+    """By what the scheduler counted, and in the calls in which they were seen."""
+    (row,) = named_rows(table_of(queued(), "thread_time"))
+    shares = {"running": 0.1, "runnable": 0.2, "sleeping": pytest.approx(0.7)}
+    calls = "recvmmsg 67 %, futex 33 %"
+    assert {"worker": "right.receiver0", "thread": "reader", **shares, "sleeps_in": calls} == row
+
+
+def test_the_time_of_a_struck_cpu_is_not_shown() -> None:
+    """What was sampled stays, for who wants to know why."""
+    record = queued()
+    (phase,) = record.phases
+    (known,) = phase.cpu_samples.values()
+    fewer = replace(known, sampled_ns=tuple(ns // 2 for ns in known.sampled_ns))
+    struck = replace(record, phases=(replace(phase, cpu_samples={"machine": fewer}),))
+    assert {None} == {row["time_ns"] for row in named_rows(table_of(struck, "cpu_balance"))}
+    (row, *_) = named_rows(table_of(struck, "cpu_time"))
+    assert [None, None, None] == [row[name] for name in ("ns_per_packet", "low_ns", "high_ns")]
+
+
 def test_numbers_that_changed_under_way_are_all_named() -> None:
     """A queue whose interrupt moved from CPU 3 to CPU 1 is a row with both."""
     columns = Column("queue"), Column("at", "moment"), Column("n", "count"), Column("cpu", "number")
@@ -112,7 +139,7 @@ def test_every_output_has_every_table(
     (sheet,) = (s for s in chapter_data(chapter)["sheets"] if s["title"] == table.caption)
     for text in (table.caption, *sheet["columns"], *sheet["rows"][0]):
         assert text in printed(*parts(chapter, 120, everything=True), width=120)
-    assert table.caption not in printed(*parts(chapter, 120), width=120)
+    assert table.always is (table.caption in printed(*parts(chapter, 120), width=120))
     compiled = []
     monkeypatch.setattr(document, "draw", lambda *_: {})  # takes seconds
     monkeypatch.setattr(typst, "compile", lambda data, **_: compiled.append(data) or b"")

@@ -277,7 +277,7 @@ def test_a_format_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     """With those that do."""
     with pytest.raises(InputError) as refused:
         document.write([stored(tmp_path / "run")], tmp_path / "out", ["docx"])
-    known = "expected: one of html, pdf, png, csv, parquet"
+    known = "expected: one of html, pdf, png, csv, parquet, folded, speedscope"
     assert f"--format: docx: unknown format; {known}" == str(refused.value)
 
 

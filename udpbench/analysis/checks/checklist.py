@@ -65,6 +65,7 @@ CHECKS: dict[Check, str] = {
     host_checks.allowance_exceeded: ALL,
     cpu_checks.other_processes: ALL,
     cpu_checks.hypervisor: ALL,
+    cpu_checks.cpu_time_unknown: ALL,
     host_checks.control_shares_path: ALL,
     clock_checks.clock_stepped: ALL,
     clock_checks.clocks_apart: ALL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from udpbench.analysis.cpu_time import balanced
 from udpbench.analysis.cpu_use import TICK_NS, CpuGroup, cpu_groups, cpu_use, main_user, stolen_ns
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
@@ -110,4 +111,29 @@ def work_not_done(readings: Readings) -> Iterator[Finding]:
                 f"{spent_ns / SECOND_NS:.3f} s of CPU time",
                 f"at least {worked_ns / SECOND_NS:.3f} s",
                 "check CLOCK_THREAD_CPUTIME_ID on that host",
+            )
+
+
+def cpu_time_unknown(readings: Readings) -> Iterator[Finding]:
+    """Find machines whose CPUs could not be sampled, and CPUs whose times do not add up."""
+    for machine, samples in readings.phase.cpu_samples.items():
+        if not samples.clock:
+            what, _, step = samples.why.partition("; ")
+            yield Finding("warning", "CPU time is not observable", machine, what, "", step)
+        if samples.missing_anchors:
+            yield Finding(
+                "note",
+                "this kernel lacks functions that begin stages; their time counts to callers",
+                machine,
+                ", ".join(samples.missing_anchors),
+            )
+    for balance in balanced(readings)[1]:
+        if balance.struck:
+            yield Finding(
+                "warning",
+                "CPU time by stage does not add up, and is struck out",
+                f"{balance.machine}: CPU {balance.cpu}",
+                balance.struck,
+                "3 % and three standard errors, 2 % unattributed",
+                "measure longer, and without other load on the CPU",
             )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from udpbench.analysis.comparison.effect import SINGLE_LOOK, Effect, Look, Margin, decide, levels_of
 from udpbench.analysis.points import metric as number_of
-from udpbench.metrics import TIMED, words_of
+from udpbench.metrics import is_timed, words_of
 from udpbench.model.experiment import FEWEST_BLOCKS, MOST_BLOCKS, Experiment, PointPair, Side
 from udpbench.model.result import Result
 
@@ -175,7 +175,7 @@ def _delivered_whole(result: Result) -> int | None:
 
 def counts(result: Result, side: Side) -> bool:
     """Return whether a trial's number may be compared: it is valid, and no finding strikes it."""
-    return result.valid and not (result.struck and side.metric in TIMED)
+    return result.valid and not (result.struck and is_timed(side.metric or ""))
 
 
 def lacking(claim: Claim, values: Sequence[tuple[Result, Side, float | None]]) -> str:

@@ -56,7 +56,9 @@ def compare(
         comparison = compare_within(read_stored(named[0] if named else None), choice)
     with reader_may_leave():
         if as_json:
-            data = comparisons_json(comparison.comparisons, comparison.runs, comparison.notes)
+            data = comparisons_json(
+                *(comparison.comparisons, comparison.runs, comparison.notes, comparison.changes)
+            )
             print_json(data)
         else:
             print_comparisons(comparison)
@@ -123,8 +125,9 @@ def _choice(
 
 def print_comparisons(comparison: RunComparison) -> None:
     """Print comparisons, and what they rest on."""
-    from udpbench.report.tables import comparison_parts
+    from udpbench.report.tables import changes_parts, comparison_parts
 
     console = open_console()
-    for part in (*comparison.notes, *comparison_parts(comparison.comparisons)):
+    compared = comparison_parts(comparison.comparisons)
+    for part in (*comparison.notes, *compared, *changes_parts(comparison.changes)):
         console.print(part)

@@ -74,10 +74,12 @@ def reach_hosts(
     return real(deployer_of(lab, no_deploy, wheels, say))
 
 
-def watch_words(pid: int | None, unit: str | None, exact: bool) -> tuple[str, ...]:
+def watch_words(
+    pid: int | None, unit: str | None, exact: bool, cpu_time: bool = False
+) -> tuple[str, ...]:
     """Return what an observer is started with; it gives up the right to it before it answers."""
     named = [f"pid:{pid}"] * (pid is not None) + [f"unit:{unit}"] * (unit is not None)
-    return (*named, *(["exact"] if exact else []))
+    return (*named, *(["exact"] if exact else []), *(["cpu-time"] if cpu_time else []))
 
 
 def reach_observers(lab: Lab, no_deploy: bool, wheels: Path | None, *words: str) -> Reach:

@@ -26,7 +26,11 @@ def report(
         ),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="html, pdf, png, csv, parquet; comma-separated")
+        str,
+        typer.Option(
+            "--format",
+            help="html, pdf, png, csv, parquet, folded, speedscope; comma-separated",
+        ),
     ] = DEFAULT_FORMATS,
     out: Annotated[
         Path | None, typer.Option(help="folder to write to (default: the run's)")

@@ -70,6 +70,10 @@ def run(
     share: Annotated[
         bool, typer.Option("--share", help="run alongside other runs; every trial gets a finding")
     ] = False,
+    cpu_time: Annotated[
+        bool,
+        typer.Option("--cpu-time", help="sample the CPUs; the same as --set cpu_time=true"),
+    ] = False,
     everything: Everything = False,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="resume the run in this folder")
@@ -98,8 +102,9 @@ def run(
     from udpbench.records import RunWriter, new_folder, new_header
 
     base = read_side(against)
+    sets = [*(sets or ()), *(["cpu_time=true"] if cpu_time else ())]
     if resume is not None:
-        given = ResumeOptions(names or (), lab, sets or (), seed, allow_read or (), trust)
+        given = ResumeOptions(names or (), lab, sets, seed, allow_read or (), trust)
         resumed = resume_run(resume, out, given)
         if resumed.complete:
             resumed.writer.close()
@@ -117,7 +122,7 @@ def run(
         refuse_trust(trust)
         experiments = against_itself(experiments, same)
         _refuse_base(base, experiments, chosen_lab)
-        header = new_header(experiments, chosen_lab, typed_command(), sets or (), seed, same)
+        header = new_header(experiments, chosen_lab, typed_command(), sets, seed, same)
         records = ()
         writer = RunWriter.create(out or new_folder(RESULTS, experiments[0].name), header)
     from udpbench.control.lab_lock import Terms

@@ -22,7 +22,9 @@ from udpbench.report.figure_data import (
     PacketPath,
     Step,
     Timeline,
+    cost_bars,
     dots,
+    flames,
     heats,
     queue_times,
     timelines,
@@ -30,6 +32,7 @@ from udpbench.report.figure_data import (
 )
 from udpbench.report.figures.bursts import draw_turns, turns
 from udpbench.report.figures.comparison_figure import PANELS_PER_FIGURE, draw_comparisons
+from udpbench.report.figures.cpu_figures import draw_costs, draw_flame
 from udpbench.report.figures.delay_curves import draw_times, times
 from udpbench.report.figures.heat_maps import draw_heat, draw_queue_times
 from udpbench.report.figures.matrix import draw_matrix, matrix
@@ -122,9 +125,9 @@ SOCKET_COLOURS = (RED, BLUE, ORANGE, GREEN, PINK)
 def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
     """Draw the figures for which a chapter has data; return kind → file names without suffix.
 
-    Kinds: paths, comparisons, dots, sweeps, matrices, ways, timelines, radars, times, heats,
-    queues; of searches paths, comparisons and searches. A kind that ends in NARROW has the first
-    figure of one that stands beside the answer, for a telephone, as SVG alone.
+    Kinds: paths, comparisons, dots, sweeps, matrices, ways, costs, flames, timelines, radars, times,
+    heats, queues; of searches paths, comparisons and searches. A kind that ends in NARROW has the
+    first figure of one that stands beside the answer, for a telephone, as SVG alone.
     """
     drawn: dict[str, list[str]] = {}
     kinds: dict[str, Drawing] = {
@@ -134,6 +137,8 @@ def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, l
         "sweeps": _all_sweeps,
         "matrices": _all_matrices,
         "ways": _all_ways,
+        "costs": lambda chapter, _: map(draw_costs, in_groups(cost_bars(chapter), ROWS_PER_FIGURE)),
+        "flames": lambda chapter, _: map(draw_flame, flames(chapter)),
         "timelines": lambda chapter, _: map(draw_timeline, timelines(chapter)),
         "radars": _all_radars,
         "times": lambda chapter, _: map(draw_times, times(chapter)),

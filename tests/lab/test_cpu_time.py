@@ -1,0 +1,94 @@
+"""CPU time on this kernel: sampled in a run of the built-in lab and of a live host, and it adds up."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from udpbench.control.run import RunOptions, run
+from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.judged_run import Chapter, judged
+from udpbench.records import RunWriter, new_header, read_run
+
+pytestmark = pytest.mark.lab
+
+
+def measured(folder: Path, **keys: Any) -> Chapter:
+    """Return an experiment of a second, with its CPUs sampled."""
+    data = {
+        "question": "Where does the CPU time go?",
+        "traffic": {"size": "64B", "rate": "30kpps"},
+        "send": {"pace": "sleep"},
+        "cpu_time": True,
+        "duration": "1500ms",
+        "warmup": "100ms",
+        "repetitions": 1,
+        **keys,
+    }
+    experiment, lab = load_experiment_data(data, "cost"), load_lab("local")
+    writer = RunWriter.create(folder, new_header([experiment], lab, ("test",)))
+    outcome = run([experiment], lab, writer, lambda _: None, RunOptions())
+    assert outcome.error is None
+    (chapter,) = judged([experiment], read_run(folder).records)
+    return chapter
+
+
+def test_each_nanosecond_of_the_lab_has_an_entry(tmp_path: Path) -> None:
+    """Both ends, by stages that the packets really pass; little is unattributed."""
+    (result,) = measured(tmp_path / "run").results
+    cpu_time = result.cpu_time
+    assert cpu_time is not None, result.findings
+    at = {(cost.end, cost.stage) for cost in cpu_time.costs}
+    assert {("sender", "tx_udp"), ("receiver", "rx_udp"), ("receiver", "rx_read")} <= at
+    for balance in cpu_time.balances:
+        assert balance.unattributed_ns <= 0.05 * balance.sampled_busy_ns + 3 * 10**6
+        parts = sum(e.time_ns for e in cpu_time.entries if e.cpu == balance.cpu)
+        assert balance.wall_ns == pytest.approx(parts + balance.idle_ns, rel=1e-6)
+
+
+def test_work_of_a_known_length_is_the_applications(tmp_path: Path) -> None:
+    """A reader that works 20 us on each datagram spends them in its own code."""
+    (result,) = measured(
+        tmp_path / "run", receive={"work": "20us"}, traffic={"size": "64B", "rate": "10kpps"}
+    ).results
+    assert result.cpu_time is not None, result.findings
+    costs = {(cost.end, cost.stage): cost for cost in result.cpu_time.costs}
+    application = costs["receiver", "rx_application"]
+    if application.ns_per_packet is not None:
+        assert 20_000 == pytest.approx(application.ns_per_packet, rel=0.15)
+
+
+def test_a_live_host_is_sampled_by_who_only_looks(tmp_path: Path) -> None:
+    """The observer samples before it gives up its rights; its reader's time is at its stages."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as reader:
+        reader.bind(("127.0.0.1", 0))
+        port = reader.getsockname()[1]
+        load = (
+            "import socket, time\n"
+            "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+            "end = time.monotonic() + 6\n"
+            f"while time.monotonic() < end: s.sendto(b'x' * 64, ('127.0.0.1', {port}))\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", load]) as sender:
+            words = ("watch", "--cpu-time", "2s", "--json")
+            done = subprocess.run(
+                [sys.executable, "-m", "udpbench", *words],
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=tmp_path,
+                env={**os.environ},
+                timeout=60,
+            )
+            sender.kill()
+    assert done.returncode in (0, 1), done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])["cpu_time"]
+    stages = {row["stage"]: row["share"] for row in rows}
+    assert stages.get("rx_udp", 0.0) > 0.01

@@ -1,0 +1,68 @@
+"""The table of anchors: each row can be used, and what a kernel lacks is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from udpbench.analysis.cpu_time import ENTERS
+from udpbench.cpu_stages import IDLE, STAGES, Anchor, _rows, anchor_of, missing_anchors, stage_below
+from udpbench.model.limits import LEDGER_STAGES
+
+
+def test_every_row_has_a_stage_that_packets_pass() -> None:
+    """By itself, or by the side of who called; no function is in two rows."""
+    sides = ("tx", "rx")
+    for anchor, words in _rows():
+        stage = anchor.stage
+        assert stage is None or any(
+            each in (*STAGES, IDLE)
+            for each in ([s + stage[1:] for s in sides] if stage[0] in "?~" else [stage])
+        )
+        for name in (name for word in words for name in word.rstrip("?").split("/")):
+            assert anchor == anchor_of(name.replace("*", "x")), name
+
+
+def test_stages_that_packets_enter_are_those_of_both_ledgers() -> None:
+    """A name that neither has would never be divided by a packet."""
+    assert set(ENTERS) <= set(STAGES)
+    assert set(ENTERS.values()) <= set(LEDGER_STAGES)
+
+
+@pytest.mark.parametrize(
+    ("function", "caller", "stage"),
+    [
+        ("ip_rcv", "rx_core", "rx_ip"),
+        ("strlen", "rx_core", "rx_core"),
+        ("strlen", None, None),
+        ("kfree_skb", "rx_udp", "rx_memory"),
+        ("kfree_skb", "tx_qdisc", "tx_memory"),
+        ("kfree_skb", None, "?_memory"),
+        ("kfree_skb", "interrupts", "interrupts"),
+        ("__schedule", "idle", "schedule"),
+        ("_raw_spin_lock", "rx_udp", "rx_udp"),
+        ("asm_exc_page_fault", None, "?_application"),
+        ("asm_exc_page_fault", "rx_copy", "rx_copy"),
+        ("bpf_prog_a_b", "rx_poll", "rx_xdp"),
+        ("bpf_prog_a_b", "rx_udp", "rx_udp"),
+    ],
+)
+def test_the_innermost_anchor_wins(function: str, caller: str | None, stage: str | None) -> None:
+    """A function that is none leaves the stage of its caller as it is."""
+    assert stage == stage_below(function, caller)
+
+
+def test_a_kernel_without_an_anchor_is_told() -> None:
+    """By all names that it has had; what a module brings may be missing."""
+    every = {name for _, words in _rows() for word in words for name in word.rstrip("?").split("/")}
+    assert () == missing_anchors(every)
+    assert ("ip_rcv",) == missing_anchors(every - {"ip_rcv"})
+    assert () == missing_anchors(every - {"gro_receive_skb", "nft_do_chain"})
+    assert ("gro_receive_skb/napi_gro_receive",) == missing_anchors(
+        every - {"gro_receive_skb", "napi_gro_receive"}
+    )
+
+
+def test_kinds_of_functions_are_known_by_their_beginning() -> None:
+    """The longest that fits."""
+    assert Anchor(None, "lock") == anchor_of("_raw_spin_lock_bh")
+    assert anchor_of("_raw") is None

@@ -1,0 +1,351 @@
+"""Samples what each CPU of the machine does, with the kernel's call chains: perf_event_open(2).
+
+Owns the events, their rings and the names of functions; says nothing of stages. Rings are read
+after the phase, or when half full. The events end with their descriptors, so with this process.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+import struct
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Optional
+
+from udpbench.agent.host import native
+from udpbench.agent.host.files import lines_of, read
+from udpbench.agent.host.reading import ReadingHost as Host
+from udpbench.cpu_lists import parse_cpu_list
+from udpbench.cpu_stages import anchor_of, missing_anchors
+from udpbench.model.limits import SECOND_NS, STACKS_MAX, Edge
+from udpbench.model.record import CpuSamples
+
+# include/uapi/linux/perf_event.h
+SOFTWARE, CPU_CLOCK = 1, 0
+SAMPLED = 1 | 2 | 4 | 256 | 32
+"""PERF_SAMPLE_IP, TID, TIME, PERIOD, CALLCHAIN: in this order in each sample."""
+DISABLED, COMM, FREQUENCY, WATERMARK = 1 << 0, 1 << 9, 1 << 10, 1 << 14
+KERNEL_CHAINS, OWN_CLOCK = 1 << 22, 1 << 25
+"""exclude_callchain_user; use_clockid, as snapshots are stamped."""
+ATTRIBUTES = "=IIQQQQQIIQQQQIi"
+ATTRIBUTES_BYTES = 96
+"""PERF_ATTR_SIZE_VER3, Linux 4.1."""
+CLOCK_MONOTONIC = 1
+ENABLE, DISABLE = 0x2400, 0x2401
+DATA_HEAD, DATA_TAIL = 1024, 1032
+"""Places in struct perf_event_mmap_page."""
+LOST, NAMED, SAMPLE = 2, 3, 9
+CONTEXTS = 2**64 - 4095
+"""Addresses from here on are marks in a chain (PERF_CONTEXT_MAX)."""
+MODES = 7
+"""PERF_RECORD_MISC_CPUMODE_MASK."""
+IN_KERNEL, IN_USER = 1, 2
+HEADER, HEAD = struct.Struct("=IHH"), struct.Struct("=QIIQQQ")
+RING_BYTES = 4 * 2**20
+"""Of each CPU: 13 s of samples of 300 B at 999 Hz."""
+RINGS_BYTES = 256 * 2**20
+"""Of all CPUs together; with more than 64 of them each has less."""
+LEAST_RING_BYTES = 2**18
+NODES_MAX = 2**16
+"""Of the tree of functions: 2 CPUs under load have some thousand. Chains beyond it keep their
+anchors alone, which are few."""
+USER, GUEST = -1, -2
+"""Nodes of samples outside of the kernel: of a program, and of a virtual machine."""
+ROOT = -1
+NOBODY = 2**22
+"""In place of a process that had just ended, whose number is -1: above all (PID_MAX_LIMIT)."""
+NAME_BYTES = 128
+SYMBOLS = "/proc/kallsyms"
+PARANOID = "/proc/sys/kernel/perf_event_paranoid"
+HIDDEN = "/proc/sys/kernel/kptr_restrict"
+TIMERS = "/proc/timer_list"
+STEP = "run as root, or give udpbench's agent CAP_PERFMON (Linux 5.8) and CAP_SYSLOG"
+_EXACT_IDLE = re.compile(r"\.nohz(?:_mode)?\s*: ([0-9]+)")
+
+
+@dataclass
+class _Ring:
+    """One CPU's event and what was read of it."""
+
+    file: int
+    memory: mmap.mmap
+    size_bytes: int
+    tail: int = 0
+    lost: int = 0
+    seen: dict[tuple[int, int, bytes], list[int]] = field(default_factory=dict)
+    """Process, mode and chain → how many samples, and their time in ns."""
+
+    def waiting(self) -> int:
+        """Return how many bytes wait to be read."""
+        (head,) = struct.unpack_from("=Q", self.memory, DATA_HEAD)
+        return int(head) - self.tail
+
+    def take(self) -> bytes:
+        """Return what waits, and free its room."""
+        waiting, begin = self.waiting(), self.tail % self.size_bytes
+        page, end = mmap.PAGESIZE, begin + waiting
+        first = self.memory[page + begin : page + min(end, self.size_bytes)]
+        rest = self.memory[page : page + max(end - self.size_bytes, 0)]
+        self.tail += waiting
+        struct.pack_into("=Q", self.memory, DATA_TAIL, self.tail)
+        return bytes(first + rest)
+
+    def close(self) -> None:
+        """End the event."""
+        self.memory.close()
+        os.close(self.file)
+
+
+class CpuSampler:
+    """Samples of all CPUs between the edges of one phase."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._rings: dict[int, _Ring] = {}
+        self._programs: dict[int, str] = {}
+        self._from_ns = 0
+        self._to_ns: Optional[int] = None
+        self._period_ns = 0
+        self._why = "it was not begun"
+        self._symbols: Optional[str] = None
+
+    def begin(self, frequency: int, early: bool = False) -> None:
+        """Begin to sample every CPU so many times a second, if that is permitted here.
+
+        ``early``: read the kernel's symbols now, while that is permitted.
+        """
+        self.close()
+        self._from_ns, self._to_ns, self._why = 0, None, ""
+        self._period_ns = SECOND_NS // frequency
+        self._programs = self._host.process_names()
+        cpus = parse_cpu_list(read(self._host, "/sys/devices/system/cpu/online") or "")
+        try:
+            self._why = self._hidden()
+            for cpu in () if self._why else cpus:
+                self._rings[cpu] = _opened(cpu, frequency, _ring_bytes(len(cpus)))
+        except OSError as error:
+            self.close()
+            self._why = self._refusal(error)
+        for ring in self._rings.values():
+            fcntl.ioctl(ring.file, ENABLE, 0)
+        self._symbols = self._host.read_text(SYMBOLS) if early and self._rings else None
+
+    def mark(self, edge: Optional[Edge], clock_ns: int) -> None:
+        """Take the time of the snapshot at an edge of the phase; make room in full rings."""
+        if edge == "begin":
+            self._from_ns = clock_ns
+        elif edge == "end":
+            self._to_ns = clock_ns
+        for ring in self._rings.values():
+            if ring.waiting() > ring.size_bytes // 2:
+                self._read(ring)
+
+    def end(self) -> CpuSamples:
+        """End sampling; return what was seen between the first edge and the last."""
+        for ring in self._rings.values():
+            fcntl.ioctl(ring.file, DISABLE, 0)
+            self._read(ring)
+        rings, self._rings = self._rings, {}
+        try:
+            if not rings:
+                return CpuSamples(why=self._why)
+            return self._samples(rings)
+        finally:
+            for ring in rings.values():
+                ring.close()
+
+    def close(self) -> None:
+        """End sampling and forget it."""
+        for ring in self._rings.values():
+            ring.close()
+        self._rings = {}
+
+    def _hidden(self) -> str:
+        """Return why functions have no addresses here; empty if they have."""
+        try:
+            with self._host.path(SYMBOLS).open() as file:
+                first = file.readline().split()
+        except OSError as error:
+            return f"{SYMBOLS}: {error.strerror}: the kernel has no symbols to read"
+        if first and int(first[0], 16) == 0:
+            restricted = read(self._host, HIDDEN) or "?"
+            return f"the kernel hides its addresses (kernel.kptr_restrict is {restricted}); {STEP}"
+        return ""
+
+    def _refusal(self, error: OSError) -> str:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            paranoid = read(self._host, PARANOID) or "?"
+            what = f"perf_event_open is not permitted (kernel.perf_event_paranoid is {paranoid})"
+            return f"{what}; {STEP}"
+        if error.errno == errno.EINVAL:
+            most = read(self._host, "/proc/sys/kernel/perf_event_max_sample_rate") or "?"
+            return (
+                f"perf_event_open: {error.strerror} (kernel.perf_event_max_sample_rate is {most})"
+            )
+        return f"perf_event_open: {error.strerror}"
+
+    def _read(self, ring: _Ring) -> None:
+        """Count what waits in a ring."""
+        data, at = ring.take(), 0
+        from_ns, to_ns = self._from_ns, self._to_ns
+        while at + HEADER.size <= len(data):
+            kind, bits, size = HEADER.unpack_from(data, at)
+            if kind == SAMPLE:
+                place = at + HEADER.size
+                address, pid, _, time_ns, period, length = HEAD.unpack_from(data, place)
+                pid = min(pid, NOBODY)
+                if from_ns <= time_ns and (to_ns is None or time_ns < to_ns):
+                    place += HEAD.size
+                    chain = data[place : place + 8 * length] or struct.pack("=Q", address)
+                    counts = ring.seen.setdefault((pid, bits & MODES, chain), [0, 0])
+                    counts[0] += 1
+                    counts[1] += period
+            elif kind == LOST:
+                ring.lost += struct.unpack_from("=QQ", data, at + HEADER.size)[1]
+            elif kind == NAMED:
+                pid, thread = struct.unpack_from("=II", data, at + HEADER.size)
+                if pid == thread:
+                    name = data[at + HEADER.size + 8 : at + size].partition(b"\0")[0]
+                    self._programs[pid] = name.decode("utf-8", "replace")
+            at += max(size, HEADER.size)
+
+    def _samples(self, rings: dict[int, _Ring]) -> CpuSamples:
+        tree = _Tree(_Symbols(self._symbols or self._host.read_text(SYMBOLS)))
+        rows: Counter[tuple[int, int, int]] = Counter()
+        times_ns: Counter[tuple[int, int, int]] = Counter()
+        for cpu, ring in rings.items():
+            for (pid, mode, chain), (number, time_ns) in ring.seen.items():
+                node = USER if mode == IN_USER else GUEST
+                node = tree.node_of(chain) if mode == IN_KERNEL else node
+                rows[cpu, pid, node] += number
+                times_ns[cpu, pid, node] += time_ns
+        lost = Counter({cpu: ring.lost for cpu, ring in rings.items()})
+        for (cpu, _, _), number in rows.most_common()[STACKS_MAX:]:
+            lost[cpu] += number
+        keys = sorted(key for key, _ in rows.most_common(STACKS_MAX))
+        names = {pid: self._program(pid) for _, pid, _ in keys}
+        return CpuSamples(
+            clock="cpu-clock",
+            period_ns=self._period_ns,
+            functions=tuple(tree.functions),
+            callers=tuple(tree.callers),
+            called=tuple(tree.called),
+            sampled_cpus=tuple(cpu for cpu, _, _ in keys),
+            sampled_pids=tuple(pid for _, pid, _ in keys),
+            sampled_nodes=tuple(node for _, _, node in keys),
+            sampled_counts=tuple(rows[key] for key in keys),
+            sampled_ns=tuple(times_ns[key] for key in keys),
+            programs={str(pid): name for pid, name in names.items()},
+            lost_samples={str(cpu): number for cpu, number in lost.items()},
+            missing_anchors=missing_anchors(tree.symbols.names),
+            exact_idle=self._exact_idle(),
+        )
+
+    def _program(self, pid: int) -> str:
+        if pid not in self._programs:
+            self._programs[pid] = read(self._host, f"/proc/{pid}/comm") or ""
+        return "".join(c if c.isprintable() else "?" for c in self._programs[pid])
+
+    def _exact_idle(self) -> Optional[bool]:
+        """Return whether the kernel counts idle time in nanoseconds, not in ticks.
+
+        It does where it may stop its tick (kernel/time/tick-sched.c: get_cpu_idle_time_us).
+        """
+        match = _EXACT_IDLE.search(read(self._host, TIMERS) or "")
+        return match.group(1) != "0" if match is not None else None
+
+
+def _ring_bytes(cpus: int) -> int:
+    share = min(RING_BYTES, RINGS_BYTES // max(cpus, 1))
+    return max(1 << (share.bit_length() - 1), LEAST_RING_BYTES)
+
+
+def _opened(cpu: int, frequency: int, size_bytes: int) -> _Ring:
+    """Return a CPU's event, not yet enabled."""
+    flags = DISABLED | COMM | FREQUENCY | WATERMARK | KERNEL_CHAINS | OWN_CLOCK
+    attributes = struct.pack(
+        ATTRIBUTES,
+        *(SOFTWARE, ATTRIBUTES_BYTES, CPU_CLOCK, frequency, SAMPLED, 0, flags),
+        *(size_bytes // 2, 0, 0, 0, 0, 0, 0, CLOCK_MONOTONIC),
+    )
+    file = native.perf_event_open(bytearray(attributes), -1, cpu)
+    try:
+        return _Ring(file, mmap.mmap(file, mmap.PAGESIZE + size_bytes), size_bytes)
+    except BaseException:
+        os.close(file)
+        raise
+
+
+class _Symbols:
+    """The kernel's functions by address."""
+
+    def __init__(self, text: str) -> None:
+        known = []
+        for line in lines_of(text):
+            words = line.split(None, 3)
+            if len(words) > 2 and words[1] in "tTwW":
+                known.append((int(words[0], 16), words[2].partition(".")[0][:NAME_BYTES]))
+        known.sort()
+        self._addresses = [address for address, _ in known]
+        self._names = [name for _, name in known]
+        self.names = frozenset(self._names)
+
+    def name_of(self, address: int) -> str:
+        """Return the function at an address; ``?`` below the first."""
+        place = bisect_right(self._addresses, address) - 1
+        return self._names[place] if place >= 0 else "?"
+
+
+class _Tree:
+    """Chains of functions that share their callers."""
+
+    def __init__(self, symbols: _Symbols) -> None:
+        self.symbols = symbols
+        self.functions: list[str] = []
+        self.callers: list[int] = []
+        self.called: list[int] = []
+        self._numbers: dict[str, int] = {}
+        self._known: dict[int, int] = {}
+        self._nodes: dict[tuple[int, int], int] = {}
+
+    def node_of(self, chain: bytes) -> int:
+        """Return the node of a chain's innermost function."""
+        addresses = [a for a in struct.unpack(f"={len(chain) // 8}Q", chain) if a < CONTEXTS]
+        # A return address may be behind the last instruction of the function that called.
+        called = [a - 1 for a in addresses[1:]]
+        functions = [self._function(address) for address in reversed(addresses[:1] + called)]
+        if len(self.callers) > NODES_MAX:
+            functions = [f for f in functions if anchor_of(self.functions[f]) is not None]
+        node = ROOT
+        for function in functions:
+            key = node, function
+            if key not in self._nodes:
+                self._nodes[key] = len(self.callers)
+                self.callers.append(node)
+                self.called.append(function)
+            node = self._nodes[key]
+        return node if node != ROOT else self._unknown()
+
+    def _unknown(self) -> int:
+        key = ROOT, self._number("?")
+        if key not in self._nodes:
+            self._nodes[key] = len(self.callers)
+            self.callers.append(ROOT)
+            self.called.append(key[1])
+        return self._nodes[key]
+
+    def _function(self, address: int) -> int:
+        if address not in self._known:
+            self._known[address] = self._number(self.symbols.name_of(address))
+        return self._known[address]
+
+    def _number(self, name: str) -> int:
+        if name not in self._numbers:
+            self._numbers[name] = len(self.functions)
+            self.functions.append(name)
+        return self._numbers[name]
