@@ -101,13 +101,6 @@ METRICS: dict[str, Metric] = {
     "receive_cpu_ns_per_packet": Metric(
         "ns", "time", "busy time of the receivers' and their queues' CPUs per packet received", COST
     ),
-    "cpu_ns": Metric(
-        "ns",
-        "time",
-        "with `cpu_time`: CPU time per packet at all stages of both ends; `cpu_ns[stage=rx_ip]` is "
-        "that at one stage",
-        COST,
-    ),
     "delay_min_ns": Metric(
         "ns",
         "time",
@@ -158,6 +151,13 @@ METRICS: dict[str, Metric] = {
     "logged_pps": Metric("pps", "rate", "like delivered_pps, by the timestamps in the log"),
     "log_files": Metric("files", "count", "log files present at the end"),
     "log_bytes": Metric("B", "count", "size of the log files", SIZE),
+    "cpu_ns": Metric(
+        "ns",
+        "time",
+        "with `cpu_time`: CPU time per packet at all stages of both ends; `cpu_ns[stage=rx_ip]` is "
+        "that at one stage",
+        COST,
+    ),
     "throughput_pps": Metric(
         "pps",
         "rate",

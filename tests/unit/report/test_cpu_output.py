@@ -20,7 +20,7 @@ from udpbench.judged_run import Chapter, chapters_of, judged
 from udpbench.model.experiment import Experiment, PointPair
 from udpbench.model.record import TrialRecord
 from udpbench.report import document
-from udpbench.report.figure_data import OTHER_STAGES, cost_bars, flames
+from udpbench.report.cpu_figure_data import OTHER_STAGES, cost_bars, flames
 from udpbench.report.figures.cpu_figures import draw_costs, draw_flame, style_of
 from udpbench.report.figures.style import styled
 from udpbench.report.json_output import as_json

@@ -68,6 +68,7 @@ NUMBERS = [
     "logged_pps",
     "log_files",
     "log_bytes",
+    "cpu_ns",
 ]
 """Programs read these names, and files have them in this order."""
 INTEGERS = {name for name in NUMBERS if name.endswith("_packets")}
@@ -108,7 +109,8 @@ def test_a_trials_keys_in_json_stay(tmp_path: Path) -> None:
         "findings",
     ]
     after = ["stalls", "ledger_received_packets", "ledger", "unaccounted", "workers"]
-    after += ["queues", "ledger_parts", "sockets"]
+    after += ["queues", "ledger_parts", "sockets", "thread_time"]
+    after += ["cpu_time", "cpu_kinds", "cpu_balance"]
     run = stored(tmp_path, [unlogged(400), failed()])
     assert [[*before, *NUMBERS, *after]] * 2 == [list(trial_) for trial_ in as_json(run)["trials"]]
 

@@ -1,6 +1,6 @@
 """The figures of CPU time: what a packet costs at each stage, and the functions below each stage.
 
-Places what ``figure_data`` computed, and computes nothing itself.
+Places what ``cpu_figure_data`` computed, and computes nothing itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from udpbench.cpu_stages import STAGES
-from udpbench.report.figure_data import OTHER_STAGES, CostBar, Flame
+from udpbench.report.cpu_figure_data import OTHER_STAGES, CostBar, Flame
 from udpbench.report.figures.style import (
     BLACK,
     BLUE,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from udpbench.judged_run import Chapter
 from udpbench.model.limits import BEFORE_HOST, LEDGER_STAGES, stage_of
 from udpbench.report.answers import first_kinds, pictured_points
+from udpbench.report.cpu_figure_data import cost_bars, flames
 from udpbench.report.figure_data import (
     RECEIVED,
     UNACCOUNTED,
@@ -22,9 +23,7 @@ from udpbench.report.figure_data import (
     PacketPath,
     Step,
     Timeline,
-    cost_bars,
     dots,
-    flames,
     heats,
     queue_times,
     timelines,
@@ -125,8 +124,8 @@ SOCKET_COLOURS = (RED, BLUE, ORANGE, GREEN, PINK)
 def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
     """Draw the figures for which a chapter has data; return kind → file names without suffix.
 
-    Kinds: paths, comparisons, dots, sweeps, matrices, ways, costs, flames, timelines, radars, times,
-    heats, queues; of searches paths, comparisons and searches. A kind that ends in NARROW has the
+    Kinds: paths, comparisons, dots, sweeps, matrices, ways, costs, flames, timelines, radars,
+    times, heats, queues; of searches paths, comparisons and searches. A kind that ends in NARROW has the
     first figure of one that stands beside the answer, for a telephone, as SVG alone.
     """
     drawn: dict[str, list[str]] = {}
