@@ -125,8 +125,8 @@ def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, l
     """Draw the figures for which a chapter has data; return kind → file names without suffix.
 
     Kinds: paths, comparisons, dots, sweeps, matrices, ways, costs, flames, timelines, radars,
-    times, heats, queues; of searches paths, comparisons and searches. A kind that ends in NARROW has the
-    first figure of one that stands beside the answer, for a telephone, as SVG alone.
+    times, heats, queues; of searches paths, comparisons and searches. A kind that ends in NARROW
+    has the first figure of one that stands beside the answer, for a telephone, as SVG alone.
     """
     drawn: dict[str, list[str]] = {}
     kinds: dict[str, Drawing] = {
