@@ -282,8 +282,6 @@ class Planted:
             self.client.begin(time=30, len=SIZE_BYTES, window=2**18)
             self.raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
             self.raw.bind(("out0", 0))
-            self.other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            self.other.setsockopt(socket.IPPROTO_IP, 11, 0)  # IP_RECVERR
         self.server = self._server()
 
     def _server(self) -> int:
@@ -374,10 +372,6 @@ class Planted:
     def _udp_checksum(self, packets: int) -> None:
         self._frames(packets, "udp")
 
-    def _udp_no_port(self, packets: int) -> None:
-        for _ in self.counters(packets):
-            self.other.sendto(bytes(SIZE_BYTES), (SERVER, PORT + 1))
-
     def _udp_filter(self, packets: int) -> None:
         port = self.client.streams[0].getsockname()[1]
         self.plant("filter", self.server, port, "on")
@@ -407,14 +401,13 @@ class Planted:
         """End client and planter."""
         self.client.close()
         self.raw.close()
-        self.other.close()
         self.planter.kill()
         self.planter.communicate()
 
 
 STAGES = (
     *("before_host", "rx_tc", "rx_xdp", "rx_netfilter", "rx_ip", "udp_checksum"),
-    *("udp_no_port", "udp_filter", "app_truncated"),
+    *("udp_filter", "app_truncated"),
 )
 
 
