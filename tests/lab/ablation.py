@@ -68,7 +68,7 @@ def chain(hook: str, count: int, family: str = "ip") -> str:
     rules = "\n".join(f"udp dport {10_000 + n} drop" for n in range(count))
     return (
         f"table {family} planted {{ chain many {{ {rules}\n }}\n"
-        f"chain c {{ type filter hook {hook} priority 0; udp dport {PLANTED} jump many; }} }}"
+        f"chain c {{ type filter hook {hook} priority 0; udp dport {PLANTED} jump many; }}\n}}"
     )
 
 
@@ -241,6 +241,12 @@ def outcome_of(name: str, records: Sequence[TrialRecord]) -> Outcome | None:
     return Outcome(mean(saved), mean(attributed), mean(elsewhere), mean(errors), half, len(rows))
 
 
+def holds(name: str, records: Sequence[TrialRecord]) -> bool:
+    """Return whether what a thing saved is known to be what was attributed."""
+    outcome = outcome_of(name, records)
+    return outcome is not None and outcome.holds
+
+
 def is_beside(stage: str, thing: Thing) -> bool:
     """Return whether a stage changes with how often a CPU sleeps, or is no packet's."""
     return stage not in thing.stages and (stage.endswith(BESIDE) or stage.startswith("["))
@@ -324,10 +330,12 @@ def mutant(
         for each, ns in mine.items()
         if ns >= HEAVY * whole
     ]
+    if not others:
+        return first, "", []
     second = chance.choice(sorted(others))
     with swapped(first, second):
         outcomes = {each: outcome_of(each, records) for each, records in runs.items()}
-    return first, second, [n for n, each in outcomes.items() if each is None or not each.holds]
+    return first, second, [n for n, each in outcomes.items() if each is not None and not each.holds]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -368,8 +376,13 @@ def measure(options: argparse.Namespace, folder: Path) -> int:
             flush=True,
         )
     chance, caught = random.Random(options.seed), 0
+    # Of what does not hold as it is, a mutant proves nothing.
+    holding = {name: records for name, records in runs.items() if holds(name, records)}
+    if options.mutants and not holding:
+        print("mutants: cannot tell: nothing holds without them")
+        return 1 if missed else 5
     for _ in range(options.mutants):
-        first, second, failing = mutant(chance, runs)
+        first, second, failing = mutant(chance, holding)
         caught += bool(failing)
         print(f"mutant {first} ↔ {second}: {', '.join(failing) or 'NOT SEEN'}", flush=True)
     if options.mutants:
