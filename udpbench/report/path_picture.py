@@ -56,7 +56,7 @@ MARGIN = 2
 
 
 @dataclass(frozen=True)
-class Stop:
+class PathStage:
     """A stage that the load passed."""
 
     stage: str
@@ -102,7 +102,7 @@ class PathPicture:
     """Nothing was sent: what entered is what came."""
     answered: bool
     """What is received are answers."""
-    stops: tuple[Stop, ...]
+    stops: tuple[PathStage, ...]
     """In the packet's order."""
     losses: tuple[PathLoss, ...]
     """By their stops."""
@@ -245,12 +245,12 @@ def _costs(_: Result) -> Mapping[str, float]:
     return {}
 
 
-def _stops(ledger: Ledger, trial: Trial) -> Iterator[Stop]:
+def _stops(ledger: Ledger, trial: Trial) -> Iterator[PathStage]:
     """Yield the stages that a trial's way to send and to receive passes, or that lost packets."""
     lost = {stage for place in lost_by_place(ledger) for stage in place.split(OR)}
     for entry in ledger.entries:
         if entry.stage in lost or _is_passed(entry.stage, trial):
-            yield Stop(entry.stage, _zone(entry.stage), _is_observable(entry))
+            yield PathStage(entry.stage, _zone(entry.stage), _is_observable(entry))
 
 
 def _zone(stage: str) -> str:
