@@ -29,8 +29,8 @@ OUTPUT = "what the client is shown"
 class Driven:
     """A server with its loop in a thread, and a controller that lets every test go on."""
 
-    def __init__(self, port: int, addresses: tuple[str, ...]) -> None:
-        self.server = Iperf3Server(Host(), addresses, port)
+    def __init__(self, port: int, addresses: tuple[str, ...], clients: int = 1) -> None:
+        self.server = Iperf3Server(Host(), addresses, port, clients)
         self.server.name = "host"
         self.port = port
         self.events: list[ClientEvent] = []
@@ -242,6 +242,21 @@ def test_another_client_is_told_that_the_server_is_busy(
     with closing(Client(driven.port)) as next_client:
         next_client.begin()
         next_client.end(0)
+
+
+def test_several_clients_are_served_at_a_time(port: int) -> None:
+    """Each with its own counts, although their greetings do not say whose they are; no third."""
+    with closing(Driven(port, ("127.0.0.1",), clients=2)):
+        first, second, third = (Client(port) for _ in range(3))
+        for number, client in enumerate((first, second), start=1):
+            client.begin()
+            client.send(range(1, 10 * number + 1))
+        third.control.sendall(COOKIE)
+        assert talk.ACCESS_DENIED == third.state()
+        ended = [second.end(21), first.end(12)]
+        assert [1, 2] == [results["streams"][0]["errors"] for results in ended]
+        for client in (first, second, third):
+            client.close()
 
 
 def test_what_is_not_served_is_refused_as_every_release_understands_it(

@@ -250,7 +250,7 @@ class Iperf3Server:
         wanted_streams = test.parameters.streams
         for sock in self._hellos:  # what came while nobody was awaited
             discard(sock)
-            share_port(sock, True)
+        self._share_port(True)
         self._greeting = test
         test.caller.state(talk.CREATE_STREAMS)
         try:
@@ -272,10 +272,15 @@ class Iperf3Server:
             )
         finally:
             self._greeting = None
-            for sock in (*self._hellos, *(stream.sock for stream in test.streams)):
-                share_port(sock, False)
+            self._share_port(False)
         for stream in test.streams:
             discard_before(stream.sock)
+
+    def _share_port(self, shares: bool) -> None:
+        """Let streams be opened at the port, beside those of every test; else nobody can."""
+        streams = (stream.sock for test in self.tests for stream in test.streams)
+        for sock in (*self._hellos, *streams):
+            share_port(sock, shares)
 
     def _serve(self, test: Test) -> Talk:
         caller, parameters = test.caller, test.parameters
