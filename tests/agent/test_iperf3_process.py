@@ -127,9 +127,7 @@ def test_it_serves_no_verb_that_changes_or_reads_a_host(started: Started, golden
 
 def test_a_port_that_is_taken_ends_it(port: int, golden: Golden) -> None:
     """With the reason, and nothing is served."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", port)):
         words, status = Started(port).end()
     golden.check(words.strip(), port=port)
     assert 3 == status
