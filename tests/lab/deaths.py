@@ -53,7 +53,7 @@ class Run:
         words = ["run", str(folder / "mine.yaml"), "--lab", lab, "--lease", f"{lease_s}s"]
         words += ["--out", str(self.folder), "--no-report"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "udpbench", *words],
+            [sys.executable, str(ROOT / "tests/fixtures/with_phases.py"), *words],
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=folder,
@@ -387,9 +387,10 @@ def running(
     repetitions: int,
     lease_s: int = LEASE_S,
     way: str = "sockets",
+    fresh: bool = False,
 ) -> Iterator[Run]:
     """Yield a run in a place; what is left of it is killed."""
-    experiment = {**place.experiment, "repetitions": repetitions, "receive": {}}
+    experiment = {**place.experiment, "repetitions": repetitions, "receive": {}, "fresh": fresh}
     experiment |= {block: experiment[block] | keys for block, keys in WAYS[way].items()}
     run = Run(folder, place.lab, experiment, place.home(), lease_s)
     try:

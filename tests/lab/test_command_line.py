@@ -30,22 +30,30 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]
 
+WITH_PHASES = str(Path(__file__).parents[1] / "fixtures/with_phases.py")
 LIMIT_S = 200.0
 STRANGER = 54321
 """Of nobody here."""
 SHORT = ("--set", "duration=400ms", "--set", "warmup=100ms", "--set", "repetitions=1")
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *words: str, program: Sequence[str] = ("-m", "udpbench")
+) -> subprocess.Popen[str]:
     """Start udpbench in a folder."""
     return subprocess.Popen(
-        [sys.executable, "-m", "udpbench", *words],
+        [sys.executable, *program, *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+def start_with_phases(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start udpbench in a folder so that it prints the phases of each trial, too."""
+    return start(folder, *words, program=(WITH_PHASES,))
 
 
 def done(folder: Path, *words: str) -> tuple[int, str, str]:
@@ -118,7 +126,7 @@ def test_each_loss_has_its_own_line(mode: str, tmp_path: Path) -> None:
 def test_ctrl_c_ends_a_run_restored_and_in_words(tmp_path: Path) -> None:
     """Exit 130 and no traceback; the run folder says that it was interrupted."""
     spaces = own_namespaces()
-    process = start(tmp_path, "run", "smoke", "--out", "run", "--set", "duration=60s")
+    process = start_with_phases(tmp_path, "run", "smoke", "--out", "run", "--set", "duration=60s")
     try:
         assert process.stdout is not None
         line = await_line(process.stdout, "measured 1min")
@@ -236,7 +244,7 @@ def test_an_interface_that_goes_under_way_is_reported_in_words(tmp_path: Path, c
     """Renamed or removed while packets flow: the trial fails, or is invalid, without a bare errno."""
     spaces = own_namespaces()
     long = ("--set", "duration=3s", "--set", "warmup=0s", "--set", "repetitions=1")
-    process = start(tmp_path, "run", "smoke", "--out", "run", "--no-report", *long)
+    process = start_with_phases(tmp_path, "run", "smoke", "--out", "run", "--no-report", *long)
     try:
         assert process.stdout is not None
         line = await_line(process.stdout, "measured 3")

@@ -11,7 +11,7 @@ import pytest
 import ssh_hosts
 from own_namespaces import left_since, own_namespaces
 from ssh_hosts import pair_of_hosts
-from test_command_line import LIMIT_S, await_line, done, start
+from test_command_line import LIMIT_S, await_line, done, start, start_with_phases
 
 from udpbench.analysis.judge import judge
 from udpbench.records import RUN_FILE, SERIES_FILE, read_run
@@ -40,7 +40,7 @@ def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None
     spaces = own_namespaces()
     (tmp_path / "mine.yaml").write_text(TEXT)
     options = ("--seed", "1", "--set", "traffic.size=64B", "--no-report")
-    process = start(tmp_path, "run", "mine.yaml", "--out", "run", *options)
+    process = start_with_phases(tmp_path, "run", "mine.yaml", "--out", "run", *options)
     try:
         assert process.stdout is not None
         await_line(process.stdout, "mine#2 measured")
@@ -98,7 +98,7 @@ def test_a_campaign_in_which_hosts_were_lost_goes_on(
             "--no-report",
             "--lease=3s",
         )
-        process = start(tmp_path, *words)
+        process = start_with_phases(tmp_path, *words)
         try:
             assert process.stdout is not None
             await_line(process.stdout, "mine#2 measured")
