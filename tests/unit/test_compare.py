@@ -328,7 +328,8 @@ def test_json_has_each_comparison(
     run_of(Path("y"), {"a": FAST, "b": FAST}, compare=(PAIR,))
     assert 0 == exit_code(monkeypatch, "compare", "x", "--json")
     data = json.loads(capsys.readouterr().out)
-    assert ("comparisons", "notes", []) == (*data, data["notes"])
+    assert ["comparisons", "stage_changes", "notes"] == list(data)
+    assert ([], []) == (data["stage_changes"], data["notes"])
     (comparison,) = data["comparisons"]
     assert ("a", "b", "delivered_pps", 7) == tuple(
         comparison[k] for k in ("a", "b", "metric", "blocks")

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from analysis.build import facts as facts_of
 from golden import Golden
-from pydantic import TypeAdapter
 
 from udpbench.errors import RecordError
 from udpbench.model.host import Facts, Inspection
@@ -103,7 +102,7 @@ def refusals(kind: type, plain: dict[str, Any]) -> list[str]:
     except ValueError as error:
         errors.append(str(error))
     try:
-        _validated(TypeAdapter(kind), whole, "run.jsonl:2")
+        _validated(kind, whole, "run.jsonl:2")
     except RecordError as error:
         errors.append(str(error))
     return errors

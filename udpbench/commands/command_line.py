@@ -58,7 +58,7 @@ def program(
 ) -> None:
     """Options before the verb; without a verb, the help."""
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        typer.echo(context.get_help())
 
 
 BRIEFLY = {

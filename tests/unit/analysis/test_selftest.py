@@ -23,6 +23,7 @@ from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import readings_of
 from udpbench.errors import CANNOT_TELL, NO, YES, CannotTell
 from udpbench.model.host import Change, Setting
+from udpbench.model.limits import FORWARDING_STAGES
 from udpbench.model.record import SelfTest, StageProof, TrialRecord
 from udpbench.model.result import Ledger
 
@@ -93,13 +94,16 @@ def test_stages_that_a_lab_cannot_provoke_are_named_with_the_reason() -> None:
     """Each of them, in the packet's order with the others."""
     selftest = prove(losing("udp_no_port", NO_PORT))
     lasting = ["app_log", "app_unanswered", "answer_lost"]
-    first = ["unsent", "tx_policy", "tx_ipsec", "link", "rx_ring", "xsk_ring", "xsk_fill"]
-    assert [*first, "udp_no_port", "rx_policy", *lasting] == [
-        proof.stage for proof in selftest.proofs
-    ]
-    assert {stage.name: stage.unprovoked for stage in STAGES if stage.unprovoked} == {
+    first = ["unsent", "tx_policy", "tx_ipsec", "link"]
+    receiving = ["rx_ring", "xsk_ring", "xsk_fill", "udp_no_port", "rx_policy"]
+    assert [*first, *receiving, *lasting] == [proof.stage for proof in selftest.proofs]
+    unprovoked = {stage.name: stage.unprovoked for stage in STAGES if stage.unprovoked}
+    nodes = {name for name in unprovoked if name in FORWARDING_STAGES}
+    assert {name: why for name, why in unprovoked.items() if name not in nodes} == {
         proof.stage: proof.why for proof in selftest.proofs if proof.packets is None
     }
+    routed = replace(losing("udp_no_port", NO_PORT), exits={"router1": "eth1"})
+    assert nodes <= {proof.stage for proof in prove(routed).proofs if proof.packets is None}
 
 
 def test_a_kernel_that_counts_nothing_or_elsewhere_is_not_believed() -> None:

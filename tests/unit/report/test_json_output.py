@@ -52,6 +52,7 @@ def test_a_run_has_its_documented_keys(tmp_path: Path) -> None:
             "repetitions",
             "expectations",
             "comparisons",
+            "stage_changes",
             "tune",
         )
     }

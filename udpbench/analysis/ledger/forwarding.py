@@ -212,7 +212,7 @@ def _stage(
     return Stage(
         name=name,
         part="middle",
-        unprovoked="this lab has no node in the middle",
+        unprovoked="no packet is lost on purpose at a node in the middle",
         packets=in_packets(name, counted, skbs.sent_skb),
         source=source,
         means=means,
@@ -244,7 +244,7 @@ ROWS = (
     Stage(
         name="fwd_ring",
         part="middle",
-        unprovoked="this lab has no node in the middle",
+        unprovoked="no packet is lost on purpose at a node in the middle",
         packets=_span_arriving(before_ip.ring_frames),
         source="Δ of the driver's counter of a full ring; a veth has none",
         means="The node's NIC had no free descriptor: it did not poll its ring in time.",
@@ -254,7 +254,7 @@ ROWS = (
     Stage(
         name="fwd_xdp",
         part="middle",
-        unprovoked="this lab has no node in the middle",
+        unprovoked="no packet is lost on purpose at a node in the middle",
         packets=in_packets("fwd_xdp", _arriving(before_ip.xdp_frames), skbs.sent_skb),
         source="Δ of the driver's counter of drops by XDP",
         means="Dropped by an XDP program on the interface by which packets come in.",
@@ -264,7 +264,7 @@ ROWS = (
     Stage(
         name="fwd_backlog",
         part="middle",
-        unprovoked="this lab has no node in the middle",
+        unprovoked="no packet is lost on purpose at a node in the middle",
         packets=in_packets("fwd_backlog", _arriving(before_ip.backlog_skbs), skbs.sent_skb),
         source=f"min(Δ {before_ip.SOFTNET_DROPPED}, Δ {before_ip.RX_DROPPED}); of a tunnel the "
         "latter",
@@ -279,7 +279,7 @@ ROWS = (
     Stage(
         name="fwd_tc",
         part="middle",
-        unprovoked="this lab has no node in the middle",
+        unprovoked="no packet is lost on purpose at a node in the middle",
         packets=in_packets("fwd_tc", _arriving(before_ip.tc_skbs), skbs.sent_skb),
         source=f"Δ {before_ip.INGRESS_DROPS}",
         means="Dropped by a tc filter of the node on receipt.",

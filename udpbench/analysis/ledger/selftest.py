@@ -14,7 +14,7 @@ from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.errors import CANNOT_TELL, NO, YES, CannotTell
 from udpbench.model.host import KERNEL_BUILD
-from udpbench.model.limits import LEDGER_STAGES
+from udpbench.model.limits import FORWARDING_STAGES, LEDGER_STAGES
 from udpbench.model.record import SelfTest, StageProof, TrialRecord
 from udpbench.model.result import LedgerEntry
 
@@ -49,7 +49,9 @@ def selftest_of(records: Sequence[TrialRecord], tested_at: str, version: str) ->
         errors = [(record.error or {}).get("message", record.status) for record in records]
         raise CannotTell(f"nothing was tried: {'; '.join(dict.fromkeys(errors)) or 'no trial'}")
     proofs = [proof for record in records for proof in _proofs(record)]
-    proofs += [StageProof(s.name, None, None, why=s.unprovoked) for s in STAGES if s.unprovoked]
+    absent = () if any(record.exits for record in records) else FORWARDING_STAGES
+    unprovoked = [stage for stage in STAGES if stage.unprovoked and stage.name not in absent]
+    proofs += [StageProof(stage.name, None, None, why=stage.unprovoked) for stage in unprovoked]
     proofs.sort(key=lambda proof: (LEDGER_STAGES.index(proof.stage), proof.family or 0))
     return SelfTest(
         kernel=facts.kernel,

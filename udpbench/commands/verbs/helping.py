@@ -41,7 +41,7 @@ def show_help(
         if hasattr(subject.command, "resolve_command"):
             _, command, _ = subject.command.resolve_command(subject, [word])
             subject = typer.Context(command, info_name=word, parent=subject)
-    print(subject.get_help())
+    typer.echo(subject.get_help())
 
 
 def man_pages(context: typer.Context, name: str) -> dict[str, str]:
