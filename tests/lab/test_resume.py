@@ -11,7 +11,7 @@ import pytest
 import ssh_hosts
 from own_namespaces import left_since, own_namespaces
 from ssh_hosts import pair_of_hosts
-from test_command_line import LIMIT_S, await_line, done, start, start_with_phases
+from test_command_line import LIMIT_S, await_line, done, start_with_phases
 
 from udpbench.analysis.judge import judge
 from udpbench.records import RUN_FILE, SERIES_FILE, read_run
