@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from test_command_line import LIMIT_S, start
+from test_command_line import LIMIT_S, start_with_phases
 
 from udpbench.campaign import cell_run
 from udpbench.campaign.cells import CampaignFolder, cells_of, load_labs, stored_result, task_of
@@ -33,7 +33,7 @@ def test_a_run_whose_lab_is_taken_back_restores_its_hosts(tmp_path: Path) -> Non
     (tmp_path / "rack1.yaml").write_text(LAB + LENT)
     (tmp_path / "mine.yaml").write_text(f"{SLOW}duration: 60s\n")
     words = ("run", "mine.yaml", "--lab", "rack1.yaml", "--no-report", "--out", "run")
-    process = start(tmp_path, *words)
+    process = start_with_phases(tmp_path, *words)
     try:
         assert process.stdout is not None
         while "measured" not in (line := process.stdout.readline()):

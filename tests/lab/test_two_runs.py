@@ -14,7 +14,7 @@ import psutil
 import pytest
 from own_namespaces import own_namespaces
 from sampled import sampled
-from test_command_line import LIMIT_S, SHORT, done, result, start
+from test_command_line import LIMIT_S, SHORT, done, result, start, start_with_phases
 from waiting import wait_until
 
 pytestmark = [
@@ -31,7 +31,7 @@ WHOM = r"run (\S+) \(pid (\d+)\)"
 @contextmanager
 def going(folder: Path, *words: str, until: str) -> Iterator[subprocess.Popen[str]]:
     """Start udpbench, wait until it says a word, and end it."""
-    process = start(folder, *words)
+    process = start_with_phases(folder, *words)
     try:
         assert process.stdout is not None
         output = ""
