@@ -173,10 +173,12 @@ def test_a_plan_tries_every_setting_on_a_bridge_of_its_own(lab: str) -> None:
 def test_a_bridge_that_dies_ends_the_run(tmp_path: Path) -> None:
     """Its loss takes every pair along; the trial is recorded as failed, and nothing is left."""
     family: list[psutil.Process] = []
+    before = psutil.Process().children(recursive=True)
 
     def tell(progress: Progress) -> None:
         if progress.event == "phase" and "measured" in progress.text:
-            family.extend(psutil.Process().children(recursive=True))
+            now = psutil.Process().children(recursive=True)
+            family.extend(each for each in now if each not in before)
             bridge = [line for line in hosts if line.startswith("bridge: agent ")]
             os.kill(int(bridge[0].split()[2]), signal.SIGKILL)
         if progress.event == "host":
