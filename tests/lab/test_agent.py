@@ -721,7 +721,7 @@ def guardians(agent: Agent) -> list[int]:
     return [
         pid
         for pid in children(agent)
-        if b"udpbench.agent.guardian" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"udpbench.agent.settings.guardian" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
 
 
