@@ -56,7 +56,7 @@ LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 EVIL = f"</script><img src=x onerror=alert(1)> {ODD} ' &amp;"
 VOID = ("meta", "br", "link", "img", "input", "hr")
 RAW = ("series", "counters", "settings")
-STUDY_BYTES = 330_000
+STUDY_BYTES = 380_000
 
 
 class Page(HTMLParser):
