@@ -43,6 +43,7 @@ FILE = {
 HELD = (
     *("/etc/os-release", "/proc/cpuinfo", "/proc/interrupts", "/proc/softirqs", "/proc/stat"),
     "/proc/irq/.*",
+    "/proc/1/net/stat/arp_cache",
     "/proc/sys/kernel/random/boot_id",
     "/proc/sys/net/(core|ipv4|ipv4/conf/(all|lo)|netfilter)/[a-z0-9_]+",
     "/proc/thread-self/net/(netstat|snmp6?|softnet_stat|stat/(nf_conntrack|rt_cache)|udp6?|xfrm_stat)",

@@ -380,6 +380,8 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
                 "else echo 1 > cpufreq/boost; fi"
             ),
         ),
+        ("nat", "send0/udp", {}, "nft delete table inet udpbench_nat"),
+        ("path_guard", "send0", {}, "nft delete table inet udpbench_path"),
         ("cpu_latency", "cpus", None, "change cpu_latency cpus back to none"),
         ("explain", "drops", None, "change explain drops back to none"),
         ("unclaimed", "eth3/10.0.0.1", {}, "change unclaimed eth3/10.0.0.1 back to none"),

@@ -287,7 +287,7 @@ def prepare(host: EarlyHost, words: Sequence[str]) -> Observer:
     _count_reasons(host, words)
     cpus = CpuSampler(host) if "cpu-time" in words else None
     if cpus is not None:
-        cpus.begin(CPU_FREQUENCY, early=True)
+        cpus.begin_early(CPU_FREQUENCY)
     keep_only(host, KEPT)
     _prove_readable(host)
     return Observer(host, capabilities, counting, cpus)

@@ -114,11 +114,13 @@ class CpuSampler:
         self._why = "it was not begun"
         self._symbols: Optional[str] = None
 
-    def begin(self, frequency: int, early: bool = False) -> None:
-        """Begin to sample every CPU so many times a second, if that is permitted here.
+    def begin_early(self, frequency: int) -> None:
+        """Begin to sample, and read the kernel's symbols now, while that is permitted."""
+        self.begin(frequency)
+        self._symbols = self._host.read_text(SYMBOLS) if self._rings else None
 
-        ``early``: read the kernel's symbols now, while that is permitted.
-        """
+    def begin(self, frequency: int) -> None:
+        """Begin to sample every CPU so many times a second, if that is permitted here."""
         self.close()
         self._from_ns, self._to_ns, self._why = 0, None, ""
         self._period_ns = SECOND_NS // frequency
@@ -133,7 +135,7 @@ class CpuSampler:
             self._why = self._refusal(error)
         for ring in self._rings.values():
             fcntl.ioctl(ring.file, ENABLE, 0)
-        self._symbols = self._host.read_text(SYMBOLS) if early and self._rings else None
+        self._symbols = None
 
     def mark(self, edge: Optional[Edge], clock_ns: int) -> None:
         """Take the time of the snapshot at an edge of the phase; make room in full rings."""
