@@ -49,7 +49,8 @@ def test_each_nanosecond_of_the_lab_has_an_entry(tmp_path: Path) -> None:
     at = {(cost.end, cost.stage) for cost in cpu_time.costs}
     assert {("sender", "tx_udp"), ("receiver", "rx_udp"), ("receiver", "rx_read")} <= at
     for balance in cpu_time.balances:
-        assert balance.unattributed_ns <= 0.05 * balance.sampled_busy_ns + 3 * 10**6
+        if not balance.struck:
+            assert balance.unattributed_ns <= 0.05 * balance.sampled_busy_ns + 3 * 10**6
         parts = sum(e.time_ns for e in cpu_time.entries if e.cpu == balance.cpu)
         assert balance.wall_ns == pytest.approx(parts + balance.idle_ns, rel=1e-6)
 

@@ -292,7 +292,8 @@ def _balance(
 ) -> tuple[CpuBalance, dict[tuple[str, str], list[int]]]:
     """Return a CPU's balance, and the samples that were not taken.
 
-    They are the hypervisor's as far as it took the time, else nobody's.
+    They are the hypervisor's as far as it took the time, else nobody's. But where a CPU gave no
+    sample while it was idle, its timer slept with it, and what was not sampled is idle time.
     """
     wall_ns, period_ns = delta.elapsed_ns, max(samples.period_ns, 1)
     counted = [delta.values.get(f"cpu.{cpu}.{time}_ns") for time in IDLE_TIMES]
@@ -303,6 +304,9 @@ def _balance(
     missing_ns = wall_ns - sum(sampled.values())
     missing_ns = missing_ns if missing_ns > EDGES * period_ns else 0
     taken_ns = min(_steal_ns(delta, cpu), missing_ns)
+    if not sampled[IDLE] and not samples.lost_samples.get(str(cpu)):
+        sampled[IDLE] = missing_ns - taken_ns
+        missing_ns = taken_ns
     missing = {
         (stage, stage): [ns // period_ns, ns]
         for stage, ns in ((HYPERVISOR, taken_ns), (UNATTRIBUTED, missing_ns - taken_ns))

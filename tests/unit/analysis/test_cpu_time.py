@@ -154,6 +154,15 @@ def test_samples_that_were_not_taken_are_the_hypervisors_as_far_as_it_took_the_t
     assert "4 % of its busy time is unattributed" == balance.struck
 
 
+def test_a_cpu_whose_timer_sleeps_while_it_is_idle_gives_no_samples_then() -> None:
+    """What was not sampled is idle time, unless samples were lost."""
+    seen = [each for each in QUIET if each.chain != IDLE or each.cpu]
+    whole, silent = (known(sampled.record(seen=each)).balances[0] for each in (QUIET, seen))
+    assert ("", whole.sampled_idle_ns) == (silent.struck, silent.sampled_idle_ns)
+    lost = sampled.record(seen=seen, changes={"lost_samples": {"0": 3, "1": 0}})
+    assert 0 == known(lost).balances[0].sampled_idle_ns
+
+
 def test_a_cpu_of_nobodys_is_a_cpu_of_the_load_if_it_serves_packets() -> None:
     """RPS may pick another CPU; one that only idles is left out."""
     steered = Seen(2, 0, ("ip_rcv", *SOFTIRQ), 40)
