@@ -169,10 +169,9 @@ def _of_searches(chapter: Chapter) -> str:
     known = [search for search in chapter.searches if search.headline.throughput_pps is not None]
     shown: Sequence[PointSearch] = chapter.searches
     if len(shown) > FEW_POINTS and len(known) > 1:
-        most, least = (
-            pick(known, key=lambda each: each.headline.throughput_pps or 0) for pick in (max, min)
-        )
-        shown = (most, least)
+        # Two of the same rate are the first and the last.
+        ranked = sorted(known, key=lambda each: -(each.headline.throughput_pps or 0))
+        shown = (ranked[0], ranked[-1])
     texts = [
         f"{each.point.point or 'all'}: " * named
         + (_why_unknown(each) or found_text(each, largest=True))

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from analysis.test_search import bounded, experiment, only, results_of
 from control.fake import World, go
+from golden import Golden
 
 from udpbench.definition.load import load_experiment_data
 from udpbench.judged_run import chapters_of
@@ -79,3 +81,15 @@ def test_searches_beside_trials_are_measurements(tmp_path: Path) -> None:
         _, run = go(World(capacity_pps=300_000), tmp_path / name, each)
         chapters += chapters_of(run)
     assert "Both measurements are valid." == trust(chapters)
+
+
+@pytest.mark.parametrize("sizes", [2, 4])
+def test_of_several_searches_each_is_named_or_the_highest_and_the_lowest(
+    sizes: int, tmp_path: Path, golden: Golden
+) -> None:
+    """With what fails first above the rate of the first of them."""
+    grid = {"sweep": {"traffic.size": [f"{32 * 2**n}B" for n in range(sizes)]}}
+    data = {"question": "?", "search": "quick", "warmup": "0s", **grid}
+    _, run = go(World(capacity_pps=300_000), tmp_path / "run", load_experiment_data(data, "sizes"))
+    (chapter,) = chapters_of(run)
+    golden.check(answer(chapter))
