@@ -39,11 +39,11 @@ LAB_PACKAGES = {
     "openssh-server": lambda: Path("/usr/sbin/sshd").exists(),
     "sudo": lambda: shutil.which("sudo") is not None,
     "nftables": lambda: shutil.which("nft") is not None,
+    "iperf3": lambda: shutil.which("iperf3") is not None,
     "sockperf": lambda: shutil.which("sockperf") is not None,
 }
 """Further packages for the lab tests."""
 SERVER_PACKAGES = {
-    "iperf3": lambda: shutil.which("iperf3") is not None,
     "unbound": lambda: shutil.which("unbound", path=PATH_OF_ROOT) is not None,
     "prometheus": lambda: shutil.which("promtool") is not None,
     "prometheus-node-exporter": lambda: shutil.which("prometheus-node-exporter") is not None,
@@ -208,14 +208,14 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """Run every check, with a sample of the lab tests; about eight minutes on two CPUs."""
+    """Run every check, with a sample of the lab tests; about twenty minutes on two CPUs."""
     for name in CHECKS:
         session.notify(name)
 
 
 @nox.session
 def quick(session: nox.Session) -> None:
-    """Run lint, types and unit, the last two in parallel; about a minute."""
+    """Run lint, types and unit, the last two in parallel; about five minutes."""
     lint(session)
     with subprocess.Popen([HOME / "bin" / "mypy"], text=True, stdout=subprocess.PIPE) as mypy:
         try:
