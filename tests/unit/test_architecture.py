@@ -498,6 +498,25 @@ def test_names_say_what_a_value_is() -> None:
     assert {"one", "of"} == empty_names(ast.parse("def f(of):\n    return [one for one in of]"))
 
 
+def bound_twice(tree: ast.Module) -> set[str]:
+    """Return the constants to which a module binds a second value: the first is not what it says."""
+    names = [
+        name.id
+        for statement in tree.body
+        if isinstance(statement, (ast.Assign, ast.AnnAssign))
+        for name in ast.walk(statement)
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store) and name.id.isupper()
+    ]
+    return {name for name in names if names.count(name) > 1}
+
+
+def test_a_constant_has_one_value() -> None:
+    """The interval at which nodes in the middle are asked was ten times what its line says."""
+    trees = {name: tree_of(name) for name in modules()}
+    assert {} == {name: names for name, tree in trees.items() if (names := bound_twice(tree))}
+    assert {"A"} == bound_twice(ast.parse("A, B = 1, 2\nA: int = 3"))
+
+
 def test_the_build_id_covers_all_that_the_agent_imports() -> None:
     """A controller and an agent that differ in any file that both run refuse each other."""
     reached, left = set(), {name for name in modules() if name.startswith("agent")}

@@ -52,7 +52,7 @@ WATCHES_MAX = 600
 WATCH_NS = SECOND_NS
 """Interval of counter readings in a measured phase: each costs an agent 2.5 ms of CPU time, a
 quarter of the samples' cost; read with or without a live view."""
-PATH_NS = 50 * 10**6
+CHANGES_NS = 50 * 10**6
 """Interval at which nodes in the middle are asked for changes: an answer takes an agent 0.1 ms."""
 CARD_NS = 2 * SECOND_NS
 """For a card to update its counters: some do once a second (docs/kernel.md, Update periods)."""
@@ -261,9 +261,9 @@ class PhaseRun:
         self.show((), moved)
 
     def _watch_path(self, now_ns: int) -> None:
-        """Ask the nodes in the middle, each ``PATH_NS``, whether they still are as proven."""
+        """Ask the nodes in the middle, each ``CHANGES_NS``, whether they still are as proven."""
         if self.agents.watch is not None and now_ns >= self._path_ns:
-            self._path_ns = now_ns + PATH_NS
+            self._path_ns = now_ns + CHANGES_NS
             self.agents.watch.check()
 
     def _read_clocks(self) -> None:

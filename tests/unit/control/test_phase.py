@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from control.fake import PACKETS, World, facts, only
 from control.test_resumed import facts_as
-from udpbench.control.phase import LEAD_EACH_NS, LEAD_NS, Plan, path_plan, probe_plan, warmup_plan
+from udpbench.control.path_proof import PathWatch
+from udpbench.control.phase import (
+    LEAD_EACH_NS,
+    LEAD_NS,
+    Plan,
+    TrialAgents,
+    path_plan,
+    probe_plan,
+    warmup_plan,
+)
+from udpbench.control.trial_state import Attempt, trial_agents
 from udpbench.drivers import DRIVERS, driver_of
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.limits import SECOND_NS
@@ -82,6 +93,28 @@ def test_processes_are_looked_at_where_the_measured_phase_begins_and_ends(tmp_pa
     only(tmp_path, world, duration="3s")
     hosts = ("sender", "receiver", "machine")
     assert [f"{edge} {host}" for edge in ("begin", "end") for host in hosts] == world.edges
+
+
+def test_nodes_in_the_middle_are_asked_twenty_times_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While packets are sent: what a changed node leads elsewhere is what passes between two."""
+    world = World()
+    asked_ns: list[int] = []
+    begun_ns: list[int] = []
+
+    class Asking(PathWatch):
+        def check(self) -> None:
+            asked_ns.append(world.clock.now_ns())
+
+    def watched(attempt: Attempt) -> TrialAgents:
+        return replace(trial_agents(attempt), watch=Asking([]))
+
+    monkeypatch.setattr("udpbench.control.trial_state.trial_agents", watched)
+    world.hooks["start sender measured"] = lambda: begun_ns.append(world.clock.now_ns())
+    only(tmp_path, world, duration="3s", warmup="0s")
+    during = [at_ns for at_ns in asked_ns if 0 <= at_ns - begun_ns[0] <= 3 * SECOND_NS]
+    assert max(after - before for before, after in pairwise(during)) <= 70 * 10**6
 
 
 @pytest.mark.parametrize(("counters", "most"), [(0, 50), (2000, 1500)])
