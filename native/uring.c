@@ -134,6 +134,17 @@ void ub_uring_close(struct ub_uring *ring) {
     *ring = (struct ub_uring){.descriptor = -1};
 }
 
+struct ub_uring_buffer *ub_uring_map_buffers(uint32_t count) {
+    void *memory = mmap(NULL, count * sizeof(struct ub_uring_buffer), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void ub_uring_unmap_buffers(struct ub_uring_buffer *buffers, uint32_t count) {
+    if (buffers != NULL)
+        munmap(buffers, count * sizeof *buffers);
+}
+
 static int register_buffers(struct ub_uring *ring, uint32_t command, struct buffer_ring own) {
     return syscall(SYS_REGISTER, ring->descriptor, command, &own, 1) < 0 ? -errno : 0;
 }
@@ -181,11 +192,15 @@ int ub_uring_pending(const struct ub_uring *ring) {
 }
 
 int ub_uring_try(uint32_t with_buffers) {
-    _Alignas(4096) struct ub_uring_buffer buffers[4096 / sizeof(struct ub_uring_buffer)] = {0};
     struct ub_uring ring;
     int error = ub_uring_open(&ring, 1, 1);
-    if (error == 0 && with_buffers)
-        error = ub_uring_give_buffers(&ring, buffers, 1);
+    if (error == 0 && with_buffers) {
+        struct ub_uring_buffer *buffers = ub_uring_map_buffers(1);
+        error = buffers != NULL ? ub_uring_give_buffers(&ring, buffers, 1) : -ENOMEM;
+        /* First, so that the kernel has none of it any more. */
+        ub_uring_close(&ring);
+        ub_uring_unmap_buffers(buffers, 1);
+    }
     ub_uring_close(&ring);
     return error;
 }

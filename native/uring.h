@@ -70,7 +70,12 @@ struct ub_uring {
 int ub_uring_open(struct ub_uring *ring, uint32_t entries, uint32_t completions);
 void ub_uring_close(struct ub_uring *ring);
 
-/* Gives the kernel a ring of buffers, or takes it back: 0 or -errno. They begin at a page. */
+/* Memory for a ring of buffers, zeroed, which begins at a page, as the kernel demands, whatever
+ * their size; NULL: there is none. */
+struct ub_uring_buffer *ub_uring_map_buffers(uint32_t count);
+void ub_uring_unmap_buffers(struct ub_uring_buffer *buffers, uint32_t count);
+
+/* Gives the kernel a ring of buffers, or takes it back: 0 or -errno. */
 int ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buffer *buffers, uint32_t count);
 int ub_uring_take_buffers(struct ub_uring *ring);
 

@@ -10,7 +10,6 @@
 #include "uring.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
 enum { GROUP = 0, ENTRIES_MAX = 1024 };
 static const uint64_t CANCELLATION = UINT64_MAX;
@@ -20,7 +19,6 @@ struct hearing {
     const struct ub_receive_config *config;
     size_t stride_bytes; /* distance of buffers in the inbox's memory */
     struct ub_uring_buffer *buffers;
-    size_t buffers_bytes;
     uint32_t buffer_mask;
     uint16_t buffers_tail;
     uint16_t *held; /* the buffers of the latest call */
@@ -56,13 +54,9 @@ static int prepare_buffers(struct ub_inbox *inbox, uint32_t batch) {
         count *= 2;
     own->stride_bytes = ub_lines_bytes(inbox->room_bytes);
     own->buffer_mask = count - 1;
-    own->buffers_bytes = count * sizeof *own->buffers;
-    own->buffers = mmap(NULL, own->buffers_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (own->buffers == MAP_FAILED) {
-        own->buffers = NULL;
+    own->buffers = ub_uring_map_buffers(count);
+    if (own->buffers == NULL)
         return -ENOMEM;
-    }
     for (uint32_t number = 0; number < batch; number++)
         own->held[own->held_count++] = (uint16_t)number;
     return ub_uring_give_buffers(&own->ring, own->buffers, count);
@@ -205,7 +199,7 @@ static void release(struct ub_inbox *inbox) {
         if (ub_uring_take_buffers(&own->ring) == 0)
             end_requests(inbox);
         ub_uring_close(&own->ring);
-        munmap(own->buffers, own->buffers_bytes);
+        ub_uring_unmap_buffers(own->buffers, own->buffer_mask + 1);
     }
     if (own != NULL) {
         ub_uring_close(&own->ring);
