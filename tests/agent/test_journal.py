@@ -123,7 +123,11 @@ def test_a_torn_last_line_is_dropped(host: Host, journal: Journal, torn: bytes) 
 
 
 @pytest.mark.parametrize(
-    "line", [b"nonsense\n", b'{"seq":7,"undone":true}\n', b"[]\n", b'{"seq":1,"setting":{}}\n']
+    "line",
+    [
+        *(b"nonsense\n", b'{"seq":7,"undone":true}\n', b"[]\n", b'{"seq":1,"setting":{}}\n'),
+        *(b'{"seq":1}\n', b'{"seq":1,"undone":false}\n', b'{"seq":1,"redone":true}\n'),
+    ],
 )
 def test_a_damaged_journal_is_reported_with_its_line(
     host: Host, journal: Journal, line: bytes, golden: Golden

@@ -269,8 +269,10 @@ def _replay(entries: dict[int, Entry], plain: dict[str, Any]) -> None:
         entries[seq] = replace(entries[seq], along=tuple(along))
     elif "after" in plain:
         entries[seq] = replace(entries[seq], after=plain["after"], applied=True)
-    else:
+    elif plain.get("undone") is True:
         del entries[seq]
+    else:
+        raise ValueError("neither setting, along, after nor undone: true")
 
 
 @dataclass(frozen=True)
