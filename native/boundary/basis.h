@@ -41,7 +41,8 @@ struct ub_control {
 };
 
 /* ---- histograms and series --------------------------------------------------------------------
- * One writer each, the loop; readable at any time. Histograms of several workers add up.
+ * One writer each, the loop; readable at any time, but for stalls, whose neighbours are merged in
+ * place: after the loop. Histograms of several workers add up.
  */
 /* Log-linear: values below UB_HISTOGRAM_STEPS exactly, then UB_HISTOGRAM_STEPS buckets for each
  * doubling. */

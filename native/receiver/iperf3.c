@@ -40,9 +40,9 @@ static void note_jitter(struct ub_iperf3_stream *stream, uint64_t arrived_ns,
             apart_ns = -apart_ns;
         if (apart_ns > TRANSIT_MAX_NS)
             apart_ns = TRANSIT_MAX_NS;
-        stream->jitter_16th_ns += apart_ns - (stream->jitter_16th_ns + 8) / 16;
+        ub_add(&stream->jitter_16th_ns, apart_ns - (stream->jitter_16th_ns + 8) / 16);
     }
-    stream->transit_ns = transit_ns;
+    ub_set(&stream->transit_ns, transit_ns);
 }
 
 /* What iperf3's own server would count: a gap is a loss, and whatever comes behind makes up for a
@@ -50,11 +50,11 @@ static void note_jitter(struct ub_iperf3_stream *stream, uint64_t arrived_ns,
 static uint64_t note_counter(struct ub_iperf3_stream *stream, int64_t ahead) {
     uint64_t counter = stream->highest + (uint64_t)ahead;
     if (ahead > 0) {
-        stream->gap_packets += (uint64_t)ahead - 1;
-        stream->highest = counter;
+        ub_add(&stream->gap_packets, (uint64_t)ahead - 1);
+        ub_set(&stream->highest, counter);
     } else {
-        stream->behind_packets++;
-        stream->gap_packets -= stream->gap_packets != 0;
+        ub_add(&stream->behind_packets, 1);
+        ub_set(&stream->gap_packets, stream->gap_packets - (stream->gap_packets != 0));
     }
     return counter;
 }
