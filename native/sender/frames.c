@@ -150,9 +150,14 @@ static void put_frames(struct ub_outbox *box, const struct ub_offer *offer, uint
         descriptors[(producer + index) & MASK] =
             (struct xdp_desc){.addr = address, .len = frames->frame_bytes};
     }
+}
+
+/* From here on the kernel may take them. */
+static void publish(struct frames *frames, uint32_t count) {
+    struct ub_xsk *xsk = frames->xsk;
     xsk->pending[frames->bank] = (uint16_t)count;
     xsk->in_flight += count;
-    __atomic_store_n(xsk->send.producer, producer + count, __ATOMIC_RELEASE);
+    __atomic_store_n(xsk->send.producer, *xsk->send.producer + count, __ATOMIC_RELEASE);
 }
 
 /* ---- the way of sending ---------------------------------------------------------------------- */
@@ -210,6 +215,8 @@ static uint32_t fill(struct ub_outbox *box, const struct ub_offer *offer) {
 
 static int offer_frames(struct ub_outbox *box, const struct ub_offer *offer, uint32_t messages) {
     struct frames *frames = box->own;
+    if (box->left == 0)
+        publish(frames, messages);
     int error = -ub_xsk_kick(frames->xsk);
     reap(frames);
     box->left = left_in_ring(frames->xsk);

@@ -2,7 +2,8 @@
  * The frame of every sending loop: wait for the start, pace, offer, account.
  *
  * Owns which flow sends how many packets and when, and what an errno means for the counts. Must
- * never build a message (outbox.c), or know how its way (send.c) calls or what it waits for.
+ * never build a message (outbox.c), or know how its way (send.c) calls or what it waits for. All it
+ * knows is that a way may keep messages that it offered (`left` of the outbox): they are the next.
  */
 #include "datagram.h"
 #include "ids.h"
