@@ -134,6 +134,27 @@ def test_why_nothing_can_be_sampled_is_told_in_words(
     assert (None, True) == (seen.clock, expected in seen.why)
 
 
+def test_rings_that_may_not_be_locked_are_told_apart_from_events_that_may_not_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent with CAP_PERFMON lacks CAP_IPC_LOCK then; and the event is closed."""
+    opened = os.open("/dev/null", os.O_RDONLY)
+
+    def refuse(*_: Any) -> Any:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(native, "perf_event_open", lambda *_: opened)
+    monkeypatch.setattr(cpu_sampler.mmap, "mmap", refuse)
+    sampler = CpuSampler(kernel(tmp_path, sys__kernel__perf_event_mlock_kb="516"))
+    sampler.begin(999)
+    assert (
+        "no memory for the samples of CPU 0: Operation not permitted "
+        f"(kernel.perf_event_mlock_kb is 516); {cpu_sampler.STEP}"
+    ) == sampler.end().why
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened)
+
+
 def test_a_host_without_symbols_says_so(tmp_path: Path) -> None:
     """A kernel may be built without them."""
     host = kernel(tmp_path)

@@ -128,6 +128,11 @@ def test_no_verb_of_an_observer_sets_anything(golden: Golden) -> None:
         observer.serve("facts", {"interface": "lo"})
 
 
+def test_an_observer_that_was_not_to_sample_says_so() -> None:
+    """It cannot begin any more: its rights to do so are gone."""
+    assert "it was not asked for" == Observer(ReadingHost(), {}).cpu_samples().why
+
+
 def test_an_observers_host_can_be_asked_for_no_change(golden: Golden) -> None:
     """Neither by netlink nor by a program."""
     host = ReadingHost()

@@ -33,6 +33,7 @@ from udpbench.analysis.readings import Readings, readings_of
 from udpbench.control.run import RunOptions, run
 from udpbench.cpu_stages import Anchor, anchor_of
 from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.errors import InputError
 from udpbench.model.limits import Role
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Progress
@@ -42,6 +43,8 @@ WITHIN, LEAST_NS = 0.10, 20.0
 """Part of what was saved, or so many nanoseconds, by which the sum may be off."""
 STUDENT = {4: 2.776, 6: 2.447, 8: 2.306, 10: 2.228, 14: 2.145, 20: 2.086}
 """Degrees of freedom → Student's t at 97.5 %."""
+FEWEST = 5
+"""Blocks from which on something is told."""
 BESIDE = ("wakeup", "schedule", "interrupts", "own", "others_softirq")
 """Endings of stages that change with how often a CPU sleeps, and programs in brackets."""
 PORT, PLANTED = 4321, 4322
@@ -167,14 +170,19 @@ class Arm:
     stages: Mapping[str, float]
 
 
-def arm_of(record: TrialRecord, end: Role) -> Arm | None:
-    """Return what a trial says; None if it lost packets, failed, or was struck."""
+def arm_of(record: TrialRecord, end: Role) -> Arm | str:
+    """Return what a trial says; or why it says nothing."""
     readings = readings_of(record)
     if record.status != "done" or readings is None:
-        return None
+        return record.status
     cpu_time = cpu_time_of(readings, make_ledger(readings))
-    if cpu_time is None or any(balance.struck for balance in cpu_time.balances):
-        return None
+    if cpu_time is None:
+        return next((s.why for s in readings.phase.cpu_samples.values()), "not sampled")
+    struck = [
+        f"CPU {balance.cpu}: {balance.struck}" for balance in cpu_time.balances if balance.struck
+    ]
+    if struck:
+        return ", ".join(struck)
     packets = sum(
         stats.counts.get("sent_packets" if end == "sender" else "received_packets", 0)
         for stats in readings.phase.stats
@@ -183,7 +191,7 @@ def arm_of(record: TrialRecord, end: Role) -> Arm | None:
     sent = sum(stats.counts.get("sent_packets", 0) for stats in readings.phase.stats)
     received = sum(stats.counts.get("received_packets", 0) for stats in readings.phase.stats)
     if not packets or received < 0.999 * sent:
-        return None
+        return f"{received} of {sent} packets received"
     cpus = {(entry.machine, entry.cpu) for entry in cpu_time.entries if entry.end == end}
     mine = [each for each in cpu_time.balances if (each.machine, each.cpu) in cpus]
     busy_ns = sum(each.busy_ns for each in mine)
@@ -218,19 +226,19 @@ class Outcome:
 
 
 def outcome_of(name: str, records: Sequence[TrialRecord]) -> Outcome | None:
-    """Return what the blocks of a thing say; None of fewer than five."""
+    """Return what the blocks of a thing say; None of fewer than FEWEST."""
     thing = THINGS[name]
     arms: dict[tuple[str, int], Arm] = {}
     for record in records:
         arm = arm_of(record, thing.end)
-        if arm is not None:
+        if isinstance(arm, Arm):
             arms[record.trial.point, record.trial.repetition] = arm
     rows = []
     for point, repetition in arms:
         before, after = arms[point, repetition], arms.get(("with", repetition))
         if point == "without" and after is not None:
             rows.append((before, after))
-    if len(rows) < 5:
+    if len(rows) < FEWEST:
         return None
     saved = [after.busy_ns - before.busy_ns for before, after in rows]
     attributed = [_difference(*row, lambda stage: stage in thing.stages) for row in rows]
@@ -351,6 +359,11 @@ def main(words: Sequence[str] | None = None) -> int:
     unknown = [name for name in options.things if name not in THINGS]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(THINGS)}")
+    try:
+        for name in options.things or THINGS:
+            experiment_of(name, options.blocks, options.seconds)
+    except InputError as error:
+        parser.error(str(error))
     with tempfile.TemporaryDirectory() as room:
         return measure(options, options.out or Path(room))
 
@@ -365,7 +378,11 @@ def measure(options: argparse.Namespace, folder: Path) -> int:
         outcome = outcome_of(name, runs[name])
         if outcome is None:
             untold += 1
-            print(f"{name}: cannot tell: fewer than five blocks count", flush=True)
+            print(f"{name}: cannot tell: fewer than {FEWEST} blocks count", flush=True)
+            for record in runs[name]:
+                why = arm_of(record, THINGS[name].end)
+                if isinstance(why, str):
+                    print(f"  {record.trial.point} #{record.trial.repetition}: {why}", flush=True)
             continue
         missed += not outcome.holds
         low, high = outcome.error - outcome.half, outcome.error + outcome.half

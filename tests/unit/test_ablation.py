@@ -14,7 +14,7 @@ from analysis.build import trial
 from analysis.sampled import QUIET, Seen
 
 from udpbench.cpu_stages import anchor_of
-from udpbench.model.record import TrialRecord
+from udpbench.model.record import CpuSamples, TrialRecord
 
 sys.path.append(str(Path(__file__).parents[1] / "lab"))
 
@@ -62,6 +62,34 @@ def test_of_few_blocks_nothing_is_told() -> None:
     assert ablation.outcome_of("rules-100", records[:8]) is None
     struck = blocks([Seen(0, 30, RULES, 100)], 900)
     assert ablation.outcome_of("rules-100", struck) is None
+
+
+def test_each_trial_that_does_not_count_says_why() -> None:
+    """Struck, with both of its sums; not sampled, with what forbids it; failed."""
+    plain = sampled.record()
+    (phase,) = plain.phases
+    forbidden = {"machine": CpuSamples(why="not permitted; run as root")}
+    silent = replace(plain, phases=(replace(phase, cpu_samples=forbidden),))
+    lossy = replace(phase, stats=tuple(s for s in phase.stats if s.role == "sender"))
+    for record, expected in (
+        (sampled.record(busy_ms=1800), "CPU 0: samples say 40 % busy, the kernel 90 %"),
+        (silent, "not permitted; run as root"),
+        (replace(plain, phases=(lossy,)), "0 of 1000 packets received"),
+        (replace(plain, status="failed"), "failed"),
+    ):
+        assert expected == ablation.arm_of(record, "receiver")
+
+
+@pytest.mark.parametrize("words", [["work", "--blocks", "3"], ["--seconds", "0"], ["dance"]])
+def test_what_cannot_be_measured_is_refused_in_words(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is measured."""
+    with pytest.raises(SystemExit) as ended:
+        ablation.main(words)
+    assert 2 == ended.value.code
+    text = capsys.readouterr().err
+    assert any(each in text for each in ("6 to 200", "100ms to 24h", "unknown: dance"))
 
 
 def test_a_mutant_is_seen() -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from analysis import sampled
 from analysis.build import experiment, facts, record, trial
+from analysis.sampled import QUIET
 from golden import Golden
 from report.stored import stored
 
@@ -317,6 +319,33 @@ def test_the_verb_prints_a_table_and_what_the_lab_tells(
     run_of(tmp_path / "run", slower, compare=(PAIR,))
     assert 1 == exit_code(monkeypatch, "compare", tmp_path / "run")
     golden.check(capsys.readouterr().out)
+
+
+def test_stages_that_differ_stand_below_within_a_run_and_between_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of points that were sampled in six blocks; a point against itself differs at none."""
+    slower = sampled.Seen(0, 20, ("udp_rcv", "__napi_poll"), 30)
+    idle = QUIET[4]._replace(count=1170)
+    kinds = {
+        "a": sampled.record(),
+        "b": sampled.record(slower, seen=(*QUIET[:4], idle, *QUIET[5:]), busy_ms=830),
+    }
+    trials_of = {
+        name: [replace(kind, trial=trial(point, n)) for n in range(1, 8)]
+        for name, point, kind in (
+            *(("a", "a", kinds["a"]), ("b", "b", kinds["b"])),
+            ("slow", "a", kinds["b"]),
+        )
+    }
+    pairs = (PAIR, PointPair("a", "a", "delivered_pps", 0.03))
+    declared = experiment(points=[trial("a"), trial("b")], compare=pairs, repetitions=7)
+    stored(tmp_path / "x", [*trials_of["a"], *trials_of["b"]], declared)
+    stored(tmp_path / "y", trials_of["slow"], declared)
+    for runs in (["x"], ["x", "y"]):
+        exit_code(monkeypatch, "compare", *(tmp_path / run for run in runs), "--json")
+        (change,) = json.loads(capsys.readouterr().out)["stage_changes"]
+        assert ("rx_udp", pytest.approx(30_000)) == (change["stage"], change["change_ns"])
 
 
 def test_json_has_each_comparison(

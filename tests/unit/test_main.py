@@ -360,6 +360,16 @@ def test_show_says_how_a_run_ended(
         (["tune", "smoke", "--only", "app"], "--only: app: no such scope"),
         (["run", "smoke", "--seed", "x"], "udpbench: Invalid value for '--seed'"),
         (["restore", "--lab", "atlantis"], "atlantis: neither a file nor a shipped lab"),
+        (["watch", "--cpu-time", "3"], "--cpu-time: 3: the unit is missing"),
+        (["watch", "--cpu-time", "0s"], "--cpu-time: 0s: out of range; expected: above 0, at most"),
+        (
+            ["watch", "--cpu-time", "3", "--for", "3s", "--pid", "1", "--unit", "x"],
+            (
+                "--pid, --unit: both are given; omit one\n"
+                "--for, --cpu-time: both say how long to watch; omit --for\n"
+                "--cpu-time: 3: the unit is missing"
+            ),
+        ),
     ],
 )
 def test_bad_input_is_reported_in_a_line(

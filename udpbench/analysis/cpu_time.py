@@ -135,7 +135,7 @@ def _roles(readings: Readings, machine: str) -> tuple[dict[int, str], set[int]]:
                 own.add(process.pid)
             elif process.whose == "worker":
                 sides[process.pid] = side
-            elif process.whose == "interface" or process.name.startswith("ksoftirqd/"):
+            elif process.whose == "interface":
                 sides.setdefault(process.pid, "rx")
     for stats in readings.phase.stats:
         if stats.pid is not None and readings.machine_of(host_of(stats.worker)) == machine:
@@ -147,12 +147,8 @@ def _attributed(
     readings: Readings, machine: str, samples: CpuSamples
 ) -> dict[int, dict[tuple[str, str], list[int]]]:
     """Return CPU → stage and kind → samples and their time."""
-    nodes, (sides, own) = _nodes(samples), _roles(readings, machine)
     times: dict[int, dict[tuple[str, str], list[int]]] = defaultdict(dict)
-    for row in _rows(samples):
-        node = nodes[row.node] if 0 <= row.node < len(nodes) else None
-        stage = _stage_of_row(row, nodes, sides, own, samples)
-        kind = USER_KIND if node is None else node.kind or OTHER_KIND
+    for row, stage, kind in _rows(readings, machine, samples):
         counted = times[row.cpu].setdefault((stage, kind), [0, 0])
         counted[0] += row.samples
         counted[1] += row.time_ns
@@ -169,21 +165,19 @@ class _Row(NamedTuple):
     time_ns: int
 
 
-def _rows(samples: CpuSamples) -> Iterator[_Row]:
+def _rows(readings: Readings, machine: str, samples: CpuSamples) -> Iterator[tuple[_Row, str, str]]:
+    """Yield each row of a machine's samples, its stage and its kind."""
+    nodes, (sides, own) = _nodes(samples), _roles(readings, machine)
     columns = (
         *(samples.sampled_cpus, samples.sampled_pids, samples.sampled_nodes),
         *(samples.sampled_counts, samples.sampled_ns),
     )
-    return (_Row(*row) for row in zip(*columns, strict=False))
-
-
-def _stage_of_row(
-    row: _Row, nodes: list[_Node], sides: dict[int, str], own: set[int], samples: CpuSamples
-) -> str:
-    node = nodes[row.node] if 0 <= row.node < len(nodes) else None
-    program = samples.programs.get(str(row.pid), "")
-    side = sides.get(row.pid) or ("rx" if program.startswith("ksoftirqd/") else "")
-    return _stage_of(node, row.pid, side, row.pid in own, program)
+    for row in map(_Row._make, zip(*columns, strict=False)):
+        node = nodes[row.node] if 0 <= row.node < len(nodes) else None
+        program = samples.programs.get(str(row.pid), "")
+        side = sides.get(row.pid) or ("rx" if program.startswith("ksoftirqd/") else "")
+        stage = _stage_of(node, row.pid, side, row.pid in own, program)
+        yield row, stage, USER_KIND if node is None else node.kind or OTHER_KIND
 
 
 def _stage_of(node: _Node | None, pid: int, side: str, own: bool, program: str) -> str:
@@ -221,9 +215,7 @@ def stacks(readings: Readings) -> dict[Stack, int]:
     ends = {(e.machine, e.cpu, e.stage): e.end for e in entries}
     times: Counter[Stack] = Counter()
     for machine, samples in readings.phase.cpu_samples.items():
-        nodes, (sides, own) = _nodes(samples), _roles(readings, machine)
-        for row in _rows(samples):
-            stage = _stage_of_row(row, nodes, sides, own, samples)
+        for row, stage, _ in _rows(readings, machine, samples):
             end = ends.get((machine, row.cpu, stage))
             if end is not None:
                 times[(end, stage, *_chain(samples, row.node))] += row.time_ns

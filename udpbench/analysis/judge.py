@@ -140,7 +140,7 @@ def _numbers(measured: Readings, ledger: Ledger | None) -> dict[str, float | Non
 
 def _cpu_numbers(cpu_time: CpuTime | None) -> dict[str, float | None]:
     """Return the CPU time per packet at each stage, and at all; None if any of it is struck."""
-    numbers: dict[str, float | None] = dict.fromkeys((STAGED,))
+    numbers: dict[str, float | None] = {STAGED: None}
     for cost in cpu_time.costs if cpu_time is not None else ():
         if cost.ns_per_packet is not None:
             name = at_stage(cost.stage)

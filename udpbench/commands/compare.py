@@ -17,7 +17,7 @@ from udpbench.analysis.comparison.comparisons import (
     compare_all_unpaired,
     compare_points,
 )
-from udpbench.analysis.comparison.stage_costs import StageChange, stage_changes
+from udpbench.analysis.comparison.stage_costs import StageChange, changes_between, stage_changes
 from udpbench.definition.definition_changes import differing, differing_labs
 from udpbench.definition.expectations import KNOWN
 from udpbench.definition.load import lab_of
@@ -92,16 +92,12 @@ def compare_within(run: Run, choice: Choice) -> RunComparison:
     changes = [
         change
         for chapter in chapters_of(run)
-        for a, b in dict.fromkeys(
-            (pair.a, pair.b) for pair in _asked(chapter.experiment, choice).compare
+        for change in changes_between(
+            chapter.results,
+            [(pair.a, pair.b) for pair in _asked(chapter.experiment, choice).compare],
         )
-        for change in stage_changes(_of_point(chapter, a), _of_point(chapter, b), paired=True)
     ]
     return RunComparison(tuple(comparisons), changes=tuple(changes))
-
-
-def _of_point(chapter: Chapter, name: str) -> list[Result]:
-    return [result for result in chapter.results if result.trial.point == name]
 
 
 def _asked(experiment: Experiment, choice: Choice) -> Experiment:

@@ -193,8 +193,7 @@ class PhaseRun:
     def run(self) -> Phase:
         """Run the phase to its end; raises HostErrors and Interrupted."""
         self._read_clocks()
-        for client in self._sampling:
-            client.sample_cpus(CPU_FREQUENCY)
+        self._ask(self._sampling, lambda client: client.sample_cpus(CPU_FREQUENCY))
         self._before = self._latest = self._snapshots("begin")
         if self.losses is not None:
             self._loss_stats = self.losses.send()
@@ -209,7 +208,7 @@ class PhaseRun:
         self._watch_path(self.waiter.clock.now_ns())
         self._read_clocks()
         self._await_cards()
-        self._cpu_samples = {client.name: client.cpu_samples() for client in self._sampling}
+        self._cpu_samples = self._ask(self._sampling, lambda client: client.cpu_samples())
         return self._phase()
 
     @property
@@ -227,7 +226,7 @@ class PhaseRun:
             for client in self.agents.working:
                 self._replies[client.name] = client.sample(self._since(client))
             self._after = self._snapshots()
-            self._cpu_samples = {client.name: client.cpu_samples() for client in self._sampling}
+            self._cpu_samples = self._ask(self._sampling, lambda client: client.cpu_samples())
         except AgentLost:
             raise
         except HostError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from udpbench.analysis.comparison.comparisons import Comparison
-from udpbench.analysis.comparison.stage_costs import StageChange, stage_changes
+from udpbench.analysis.comparison.stage_costs import StageChange, changes_between
 from udpbench.analysis.ledger.ledger import OR, lost_at_any, unobserved
 from udpbench.analysis.ledger.skbs import exactly
 from udpbench.analysis.points import Point, bounds, estimate, metric
@@ -83,10 +83,15 @@ def show_cell(cell: Cell, column: Column) -> str:
         return "–" if cell is None else cell
     if column.kind == "quotient" and column.unit == "ns":
         # In one scale, which the heading has: they stand one below the other, and add up.
-        return show_count(round(cell)) if cell >= FEW_NS else format(cell, ".1f")
+        return show_cost(cell)
     if column.unit in (*SCALES, "ratio", "pps"):
         return show_number(cell, column.unit)
     return str(cell) if column.kind == "number" else show_count(cell)
+
+
+def show_cost(ns: float) -> str:
+    """Return nanoseconds of a packet, without their unit: ``1 240``, ``3.5``."""
+    return show_count(round(ns)) if ns >= FEW_NS else format(ns, ".1f")
 
 
 def trial_name(point: Point, result: Result) -> str:
@@ -241,16 +246,10 @@ def _span_cell(low: float, high: float) -> str:
     return f"{show_count(low)}{'' if low == high else f' to {show_count(high)}'}"
 
 
-def changes_of(chapter: Chapter) -> list[StageChange]:
+def changes_of(chapter: Chapter) -> tuple[StageChange, ...]:
     """Return the stages that cost a packet more, or less, at one point of a pair."""
-    points = {point.name: point.results for point in chapter.points}
-    pairs = dict.fromkeys((each.a, each.b) for each in chapter.comparisons)
-    return [
-        change
-        for a, b in pairs
-        if a != b and a in points and b in points
-        for change in stage_changes(points[a], points[b], paired=True)
-    ]
+    pairs = [(each.a, each.b) for each in chapter.comparisons]
+    return changes_between(chapter.results, pairs)
 
 
 def change_cells(change: StageChange) -> list[str]:

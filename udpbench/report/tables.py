@@ -7,6 +7,7 @@ never omitted. Colour only repeats what the text says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -77,7 +78,7 @@ LEAST_NAME = 10
 CHANGES = "CPU time by stage: what differs"
 SHOW_ALL = "udpbench show --all"
 OMITTED = f"Stages that lost nothing are omitted: {SHOW_ALL}"
-STAGE_WIDTH, POINT_WIDTH = 17, 14
+STAGE_WIDTH, POINT_WIDTH, HEADING_WIDTH = 17, 14, 8
 """Columns of a ledger on a terminal, gaps included; a point's holds 999 999 999 packets."""
 ENDS = ("intended", "received")
 """Lines of a ledger that are columns where each point is a row."""
@@ -144,11 +145,13 @@ def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Re
 
 
 def sheet_table(sheet: Sheet) -> Table:
-    """Return a table of a result; only what is long wraps."""
+    """Return a table of a result; only what is long wraps, and headings that are wider than it."""
     table = drawn(sheet.columns, sheet.rows, sheet.title, sheet.numbers)
     for place, column in enumerate(table.columns[1:], start=1):
-        cells = (sheet.columns[place], *(row[place] for row in sheet.rows))
-        column.no_wrap = max(map(len, cells)) <= STAGE_WIDTH
+        widest = max(len(row[place]) for row in sheet.rows)
+        column.no_wrap = widest <= STAGE_WIDTH
+        lines = wrap(sheet.columns[place], max(widest, HEADING_WIDTH), break_long_words=False)
+        column.header = Text("\n".join(lines))
     return table
 
 

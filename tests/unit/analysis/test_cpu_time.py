@@ -134,6 +134,17 @@ def test_a_cpu_that_the_samples_do_not_explain_is_struck() -> None:
     assert None not in {cost.ns_per_packet for cost in costs if cost.end == "sender"}
 
 
+def test_a_cpu_whose_idle_time_is_not_known_is_struck() -> None:
+    """Nothing says then whether its samples add up."""
+    record = sampled.record()
+    (phase,) = record.phases
+    after = phase.after["machine"]
+    rest = {name: ns for name, ns in after.counters.items() if name != "cpu.0.idle_ns"}
+    phase = replace(phase, after={**phase.after, "machine": replace(after, counters=rest)})
+    balances = known(replace(record, phases=(phase,))).balances
+    assert ["its idle time was not read", ""] == [each.struck for each in balances]
+
+
 def test_too_much_that_is_unattributed_strikes_a_cpu() -> None:
     """2 % of its busy time, and what may be missing at the edges."""
     strange = Seen(0, READER.pid, ("what", "is", "this"), 18)

@@ -74,8 +74,8 @@ def test_figures_show_their_values_under_the_pointer(tmp_path: Path) -> None:
     """Also of stages of another version, and of other programs."""
     with styled():
         for drawn, texts in (
-            (draw_costs(cost_bars(chapter(sampled.record()))), ("rx_read 3e+05 ns",)),
-            (draw_flame(flames(chapter(sampled.record()))[0]), ("udp_recvmsg: 33.33 %",)),
+            (draw_costs(cost_bars(chapter(sampled.record()))), ("rx_read 300 000 ns",)),
+            (draw_flame(flames(chapter(sampled.record()))[0]), ("udp_recvmsg: 33.33 %, 300 ms",)),
         ):
             drawn.savefig(tmp_path / "figure.svg")
             text = (tmp_path / "figure.svg").read_text()
@@ -109,6 +109,17 @@ def test_a_run_without_samples_has_no_stacks(tmp_path: Path, golden: Golden) -> 
     """The error says how to get them."""
     with golden.raises(InputError):
         document.write([stored(tmp_path / "run")], tmp_path, ["speedscope"])
+
+
+def test_a_narrow_terminal_cuts_no_cell_of_the_table(tmp_path: Path) -> None:
+    """Headings that are wider than their column wrap instead, and the point keeps its name."""
+    (shown,) = chapters_of(stored(tmp_path, [sampled.record()]))
+    text = printed(*parts(shown, 80), width=80)
+    table = text.partition("CPU time per packet")[2].splitlines()
+    row = next(line.split() for line in table if "rx_application" in line)
+    assert ["receiver", "rx_application", "200", "000"] == row[:4]
+    assert any(line.split()[:3] == ["all", "#1", "sender"] for line in table)
+    assert ["point", "end", "stage", "packet", "low", "ns"] == table[2].split()[:6]
 
 
 def test_stages_that_differ_are_shown_below_the_comparison(tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ SYMBOLS = "/proc/kallsyms"
 PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 HIDDEN = "/proc/sys/kernel/kptr_restrict"
 TIMERS = "/proc/timer_list"
-STEP = "run as root, or give udpbench's agent CAP_PERFMON (Linux 5.8) and CAP_SYSLOG"
+LOCKED = "/proc/sys/kernel/perf_event_mlock_kb"
+STEP = "run as root, or give udpbench's agent CAP_PERFMON (Linux 5.8), CAP_SYSLOG and CAP_IPC_LOCK"
 _EXACT_IDLE = re.compile(r"\.nohz(?:_mode)?\s*: ([0-9]+)")
 
 
@@ -180,6 +181,9 @@ class CpuSampler:
         return ""
 
     def _refusal(self, error: OSError) -> str:
+        if error.errno == errno.ENOMEM:
+            locked = read(self._host, LOCKED) or "?"
+            return f"{error.strerror} (kernel.perf_event_mlock_kb is {locked}); {STEP}"
         if error.errno in (errno.EACCES, errno.EPERM):
             paranoid = read(self._host, PARANOID) or "?"
             what = f"perf_event_open is not permitted (kernel.perf_event_paranoid is {paranoid})"
@@ -278,9 +282,11 @@ def _opened(cpu: int, frequency: int, size_bytes: int) -> _Ring:
     file = native.perf_event_open(bytearray(attributes), -1, cpu)
     try:
         return _Ring(file, mmap.mmap(file, mmap.PAGESIZE + size_bytes), size_bytes)
-    except BaseException:
+    except OSError as error:
         os.close(file)
-        raise
+        # Of another cause than the same refusal of the event: RLIMIT_MEMLOCK, from 3 CPUs on.
+        what = f"no memory for the samples of CPU {cpu}: {error.strerror}"
+        raise OSError(errno.ENOMEM, what) from error
 
 
 class _Symbols:
@@ -324,22 +330,14 @@ class _Tree:
         if len(self.callers) > NODES_MAX:
             functions = [f for f in functions if anchor_of(self.functions[f]) is not None]
         node = ROOT
-        for function in functions:
+        for function in functions or [self._number("?")]:
             key = node, function
             if key not in self._nodes:
                 self._nodes[key] = len(self.callers)
                 self.callers.append(node)
                 self.called.append(function)
             node = self._nodes[key]
-        return node if node != ROOT else self._unknown()
-
-    def _unknown(self) -> int:
-        key = ROOT, self._number("?")
-        if key not in self._nodes:
-            self._nodes[key] = len(self.callers)
-            self.callers.append(ROOT)
-            self.called.append(key[1])
-        return self._nodes[key]
+        return node
 
     def _function(self, address: int) -> int:
         if address not in self._known:

@@ -7,7 +7,7 @@ with 95 % (Bonferroni). Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist, fmean, median, variance
@@ -73,6 +73,17 @@ def stage_changes(
     ]
     certain = (each for each in changes if each.low_ns > 0 or each.high_ns < 0)
     return tuple(sorted(certain, key=lambda change: -abs(change.change_ns)))
+
+
+def changes_between(
+    results: Sequence[Result], pairs: Iterable[tuple[str, str]]
+) -> tuple[StageChange, ...]:
+    """Return the stages that differ for certain between points of one run, pair by pair."""
+    points: dict[str, list[Result]] = {}
+    for result in results:
+        points.setdefault(result.trial.point, []).append(result)
+    sides = ((points.get(a, []), points.get(b, [])) for a, b in dict.fromkeys(pairs))
+    return tuple(change for a, b in sides for change in stage_changes(a, b, paired=True))
 
 
 def _interval(

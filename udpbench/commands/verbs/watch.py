@@ -71,11 +71,7 @@ def watch(
     from udpbench.definition.load import load_lab
     from udpbench.report.watch import losses, print_watched, watch_view
 
-    if cpu_time is not None and duration is not None:
-        what = "both say how long to watch"
-        raise InputError([Problem(what, "--for, --cpu-time", next_step="omit --for")])
-    option = "--for" if cpu_time is None else "--cpu-time"
-    duration_ns = _watch_time(pid, unit, duration or cpu_time, option)
+    duration_ns = _watch_time(pid, unit, duration, cpu_time)
     if all_sockets and not as_json:
         what, step = "a terminal shows the worst of them", "add --json"
         raise InputError([Problem(what, "--all-sockets", next_step=step)])
@@ -133,7 +129,7 @@ def _print_cpu_time(folder: Path, as_json: bool) -> None:
 
 
 def _watch_time(
-    pid: int | None, unit: str | None, duration: str | None, option: str = "--for"
+    pid: int | None, unit: str | None, duration: str | None, cpu_time: str | None
 ) -> int | None:
     """Return how long to watch; raises InputError with everything wrong in the options."""
     from udpbench.model.limits import DAY_NS
@@ -143,6 +139,10 @@ def _watch_time(
     duration_ns = None
     if pid is not None and unit is not None:
         problems.append(Problem("both are given", "--pid, --unit", next_step="omit one"))
+    if duration is not None and cpu_time is not None:
+        what, step = "both say how long to watch", "omit --for"
+        problems.append(Problem(what, "--for, --cpu-time", next_step=step))
+    option, duration = ("--for", duration) if cpu_time is None else ("--cpu-time", cpu_time)
     try:
         duration_ns = parse_duration(duration) if duration is not None else None
     except ValueError as error:

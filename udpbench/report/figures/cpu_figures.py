@@ -23,10 +23,13 @@ from udpbench.report.figures.style import (
     SKY,
     WIDTH_INCHES,
     YELLOW,
+    draw_stacked,
     empty_figure,
     height_of,
     short_name,
 )
+from udpbench.report.sheets import show_cost
+from udpbench.report.summary import show_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,22 +57,11 @@ def draw_costs(rows: Sequence[CostBar]) -> Figure:
     left = [0.0] * len(rows)
     for stage in order:
         widths = [dict(row.parts).get(stage, 0.0) for row in rows]
-        shown = [y for y, width in enumerate(widths) if width]
-        colour, hatch = style_of(stage)
-        bars = axes.barh(
-            shown,
-            [widths[y] for y in shown],
-            left=[left[y] for y in shown],
-            color=colour,
-            label=stage,
-            height=0.62,
-            hatch=hatch,
-            edgecolor="white",
-            linewidth=0.4,
-        )
-        for bar, y in zip(bars, shown, strict=True):
-            bar.set_url(f"{rows[y].name}: {stage} {widths[y]:.4g} ns")
-        left = [start + width for start, width in zip(left, widths, strict=True)]
+        texts = [
+            f"{row.name}: {stage} {show_cost(width)} ns"
+            for row, width in zip(rows, widths, strict=True)
+        ]
+        draw_stacked(axes, widths, left, style_of(stage), stage, texts)
     axes.set_yticks(range(len(rows)), [short_name(row.name) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, 1.02 * max(left))
@@ -96,7 +88,7 @@ def draw_flame(flame: Flame) -> Figure:
             edgecolor="white",
             linewidth=0.3,
         )
-        patch.set_url(f"{box.name}: {100 * box.width:.2f} %, {box.ns / 10**6:.4g} ms")
+        patch.set_url(f"{box.name}: {100 * box.width:.2f} %, {show_number(box.ns, 'ns')}")
         axes.add_patch(patch)
         room = int(box.width * (WIDTH_INCHES - 0.2) / LETTER_INCHES)
         if room > 3:

@@ -52,6 +52,7 @@ from udpbench.report.figures.style import (
     SKY,
     WIDTH_INCHES,
     YELLOW,
+    draw_stacked,
     empty_figure,
     height_of,
     save,
@@ -351,25 +352,12 @@ def draw_ways(rows: Sequence[PacketPath]) -> Figure:
     left = [0.0] * len(rows)
     for name in order:
         widths = [100 * dict(row.parts).get(name, 0.0) for row in rows]
-        shown = [y for y, width in enumerate(widths) if width]
-        if not shown:
-            continue
-        colour, hatch = styles[stage_of(name)]
-        bars = axes.barh(
-            shown,
-            [widths[y] for y in shown],
-            left=[left[y] for y in shown],
-            color=colour,
-            label=name,
-            height=0.62,
-            hatch=hatch,
-            edgecolor="white",
-            linewidth=0.4,
-        )
-        for bar, y in zip(bars, shown, strict=True):
-            row = rows[y]
-            bar.set_url(f"{row.point} #{row.repetition}: {name} {widths[y]:.2f} %")
-        left = [start + max(width, 0.0) for start, width in zip(left, widths, strict=True)]
+        texts = [
+            f"{row.point} #{row.repetition}: {name} {width:.2f} %"
+            for row, width in zip(rows, widths, strict=True)
+        ]
+        if any(widths):
+            draw_stacked(axes, widths, left, styles[stage_of(name)], name, texts)
     labels = [f"{short_name(row.point)} #{row.repetition}" for row in rows]
     axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.5, -0.5)

@@ -143,6 +143,36 @@ def show_values(drawn: Collection, texts: Sequence[str]) -> None:
     drawn.set_urls(list(texts))
 
 
+def draw_stacked(
+    axes: Axes,
+    widths: Sequence[float],
+    left: list[float],
+    look: tuple[str, str],
+    label: str,
+    texts: Sequence[str],
+) -> None:
+    """Draw one part of each row's bar where ``left`` says, and move that to its right end.
+
+    ``look``: colour and hatch; a text for each row is shown under the pointer. A row without width
+    has no part.
+    """
+    shown = [y for y, width in enumerate(widths) if width]
+    bars = axes.barh(
+        shown,
+        [widths[y] for y in shown],
+        left=[left[y] for y in shown],
+        color=look[0],
+        label=label,
+        height=0.62,
+        hatch=look[1],
+        edgecolor="white",
+        linewidth=0.4,
+    )
+    for bar, y in zip(bars, shown, strict=True):
+        bar.set_url(texts[y])
+        left[y] += max(widths[y], 0.0)
+
+
 def share_legend(figure: Figure, panels: Iterable[Axes], columns: int = 4) -> None:
     """Add one legend above several panels, and align their axis labels."""
     by_label = {
