@@ -102,6 +102,12 @@ def test_a_dnat_to_what_is_not_listed_is_named() -> None:
         ("-A PREROUTING -d 10.0.7.0/24 -j DNAT --to-destination 10.9.9.9", Rewrites()),
         ("-A PREROUTING ! -d 10.0.7.0/24 -j DNAT --to-destination 10.9.9.9", ELSEWHERE),
         ("-A PREROUTING -i eth9 -j DNAT --to-destination 10.9.9.9", Rewrites()),
+        (
+            "-A PREROUTING -j DNAT --to-destination fd75:6265::1:9",
+            Rewrites(("fd75:6265::1:9",)),
+        ),
+        ("-A PREROUTING -j DNAT --to-destination [fd00::9]:53", Rewrites(("fd00::9",))),
+        ("-A POSTROUTING -j SNAT --to-source fd00::8", Rewrites(sources=("fd00::8",))),
         ("-A POSTROUTING ! -o docker0 -j MASQUERADE", Rewrites(sources=("",))),
         ("-A POSTROUTING -j SNAT --to-source 10.8.8.8", Rewrites(sources=("10.8.8.8",))),
         ("-A PREROUTING -p udp -j CT --notrack", Rewrites()),
@@ -119,6 +125,8 @@ def test_rules_of_iptables_are_read_likewise(line: str, expected: Rewrites) -> N
         "TEE --gateway 10.9.9.9",
         "NFQUEUE",
         "DNAT --to-destination 10.9.9.1-10.9.9.9",
+        "DNAT --to-destination 10.9.9.1-10.9.9.9:53",
+        "DNAT --to-destination fd00::1-fd00::9",
     ],
 )
 def test_targets_that_are_not_followed_are_named(target: str) -> None:

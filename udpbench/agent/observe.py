@@ -37,6 +37,7 @@ from udpbench.agent.host.privileges import (
     SYS_PTRACE,
     keep_only,
 )
+from udpbench.agent.host.programs import RULESET
 from udpbench.agent.host.reading import Done, ReadingHost
 from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.host.unix_names import unix_names
@@ -61,7 +62,7 @@ KEPT = (SYS_PTRACE, DAC_READ_SEARCH)
 
 Nothing else: what takes more is opened or asked for before (a kernel with ``--exact`` lets anybody
 read a map that it holds, whatever kernel.unprivileged_bpf_disabled says)."""
-RULES = (("nft", "-j", "list", "ruleset"), ("iptables-save",))
+RULES = (RULESET, ("iptables-save",))
 """They show nothing without CAP_NET_ADMIN, with which a process may write the sysctls of net."""
 PLACES, EXACT_MAX = "udpbench-exact/", 4
 """Each has programs of its own that run for every UDP packet of the machine."""

@@ -6,15 +6,15 @@ Reads; sends and changes nothing. What cannot be followed is named, never taken 
 from __future__ import annotations
 
 import errno
-import json
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Optional
 
 from udpbench.agent.host import genetlink, programs
 from udpbench.agent.host.facts import addresses
-from udpbench.agent.host.files import read
+from udpbench.agent.host.files import lines_of, read
 from udpbench.agent.host.system import Host, link_kind
 from udpbench.agent.neighbours import KNOWN
 from udpbench.agent.rewrites import FlowMarks, Rewrites, of_iptables, of_nft
@@ -36,7 +36,8 @@ RULE_PARTS = {
     "FRA_DPORT_RANGE": "the destination port",
     "FRA_UID_RANGE": "the user",
 }
-LEGACY_TABLES = "/proc/thread-self/net/ip{}_tables_names"
+IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}
+LEGACY_TABLES = "/proc/thread-self/net/{}_tables_names"
 
 
 def passage(
@@ -127,12 +128,21 @@ def _rewrites(host: Host, ours: FlowMarks) -> Rewrites:
         count = host.firewall_rules()
     except OSError:
         count = 0  # no nf_tables in this kernel
-    legacy = [read(host, LEGACY_TABLES.format(version)) or "" for version in ("", "6")]
     parts: list[Rewrites] = []
+    rules: list[dict[str, Any]] = []
     if count:
-        parts.append(_by_nft(host, ours))
-    if count or any("nat" in text.split() or "mangle" in text.split() for text in legacy):
-        parts.append(_by_iptables(host, ours, required=any(legacy)))
+        try:
+            items = programs.ruleset(host)
+            parts.append(of_nft(items, ours))
+            rules = [item["rule"] for item in items if "rule" in item]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            parts.append(Rewrites(unread=(f"the rules of nf_tables ({_why(error)}): install nft",)))
+    for family, name in IPTABLES.items():
+        tables = {
+            "legacy": {*(read(host, LEGACY_TABLES.format(family)) or "").split()},
+            "nft": {rule["table"] for rule in rules if rule["family"] == family and _is_xt(rule)},
+        }
+        parts += [_by_iptables(host, name, kind, own, ours) for kind, own in tables.items()]
     return Rewrites(
         tuple(dict.fromkeys(each for part in parts for each in part.addresses)),
         tuple(dict.fromkeys(each for part in parts for each in part.sources)),
@@ -140,20 +150,34 @@ def _rewrites(host: Host, ours: FlowMarks) -> Rewrites:
     )
 
 
-def _by_nft(host: Host, ours: FlowMarks) -> Rewrites:
-    try:
-        listed = json.loads(programs.output(host, "nft", "-j", "list", "ruleset"))["nftables"]
-        return of_nft(listed, ours)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return Rewrites(unread=(f"the rules of nf_tables ({error}): install nft",))
+def _is_xt(rule: Mapping[str, Any]) -> bool:
+    """Return whether iptables made a rule: of its target nft's JSON has the name alone."""
+    return any("xt" in each for each in rule.get("expr", ()))
 
 
-def _by_iptables(host: Host, ours: FlowMarks, required: bool) -> Rewrites:
-    """Return the same of rules by iptables, of which nft shows no targets."""
+def _by_iptables(
+    host: Host, name: str, kind: str, tables: Collection[str], ours: FlowMarks
+) -> Rewrites:
+    """Return the same of tables by either kind of iptables, which shows only its own."""
+    if not tables:
+        return Rewrites()
+    program = asked = f"{name}-{kind}-save"
+    if host.program(program) is None:
+        asked = f"{name}-save"  # there may be a single kind, under this name alone
     try:
-        return of_iptables(programs.output(host, "iptables-save"), ours)
-    except OSError as error:
-        return Rewrites(unread=(f"the rules of iptables ({error})",)) if required else Rewrites()
+        text = programs.output(host, asked)
+        shown = of_iptables(text, ours)
+    except (OSError, ValueError) as error:
+        text, shown, why = "", Rewrites(), _why(error)
+    else:
+        why = f"{asked} does not show them"
+    hidden = [table for table in sorted(tables) if f"*{table}" not in lines_of(text)]
+    unread = f"the rules of {name} in {', '.join(hidden)} ({why}): install {program}"
+    return replace(shown, unread=(*shown.unread, unread)) if hidden else shown
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _programs(host: Host, sides: Sequence[str]) -> Iterator[str]:

@@ -6,7 +6,6 @@ rule that cannot be understood is named.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from ipaddress import ip_address, ip_network
@@ -157,18 +156,24 @@ def of_iptables(text: str, ours: FlowMarks) -> Rewrites:
         if target is None or not _may_pass(words, ours):
             continue
         if target == "DNAT":
-            listed = _after(words, "--to-destination") or ""
-            ends = re.sub(r":[0-9-]+(/\d+)?$", "", listed).strip("[]").split("-")
-            if all(map(_is_address, ends)) and len(ends) == 1:
-                addresses[ends[0]] = None
+            given = _without_ports(_after(words, "--to-destination") or "")
+            if _is_address(given):
+                addresses[given] = None
             else:
                 unread[f"iptables rule {line}"] = None
         elif target in ("MASQUERADE", "SNAT"):
-            given = (_after(words, "--to-source") or "").partition(":")[0]
+            given = _without_ports(_after(words, "--to-source") or "")
             sources[given if _is_address(given) else ""] = None
         elif target in TARGETS_AWAY and HARMLESS_CT not in words:
             unread[f"iptables rule {line}"] = None
     return Rewrites(tuple(addresses), tuple(sources), tuple(unread))
+
+
+def _without_ports(text: str) -> str:
+    """Return the address, or range, of ``10.0.0.1:53``, ``fd00::1`` or ``[fd00::1]:53``."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text if text.count(":") > 1 else text.partition(":")[0]
 
 
 def _after(words: list[str], option: str) -> Optional[str]:

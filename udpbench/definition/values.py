@@ -327,7 +327,8 @@ def _connect(value: Any) -> Connect:
             return _inside(value, by)
     for key, text in value.items():
         if key not in known:
-            raise refusal(f"unknown key {key}", "", did_you_mean(str(key), known))
+            ways = (*known, "netns", "container")
+            raise refusal(f"unknown key {key}", "", did_you_mean(str(key), ways))
         if not isinstance(text, str) or not re.match(r"[^\s-]\S{0,255}\Z", text):
             raise refusal(f"{key} is not a single word", "", f"write {key}: …")
     if "ssh" not in value:

@@ -42,8 +42,7 @@ def snapshot(
 
     ``name`` is the host's name in the lab; ``inodes`` belong to the agent's own sockets;
     ``rule_packets`` returns the packets of each of its own firewall rules; ``out`` is the interface
-    by which packets leave a node in the middle. OSError if there is no
-    such interface.
+    by which packets leave a node in the middle. OSError if there is no such interface.
     """
     clock_ns = host.clock_ns()
     # CPU times first: they are compared with this clock reading.

@@ -106,7 +106,7 @@ def firewall(host: Host) -> Optional[tuple[str, ...]]:
     """Return each base chain with rules, or a policy other than accept, as text."""
     try:
         if host.program("nft") is not None:
-            return chains_of_nft(programs.output(host, "nft", "-j", "list", "ruleset"))
+            return chains_of_nft(programs.output(host, *programs.RULESET))
         return chains_of_iptables(programs.output(host, "iptables-save"))
     except (OSError, ValueError):
         return None

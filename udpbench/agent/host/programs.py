@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+from typing import Any
 
 from udpbench.agent.host.reading import ReadingHost as Host
 
+RULESET = ("nft", "-j", "list", "ruleset")
 _BY_TEXT = {os.strerror(code): code for code in errno.errorcode}
 
 
@@ -21,6 +24,12 @@ def output(host: Host, *command: str, stdin: str = "") -> str:
         words = " ".join((done.err.strip() or done.out.strip()).split())
         raise OSError(code_of(words), words or f"{command[0]} ended with status {done.status}")
     return done.out
+
+
+def ruleset(host: Host) -> list[dict[str, Any]]:
+    """Return all items of nf_tables as nft lists them; OSError, ValueError if it does not."""
+    items: list[dict[str, Any]] = json.loads(output(host, *RULESET))["nftables"]
+    return items
 
 
 def code_of(words: str) -> int:

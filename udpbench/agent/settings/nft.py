@@ -8,6 +8,7 @@ to the table ``inet udpbench``, which goes when it is empty (``firewall_tables``
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -34,12 +35,12 @@ def read(host: Host, rule: Rule) -> Optional[bool]:
 
     A chain added later by another process lacks the rule, which must not prevent its deletion.
     """
-    return True if _own(_ruleset(host), rule) else None
+    return True if _own(programs.ruleset(host), rule) else None
 
 
 def insert(host: Host, rule: Rule) -> None:
     """Insert the rule at the head of every chain that needs and lacks it."""
-    ruleset = _ruleset(host)
+    ruleset = programs.ruleset(host)
     there = {_place(own) for own in _own(ruleset, rule)}
     missing = [place for place in _wanted(ruleset, rule) if place not in there]
     commands = [
@@ -47,34 +48,33 @@ def insert(host: Host, rule: Rule) -> None:
         for place in missing
         for command in (*_chain_of_ours(place, rule), {"insert": {"rule": _rule(place, rule)}})
     ]
-    _change(host, commands)
+    change(host, commands)
 
 
 def delete(host: Host, rule: Rule) -> None:
     """Delete the rule by its handles."""
-    _change(host, _deletions(_own(_ruleset(host), rule)))
+    change(host, _deletions(_own(programs.ruleset(host), rule)))
 
 
 def insert_in_other_chains(host: Host, rule: Rule) -> None:
     """Insert an accept rule at the head of every base chain not managed by iptables."""
     if _other_chains_matter(host, rule):
-        ruleset = _ruleset(host)
+        ruleset = programs.ruleset(host)
         places = [place for place in _others(ruleset, rule) if not _of_iptables(place)]
-        _change(host, [{"insert": {"rule": _rule(place, rule)}} for place in places])
+        change(host, [{"insert": {"rule": _rule(place, rule)}} for place in places])
 
 
 def delete_from_other_chains(host: Host, rule: Rule) -> None:
     """Delete the rule from those chains."""
     if _other_chains_matter(host, rule):
-        _change(
-            host, _deletions([item for item in _own(_ruleset(host), rule) if _in_other_chain(item)])
-        )
+        ours = filter(_in_other_chain, _own(programs.ruleset(host), rule))
+        change(host, _deletions([*ours]))
 
 
 def is_in_other_chains(host: Host, rule: Rule) -> bool:
     """Return whether a chain not managed by iptables has the rule."""
     return _other_chains_matter(host, rule) and any(
-        map(_in_other_chain, _own(_ruleset(host), rule))
+        map(_in_other_chain, _own(programs.ruleset(host), rule))
     )
 
 
@@ -82,7 +82,7 @@ def _other_chains_matter(host: Host, rule: Rule) -> bool:
     """Return whether such chains matter: for an accept rule on a kernel with nf_tables."""
     if rule.verdict != "accept" or host.program("nft") is None:
         return False
-    return host.run("nft", "-j", "list", "ruleset").status == 0
+    return host.run(*programs.RULESET).status == 0
 
 
 def _in_other_chain(own: dict[str, Any]) -> bool:
@@ -97,7 +97,7 @@ def _of_iptables(place: Chain) -> bool:
 def packets(host: Host) -> dict[str, int]:
     """Return the packets counted by each udpbench rule, by target."""
     counts: dict[str, int] = {}
-    for rule in _of(_ruleset(host), "rule"):
+    for rule in _of(programs.ruleset(host), "rule"):
         comment = rule.get("comment", "")
         if comment.startswith(MARK):
             target = comment[len(MARK) :]
@@ -106,16 +106,10 @@ def packets(host: Host) -> dict[str, int]:
     return counts
 
 
-def _ruleset(host: Host) -> list[dict[str, Any]]:
-    listed = programs.output(host, "nft", "-j", "list", "ruleset")
-    items: list[dict[str, Any]] = json.loads(listed)["nftables"]
-    return items
-
-
-def _change(host: Host, commands: list[dict[str, Any]]) -> None:
+def change(host: Host, commands: Sequence[Mapping[str, Any]]) -> None:
     """Make all changes or none: nft sends them as one transaction."""
     if commands:
-        text = json.dumps({"nftables": commands})
+        text = json.dumps({"nftables": [*commands]})
         programs.output(host, "nft", "-j", "-f", "-", stdin=text)
 
 

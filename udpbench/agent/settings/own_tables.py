@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from udpbench.agent.host import programs
 from udpbench.agent.host.system import Host
+from udpbench.agent.settings.nft import change
 
 FAMILY = "inet"
 
@@ -16,7 +16,7 @@ FAMILY = "inet"
 def rules_of(host: Host, table: str) -> list[dict[str, Any]]:
     """Return the rules of a table; OSError ENOPKG if nft is not installed."""
     try:
-        listed = json.loads(programs.output(host, "nft", "-j", "list", "ruleset"))["nftables"]
+        listed = programs.ruleset(host)
     except OSError as error:
         if error.errno == errno.ENOPKG:
             raise OSError(errno.ENOPKG, "nft is not installed; install it on the node") from error
@@ -36,7 +36,7 @@ def replace_table(
         named = {**place, "policy": "accept", **chain}
         commands += [add, {"add": {"chain": named}}]
         commands += [{"add": {"rule": {**place, "chain": chain["name"], **rule}}} for rule in rules]
-    programs.output(host, "nft", "-j", "-f", "-", stdin=json.dumps({"nftables": commands}))
+    change(host, commands)
 
 
 def match(left: dict[str, Any], op: str, right: Any) -> dict[str, Any]:

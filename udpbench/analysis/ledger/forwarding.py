@@ -9,8 +9,8 @@ ip_forward.c, ip_output.c); tests/lab/test_path.py loses packets at each. A row 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from udpbench.analysis.ledger import before_ip, ip, skbs
 from udpbench.analysis.ledger.skbs import Span, exactly
@@ -38,16 +38,12 @@ DEVICES = tuple(
 )
 
 
-def _arriving(read: Callable[[CounterView], int | None]) -> Callable[[CounterView], int | None]:
+T = TypeVar("T")
+V = TypeVar("V", bound=CounterView)
+
+
+def _arriving(read: Callable[[V], T]) -> Callable[[V], T]:
     """Return what is read of an end as the same of a node, to which the one before it sends."""
-    return lambda view: read(view.arriving(*view.at("middle").hosts))
-
-
-def _span_arriving(read: Expression) -> Expression:
-    return lambda view: read(view.arriving(*view.at("middle").hosts))
-
-
-def _most_arriving(read: Limit) -> Limit:
     return lambda view: read(view.arriving(*view.at("middle").hosts))
 
 
@@ -200,6 +196,11 @@ def _of_node(read: Callable[[AnyNode], int | None]) -> Callable[[CounterView], i
     return at("middle", read)
 
 
+_row = partial(
+    Stage, part="middle", unprovoked="no packet is lost on purpose at a node in the middle"
+)
+
+
 def _stage(
     name: str,
     counted: Callable[[CounterView], int | None],
@@ -209,10 +210,8 @@ def _stage(
     reasons: tuple[str, ...] = (),
     parts: str = "",
 ) -> Stage:
-    return Stage(
+    return _row(
         name=name,
-        part="middle",
-        unprovoked="no packet is lost on purpose at a node in the middle",
         packets=in_packets(name, counted, skbs.sent_skb),
         source=source,
         means=means,
@@ -236,54 +235,46 @@ def _spanned(
         each = skbs.sent_skb(view)
         return Span(each.packets(lost.low).low, each.packets(lost.high).high)
 
-    plain = _stage(name, lambda _: None, source, means, **more)
-    return replace(plain, packets=packets, most=most)
+    stage = partial(_row, name=name, packets=packets, most=most, source=source, means=means)
+    return stage(unit="skb", **more)
 
 
 ROWS = (
-    Stage(
+    _row(
         name="fwd_ring",
-        part="middle",
-        unprovoked="no packet is lost on purpose at a node in the middle",
-        packets=_span_arriving(before_ip.ring_frames),
+        packets=_arriving(before_ip.ring_frames),
         source="Δ of the driver's counter of a full ring; a veth has none",
         means="The node's NIC had no free descriptor: it did not poll its ring in time.",
-        most=_most_arriving(before_ip.most_in_full_rings),
+        most=_arriving(before_ip.most_in_full_rings),
         parts="ethtool.{interface}.rx*_drops",
     ),
-    Stage(
+    _row(
         name="fwd_xdp",
-        part="middle",
-        unprovoked="no packet is lost on purpose at a node in the middle",
         packets=in_packets("fwd_xdp", _arriving(before_ip.xdp_frames), skbs.sent_skb),
         source="Δ of the driver's counter of drops by XDP",
         means="Dropped by an XDP program on the interface by which packets come in.",
-        most=_most_arriving(before_ip.most_by_xdp),
+        most=_arriving(before_ip.most_by_xdp),
         unit="skb",
     ),
-    Stage(
+    _row(
         name="fwd_backlog",
-        part="middle",
-        unprovoked="no packet is lost on purpose at a node in the middle",
         packets=in_packets("fwd_backlog", _arriving(before_ip.backlog_skbs), skbs.sent_skb),
         source=f"min(Δ {before_ip.SOFTNET_DROPPED}, Δ {before_ip.RX_DROPPED}); of a tunnel the "
         "latter",
         means="The backlog queue of a CPU that forwards was full (RPS, a veth without NAPI, or the "
         "cells of a tunnel).",
-        most=_most_arriving(at_most(before_ip.backlog_skbs)),
+        most=_arriving(at_most(before_ip.backlog_skbs)),
         counters=(before_ip.RX_DROPPED,),
         unit="skb",
         parts=f"machine.{before_ip.SOFTNET_DROPPED}",
         reasons=("CPU_BACKLOG",),
     ),
-    Stage(
+    _row(
         name="fwd_tc",
-        part="middle",
-        unprovoked="no packet is lost on purpose at a node in the middle",
         packets=in_packets("fwd_tc", _arriving(before_ip.tc_skbs), skbs.sent_skb),
         source=f"Δ {before_ip.INGRESS_DROPS}",
         means="Dropped by a tc filter of the node on receipt.",
-        most=_most_arriving(before_ip.most_by_tc),
+        most=_arriving(before_ip.most_by_tc),
         counters=(before_ip.INGRESS_DROPS,),
         unit="skb",
         reasons=("TC_INGRESS",),
