@@ -6,19 +6,18 @@ make of it could change nothing of the host. Its controller alone tells it when 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Callable, Optional
+from typing import Optional
 
 from udpbench.agent.host.namespace import settle
 from udpbench.agent.host.privileges import NOBODY, keep_only
 from udpbench.agent.host.system import Host
 from udpbench.agent.iperf3.server import Iperf3Server
-from udpbench.agent.loop import Loop, Service, open_pipes, prove_same
+from udpbench.agent.loop import Bystander, greeting, prove_same, stand_by
 from udpbench.agent.observe import EARLY
-from udpbench.errors import AgentError, HelloRefused, HostError, in_words
+from udpbench.errors import HelloRefused
 from udpbench.model.limits import Scope
 from udpbench.protocol import ClientEvent, Hello, Taken, Use, build_id
 
@@ -26,8 +25,11 @@ ORDERS = ("hello", "take", "release", "leave", "ping", "clients", "proceed")
 """Every verb that it serves."""
 
 
-class Server(Service):
+class Server(Bystander):
     """One controller's session with an iperf3 server."""
+
+    orders = ORDERS
+    refusal = "an iperf3 server does not serve {}"
 
     def __init__(self, host: Host, server: Iperf3Server) -> None:
         super().__init__()
@@ -40,15 +42,6 @@ class Server(Service):
     def name(self) -> str:
         """The host's name in the lab; empty before hello."""
         return self._server.name
-
-    def method_of(self, verb: str) -> Callable[..., Any]:
-        """Return what serves a verb; raises HelloRefused, AgentError."""
-        if verb not in ORDERS:
-            raise AgentError(f"an iperf3 server does not serve {verb}", self.name)
-        if verb != "hello" and not self.name:
-            raise HelloRefused(f"{verb} before hello: the first request must be hello")
-        method: Callable[..., Any] = getattr(self, verb)
-        return method
 
     def hello(
         self,
@@ -69,24 +62,11 @@ class Server(Service):
             raise HelloRefused("an iperf3 server creates no namespace", host)
         self._server.name = host
         self.lease_ns = lease_ns
-        return Hello(
-            pid=os.getpid(),
-            netns=self._host.netns(),
-            boot_id=self._host.boot_id(),
-            build=build_id(),
-            python=".".join(str(part) for part in sys.version_info[:3]),
-            capabilities={},
-        )
+        return greeting(self._host, {})
 
     def take(self, use: Use) -> Taken:  # noqa: ARG002 - it uses no machine
         """Take nothing."""
         return Taken()
-
-    def release(self) -> None:
-        """Do nothing: nothing was taken."""
-
-    def ping(self) -> None:
-        """Do nothing: every request renews the lease."""
 
     def watch(self) -> None:
         """Do nothing: there is no guardian."""
@@ -99,7 +79,7 @@ class Server(Service):
         """Let a client's test begin, or end."""
         self._server.proceed(test, output)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """End every test; its client is told."""
         self._server.close()
 
@@ -123,21 +103,12 @@ def prepare(host: Host, words: Sequence[str]) -> Server:
     return Server(host, server)
 
 
-def main() -> int:
-    """Serve until something ends it; nothing has to be restored."""
-    replies, host = open_pipes(), Host()
-    try:
-        settle(host)
-        server = prepare(host, sys.argv[1:])
-    except OSError as error:
-        print(f"udpbench server: not started: {in_words(error)}", file=sys.stderr)
-        return HostError.exit_code
-    try:
-        Loop(server, 0, replies).run()
-    finally:
-        server.close()
-    return 0
+def begin() -> Server:
+    """Return this process as a server; OSError."""
+    host = Host()
+    settle(host)
+    return prepare(host, sys.argv[1:])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(stand_by("server", begin))

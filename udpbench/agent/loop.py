@@ -15,12 +15,15 @@ import time
 import traceback
 from typing import Any, Callable, Optional
 
-from udpbench.errors import AgentError, HelloRefused, HostError, to_wire
+from udpbench.agent.host.reading import ReadingHost
+from udpbench.errors import AgentError, HelloRefused, HostError, in_words, to_wire
 from udpbench.json_lines import MOST_LINE_BYTES, LinePipe
 from udpbench.model.limits import SAMPLE_NS, SECOND_NS
 from udpbench.protocol import (
     PROTOCOL,
     VERBS,
+    Hello,
+    build_id,
     decode,
     encode,
     read_line,
@@ -83,6 +86,33 @@ class Service:
     def leave(self) -> None:
         """From now on let the end of stdin end the run."""
         self.leaving = True
+
+
+class Bystander(Service):
+    """A service that changes nothing, so that nothing has to be restored when it ends."""
+
+    orders: tuple[str, ...] = ()
+    """Every verb that it serves."""
+    refusal = ""
+    """Of another verb, whose name stands for ``{}``."""
+
+    def method_of(self, verb: str) -> Callable[..., Any]:
+        """Return what serves a verb; raises HelloRefused, AgentError."""
+        if verb not in self.orders:
+            raise AgentError(self.refusal.format(verb), self.name)
+        if verb != "hello" and not self.name:
+            raise HelloRefused(f"{verb} before hello: the first request must be hello")
+        method: Callable[..., Any] = getattr(self, verb)
+        return method
+
+    def release(self) -> None:
+        """Do nothing: nothing was taken."""
+
+    def ping(self) -> None:
+        """Do nothing: every request renews the lease."""
+
+    def end(self) -> None:
+        """Do nothing: the kernel closes what is open."""
 
 
 class Loop:
@@ -275,6 +305,33 @@ def prove_same(host: str, build: str, protocol: int, own: str) -> None:
     if differences:
         what = "; ".join(differences)
         raise HelloRefused(f"{what}; install the same udpbench on both", host)
+
+
+def greeting(host: ReadingHost, capabilities: dict[str, bool]) -> Hello:
+    """Return what a process of this build says of itself and its host."""
+    return Hello(
+        pid=os.getpid(),
+        netns=host.netns(),
+        boot_id=host.boot_id(),
+        build=build_id(),
+        python=".".join(str(part) for part in sys.version_info[:3]),
+        capabilities=capabilities,
+    )
+
+
+def stand_by(what: str, prepare: Callable[[], Bystander]) -> int:
+    """Serve what ``prepare`` returns until something ends it; return the exit status."""
+    replies = open_pipes()
+    try:
+        service = prepare()
+    except OSError as error:
+        print(f"udpbench {what}: not started: {in_words(error)}", file=sys.stderr)
+        return HostError.exit_code
+    try:
+        Loop(service, 0, replies).run()
+    finally:
+        service.end()
+    return 0
 
 
 def open_pipes() -> int:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Callable, Optional, Union
+from typing import Any, Optional, Union
 
 from udpbench.agent.counters.snapshot import snapshot
 from udpbench.agent.host.bpf.kfree_skb import DropReasons
@@ -41,11 +41,11 @@ from udpbench.agent.host.programs import RULESET
 from udpbench.agent.host.reading import Done, ReadingHost
 from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.host.unix_names import unix_names
-from udpbench.agent.loop import Loop, Service, open_pipes, prove_same
+from udpbench.agent.loop import Bystander, greeting, prove_same, stand_by
 from udpbench.agent.notes import Note, is_trusted, note_names, proven_notes
 from udpbench.agent.recording import record_tree
 from udpbench.agent.watch import Looks
-from udpbench.errors import AgentError, HelloRefused, HostError, in_words
+from udpbench.errors import AgentError, HelloRefused
 from udpbench.model.host import Facts, Inspection
 from udpbench.model.limits import CPU_FREQUENCY, Edge, Scope
 from udpbench.model.record import CpuSamples, HostLook, Snapshot
@@ -120,8 +120,11 @@ class EarlyHost(ReadingHost):
         return count
 
 
-class Observer(Service):
+class Observer(Bystander):
     """One controller's session, from its first request to its last."""
+
+    orders = ORDERS
+    refusal = "an observer does not serve {}: it only looks"
 
     def __init__(
         self,
@@ -146,15 +149,6 @@ class Observer(Service):
         """The host's name in the lab; empty before hello."""
         return self._name
 
-    def method_of(self, verb: str) -> Callable[..., Any]:
-        """Return what serves a verb; raises HelloRefused, AgentError."""
-        if verb not in ORDERS:
-            raise AgentError(f"an observer does not serve {verb}: it only looks", self._name)
-        if verb != "hello" and self._looks is None:
-            raise HelloRefused(f"{verb} before hello: the first request must be hello")
-        method: Callable[..., Any] = getattr(self, verb)
-        return method
-
     def hello(
         self,
         host: str,
@@ -175,14 +169,7 @@ class Observer(Service):
         self._name, self._run, self._scopes = host, run, scopes
         self._looks = Looks(self._host, host, self._counting)
         self.lease_ns = lease_ns
-        return Hello(
-            pid=os.getpid(),
-            netns=self._host.netns(),
-            boot_id=self._host.boot_id(),
-            build=build_id(),
-            python=".".join(str(part) for part in sys.version_info[:3]),
-            capabilities=self._capabilities,
-        )
+        return greeting(self._host, self._capabilities)
 
     def take(self, use: Use) -> Taken:  # noqa: ARG002 - it uses no machine
         """Return which run has this namespace; nothing is taken."""
@@ -195,12 +182,6 @@ class Observer(Service):
     def _is_in_the_way(self, note: Note) -> bool:
         here = note.lock == "namespace" and note.netns == self._host.netns()
         return here and "namespace" in self._scopes
-
-    def release(self) -> None:
-        """Do nothing: nothing was taken."""
-
-    def ping(self) -> None:
-        """Do nothing: every request renews the lease."""
 
     def look(self, pid: Optional[int], unit: Optional[str], exact: bool) -> HostLook:
         """Return the host's state and what changed since the previous look."""
@@ -353,18 +334,12 @@ def _enter(host: ReadingHost, words: Sequence[str]) -> None:
             enter(host, pid)
 
 
-def main() -> int:
-    """Observe until something ends it; nothing has to be restored."""
-    replies, host = open_pipes(), EarlyHost()
-    try:
-        settle(host)
-        observer = prepare(host, sys.argv[1:])
-    except OSError as error:
-        print(f"udpbench observer: not started: {in_words(error)}", file=sys.stderr)
-        return HostError.exit_code
-    Loop(observer, 0, replies).run()
-    return 0
+def begin() -> Observer:
+    """Return this process as an observer; OSError."""
+    host = EarlyHost()
+    settle(host)
+    return prepare(host, sys.argv[1:])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(stand_by("observer", begin))

@@ -6,8 +6,6 @@ another run has.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Optional
@@ -16,7 +14,7 @@ from udpbench.agent.host.capabilities import try_capabilities
 from udpbench.agent.host.namespace import enter_own
 from udpbench.agent.host.system import Host
 from udpbench.agent.locks import Held, Locks
-from udpbench.agent.loop import Service, prove_same
+from udpbench.agent.loop import Service, greeting, prove_same
 from udpbench.agent.reconnect import Door
 from udpbench.agent.settings.journal import FOLDER, abandoned, in_use, remove_stale, run_of
 from udpbench.agent.verbs import Verbs
@@ -77,8 +75,7 @@ class Session(Service):
         """
         if self.verbs is not None:
             raise HelloRefused(f"this agent already serves run {self.verbs.run}", host)
-        own = build_id()
-        prove_same(host, build, protocol, own)
+        prove_same(host, build, protocol, build_id())
         if private:
             self._enter_private(host)
         capabilities, locks = try_capabilities(self._host), Locks(self._host, run)
@@ -87,14 +84,7 @@ class Session(Service):
         except ValueError as error:
             raise HelloRefused(str(error), host) from error
         self.lease_ns, self._returns = lease_ns, returns
-        return Hello(
-            pid=os.getpid(),
-            netns=self._host.netns(),
-            boot_id=self._host.boot_id(),
-            build=own,
-            python=".".join(str(part) for part in sys.version_info[:3]),
-            capabilities=capabilities,
-        )
+        return greeting(self._host, capabilities)
 
     def _enter_private(self, name: str) -> None:
         try:
