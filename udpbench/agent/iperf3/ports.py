@@ -14,7 +14,7 @@ from udpbench.agent.host.socket_options import IP_PKTINFO, SO_TIMESTAMPNS
 from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
 from udpbench.agent.host.system import Host
 from udpbench.agent.iperf3.talk import HELLOS
-from udpbench.agent.workers.sockets import TIMEOUT
+from udpbench.agent.workers.sockets import TIMEOUT, endpoint
 
 BACKLOG = 128
 DISCARDED_MAX = 4096
@@ -156,8 +156,3 @@ def discard(sock: socket.socket) -> None:
 def plain_address(address: str) -> str:
     """Return an address without the name of its interface, as two sockets may write it."""
     return str(ipaddress.ip_address(address.partition("%")[0]))
-
-
-def endpoint(address: str, port: int) -> str:
-    """Return address and port as written."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

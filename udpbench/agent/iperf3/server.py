@@ -27,7 +27,6 @@ from udpbench.agent.iperf3.ports import (
     Greeting,
     discard,
     discard_before,
-    endpoint,
     listening_sockets,
     plain_address,
     read_hello,
@@ -36,6 +35,7 @@ from udpbench.agent.iperf3.ports import (
 )
 from udpbench.agent.iperf3.streams import Pools, Stream, StreamGroup, StreamPool
 from udpbench.agent.iperf3.talk import ClientParameters, Unserved
+from udpbench.agent.workers.sockets import endpoint
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.limits import DAY_NS, SECOND_NS
 from udpbench.model.served import ServedStream, ServedTest

@@ -84,8 +84,8 @@ def sending_socket(traffic: Traffic, send: Send, flow: FlowSpec, interface: str)
         sock.connect((flow.destination, flow.destination_port))
     except OSError as error:
         sock.close()
-        source = _endpoint(flow.source, flow.source_port)
-        destination = _endpoint(flow.destination, flow.destination_port)
+        source = endpoint(flow.source, flow.source_port)
+        destination = endpoint(flow.destination, flow.destination_port)
         text = f"socket {source} → {destination}: {error.strerror}"
         raise OSError(error.errno, text) from error
     return sock
@@ -125,7 +125,8 @@ def _set_hops(sock: socket.socket, traffic: Traffic) -> None:
     sock.setsockopt(level, hops, traffic.hops)
 
 
-def _endpoint(address: str, port: int) -> str:
+def endpoint(address: str, port: int) -> str:
+    """Return address and port as written."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
@@ -173,7 +174,7 @@ def receiving_socket(
             sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        text = f"socket {_endpoint(address, port)}: {error.strerror}"
+        text = f"socket {endpoint(address, port)}: {error.strerror}"
         if error.errno == errno.EADDRINUSE and not tcp:
             host = Host()
             text += f" by {holders_in_words(host, port_inodes(host, (port,))) or 'nobody now'}"

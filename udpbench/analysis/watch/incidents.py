@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from udpbench.analysis.watch.history import HostState, after
 from udpbench.analysis.watch.host import SOCKET_STAGES, LiveHost, live_host
-from udpbench.analysis.watch.sockets import SocketLoss
+from udpbench.analysis.watch.sockets import endpoint
 from udpbench.differences import differences, flat, written
 from udpbench.model.host import Facts
 from udpbench.model.limits import SECOND_NS
@@ -217,7 +217,7 @@ class _Replay:
         helps = live.helps()
         for each in live.losing:
             packets = round(each.dropped_pps * live.seconds)
-            place = f"{owner_of(each)} {address_of(each.socket)}"
+            place = _named(each.socket)
             reader = each.reader.does if each.reader is not None else ""
             step = each.reader_helps or (helps.get(each.stages[0], "") if each.stages else "")
             loss = Loss(
@@ -326,7 +326,7 @@ class _Replay:
         young = self.young.pop(netns, {})
         for cookie, (at_ns, each) in young.items():
             if cookie not in ended:
-                self._event(at_ns, f"{_holder(each)} opened {address_of(each)}", netns)
+                self._event(at_ns, f"{_holder(each)} opened {_bound(each)}", netns)
         for each in listed:
             known = before.get(each.cookie)
             if known is None and 0 < each.port < EPHEMERAL:
@@ -334,12 +334,11 @@ class _Replay:
             elif known is not None and known.buffer_bytes != each.buffer_bytes:
                 sizes = (known.buffer_bytes, each.buffer_bytes)
                 change = " → ".join(written("x_bytes", size) for size in sizes)
-                socket = f"{_holder(each)} {address_of(each)}"
-                self._event(now_ns, f"{socket}: receive buffer {change}", netns)
+                self._event(now_ns, f"{_named(each)}: receive buffer {change}", netns)
         for cookie in ended:
             gone = before.get(cookie)
             if gone is not None and 0 < gone.port < EPHEMERAL and cookie not in young:
-                self._event(now_ns, f"{_holder(gone)} closed {address_of(gone)}", netns)
+                self._event(now_ns, f"{_holder(gone)} closed {_bound(gone)}", netns)
 
     def _load(self, live: LiveHost, netns: str, now_ns: int) -> None:
         """Note when many more packets come than before."""
@@ -395,16 +394,13 @@ class _Replay:
         return Incident(tuple(largest_first), tuple(near))
 
 
-def owner_of(loss: SocketLoss) -> str:
-    """Return a socket's process, or its user."""
-    return _holder(loss.socket)
+def _named(each: UdpSocket) -> str:
+    return f"{_holder(each)} {_bound(each)}"
 
 
 def _holder(each: UdpSocket) -> str:
     return each.processes[0] if each.processes else f"user {each.uid}"
 
 
-def address_of(each: UdpSocket) -> str:
-    """Return the address to which a socket is bound, ``0.0.0.0:53``."""
-    address = f"[{each.address}]" if ":" in each.address else each.address
-    return f"{address}:{each.port}"
+def _bound(each: UdpSocket) -> str:
+    return endpoint(each.address, each.port)

@@ -175,10 +175,10 @@ class SocketLoss:
     @property
     def address(self) -> str:
         """Return its address, and the other end's if it is connected."""
-        text = _endpoint(self.socket.address, self.socket.port)
+        text = endpoint(self.socket.address, self.socket.port)
         if self.socket.peer is None:
             return text
-        return f"{text} ← {_endpoint(self.socket.peer, self.socket.peer_port)}"
+        return f"{text} ← {endpoint(self.socket.peer, self.socket.peer_port)}"
 
     @property
     def reader_helps(self) -> str:
@@ -192,7 +192,8 @@ class SocketLoss:
         return self.socket.queued_bytes / size_bytes if size_bytes else None
 
 
-def _endpoint(address: str, port: int) -> str:
+def endpoint(address: str, port: int) -> str:
+    """Return address and port as written, ``0.0.0.0:53``."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
