@@ -124,17 +124,21 @@ def _write(runs: Sequence[Run], folder: Folder, formats: Sequence[str]) -> list[
     return written
 
 
-def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
-    """Raise InputError with every reason against a document."""
-    limit = f"one of {', '.join(FORMATS)}"
-    problems = [
-        Problem("unknown format", "--format", name, limit)
-        for name in formats
-        if name not in FORMATS
-    ]
+def wrong_formats(
+    formats: Sequence[str], known: Sequence[str], what: str = "unknown format"
+) -> list[Problem]:
+    """Return what is wrong with the formats that are asked for; ``what`` if one is not known."""
+    limit = f"one of {', '.join(known)}"
+    problems = [Problem(what, "--format", name, limit) for name in formats if name not in known]
     if "parquet" in formats and find_spec("pyarrow") is None:
         step = how_to_add("store")
         problems.append(Problem("needs pyarrow", "--format", "parquet", next_step=step))
+    return problems
+
+
+def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
+    """Raise InputError with every reason against a document."""
+    problems = wrong_formats(formats, FORMATS)
     in_lab = {any(record.built_in_lab for record in run.records) for run in runs if run.records}
     if len(in_lab) > 1:
         problems.append(

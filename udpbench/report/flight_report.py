@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from udpbench.analysis.watch.incidents import Event, Flight, Incident, Loss
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
-from udpbench.installation import how_to_add
 from udpbench.model.limits import SECOND_NS
 from udpbench.printable import all_printable, printable
 from udpbench.protocol import encode
-from udpbench.report.document import refuse_shared
+from udpbench.report.document import refuse_shared, wrong_formats
 from udpbench.units import format_duration, show_count, show_pps
 
 if TYPE_CHECKING:
@@ -109,7 +107,8 @@ def flight_json(course: Flight) -> dict[str, Any]:
 
 def write_flight(course: Flight, folder: Path, formats: Sequence[str], named: bool) -> list[Path]:
     """Write the page and the data into a folder, and return the files; raises InputError."""
-    _refuse(formats)
+    if problems := wrong_formats(formats, FORMATS, "no format of a recording"):
+        raise InputError(problems)
     files = []
     try:
         with Folder.open(folder, make=True) as out:
@@ -132,20 +131,6 @@ def _csv(frame: pd.DataFrame) -> bytes:
     from udpbench.report.data_frames import unobeyed
 
     return unobeyed(frame.convert_dtypes()).to_csv(index=False).encode()
-
-
-def _refuse(formats: Sequence[str]) -> None:
-    limit = f"one of {', '.join(FORMATS)}"
-    problems = [
-        Problem("no format of a recording", "--format", name, limit)
-        for name in formats
-        if name not in FORMATS
-    ]
-    if "parquet" in formats and find_spec("pyarrow") is None:
-        step = how_to_add("store")
-        problems.append(Problem("needs pyarrow", "--format", "parquet", next_step=step))
-    if problems:
-        raise InputError(problems)
 
 
 def frames(course: Flight) -> dict[str, pd.DataFrame]:

@@ -115,8 +115,8 @@ def test_other_formats_and_folders_are_refused(
     """A recording has no pages."""
     with golden.raises(InputError):
         write_flight(COURSE, tmp_path, ["pdf"], named=True)
-    monkeypatch.setattr("udpbench.report.flight_report.find_spec", lambda _: None)
-    monkeypatch.setattr("udpbench.report.flight_report.how_to_add", "add {}".format)
+    monkeypatch.setattr("udpbench.report.document.find_spec", lambda _: None)
+    monkeypatch.setattr("udpbench.report.document.how_to_add", "add {}".format)
     with golden.raises(InputError):
         write_flight(COURSE, tmp_path, ["parquet"], named=True)
     (tmp_path / "file").write_text("")
