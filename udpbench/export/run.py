@@ -1,4 +1,4 @@
-"""An exporter from its options to its end: the same by the verb ``export`` and on a host.
+"""An exporter from its options to its end.
 
 Checks all options before anything is started.
 """
@@ -22,7 +22,6 @@ from udpbench.units import format_bytes, parse_bytes, parse_duration
 
 LABELS = ("address",)
 """Those that are left out unless asked for."""
-EVERY, AT_MOST = "5s", "2GiB"
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,8 @@ class Options:
     listen: str | None = None
     textfile: str | None = None
     record: str | None = None
-    every: str = EVERY
-    at_most: str = AT_MOST
+    every: str = "5s"
+    at_most: str = "2GiB"
     exact: bool = False
     label: Sequence[str] = ()
     tls_cert: str | None = None
@@ -51,24 +50,6 @@ class Options:
         if self.tls_cert is None or self.tls_key is None or self.tls_client_ca is None:
             return None
         return Tls(Path(self.tls_cert), Path(self.tls_key), Path(self.tls_client_ca))
-
-    def words(self) -> list[str]:
-        """Return them as words of a command line."""
-        given = {
-            "--listen": self.listen,
-            "--textfile": self.textfile,
-            "--record": self.record,
-            "--every": self.every if self.every != EVERY else None,
-            "--at-most": self.at_most if self.at_most != AT_MOST else None,
-            "--tls-cert": self.tls_cert,
-            "--tls-key": self.tls_key,
-            "--tls-client-ca": self.tls_client_ca,
-        }
-        words = [
-            word for name, value in given.items() if value is not None for word in (name, value)
-        ]
-        words += ["--exact"] * self.exact
-        return words + [word for name in self.label for word in ("--label", name)]
 
 
 def check(options: Options) -> None:

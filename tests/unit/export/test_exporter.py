@@ -39,19 +39,6 @@ def test_options_that_mean_nothing_are_refused(golden: Golden) -> None:
     assert "alert:" in verb.shipped("rules")
 
 
-def test_options_are_words_again() -> None:
-    """As a service has them."""
-    assert [] == Options().words()
-    all_of_them = Options("a:1", "b.prom", "c", "9s", "1GiB", True, ("address",), "d", "e", "f")
-    words = all_of_them.words()
-    assert "--listen a:1 --textfile b.prom --record c --every 9s --at-most 1GiB" == " ".join(
-        words[:10]
-    )
-    assert "--tls-cert d --tls-key e --tls-client-ca f --exact --label address" == " ".join(
-        words[10:]
-    )
-
-
 def test_a_page_is_on_loopback_or_behind_tls(golden: Golden) -> None:
     """And an address is one."""
     for text in (
