@@ -181,7 +181,9 @@ def _of_searches(chapter: Chapter) -> str:
     if len(shown) > 1:
         pairs = zip(shown, broken, strict=True)
         broken = [f"{each.point.point or 'all'}: {text}" for each, text in pairs if text]
-    return " ".join(filter(None, [f"{'; '.join(texts)}.", *broken[:1]]))
+    text = "; ".join(texts)
+    start = text[:1] if named else text[:1].upper()  # a point's name stays as it is written
+    return " ".join(filter(None, [f"{start}{text[1:]}.", *broken[:1]]))
 
 
 def _breaks(search: PointSearch) -> str:

@@ -93,3 +93,14 @@ def test_of_several_searches_each_is_named_or_the_highest_and_the_lowest(
     _, run = go(World(capacity_pps=300_000), tmp_path / "run", load_experiment_data(data, "sizes"))
     (chapter,) = chapters_of(run)
     golden.check(answer(chapter))
+
+
+def test_the_answer_of_a_search_without_a_single_rate_is_a_sentence(
+    tmp_path: Path, golden: Golden
+) -> None:
+    """It begins with a capital; a point's name stays as it is written."""
+    search = {"rate": {"to": "200kpps"}}
+    whole = load_experiment_data({"question": "?", "search": search, "warmup": "0s"}, "slow")
+    _, run = go(World(capacity_pps=300_000), tmp_path / "run", whole)
+    (chapter,) = chapters_of(run)
+    golden.check(answer(chapter))
