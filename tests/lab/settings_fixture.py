@@ -19,27 +19,30 @@ import subprocess
 import sys
 import tempfile
 import termios
-import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests/fixtures"))  # it is started without pytest, too
+
+from waiting import wait_until  # noqa: E402
+
 DEADLINE_S = 20.0
 COUNTED = re.compile(r"\[\d+:\d+\]|packets \d+ bytes \d+|-c \d+ \d+")
 """Counters of rules, which move with foreign packets."""
-ROOT = Path(__file__).parents[2]
 ENTER = ["unshare", "--net", "--mount"]
 MAC, PEER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 
 
 def await_taken_up(sender: socket.socket) -> None:
     """Wait until no packet is charged to its sender: each is dropped, or in a receiver's queue."""
-    deadline = time.monotonic() + DEADLINE_S
-    while any(fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4))):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"a packet is on its way for more than {DEADLINE_S:g} s")
-        time.sleep(0.001)
+    wait_until(
+        "no packet is on its way",
+        lambda: not any(fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4))),
+        DEADLINE_S,
+    )
 
 
 class Refused(Exception):

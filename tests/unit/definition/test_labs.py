@@ -25,6 +25,14 @@ settings: {receiver: {mtu: 9000}}
 """
 
 
+def refusal(text: str) -> str:
+    """Write a lab, and return the message that refuses it."""
+    write(Path.cwd(), text, "lab.yaml")
+    with pytest.raises(InputError) as caught:
+        load.load_lab("lab.yaml")
+    return str(caught.value)
+
+
 def test_a_lab_has_hosts_by_role() -> None:
     """A host without a name is called after its role; ranges are spelled out."""
     write(Path.cwd(), LAB, "lab.yaml")
@@ -125,10 +133,7 @@ def test_a_lab_has_hosts_by_role() -> None:
 )
 def test_a_lab_that_cannot_be_is_refused_on_its_line(old: str, new: str, message: str) -> None:
     """Labs are as strict as experiments."""
-    write(Path.cwd(), LAB.replace(old, new, 1), "lab.yaml")
-    with pytest.raises(InputError) as caught:
-        load.load_lab("lab.yaml")
-    assert str(caught.value).startswith(message)
+    assert refusal(LAB.replace(old, new, 1)).startswith(message)
 
 
 def test_a_receiver_may_be_behind_a_route_of_the_senders() -> None:
@@ -185,11 +190,9 @@ def test_a_host_has_so_many_addresses(
     monkeypatch.setattr(
         endpoints, "_interface_address", lambda text: (looked.append(text), known(text))[1]
     )
-    write(Path.cwd(), LAB.replace(old, new, 1), "lab.yaml")
-    with pytest.raises(InputError) as caught:
-        load.load_lab("lab.yaml")
+    message = refusal(LAB.replace(old, new, 1))
     assert len(looked) < 20_000
-    golden.check(str(caught.value).splitlines())
+    golden.check(message.splitlines())
 
 
 def test_many_points_have_so_many_addresses_together(golden: Golden) -> None:
@@ -232,14 +235,11 @@ def test_networks_behind_routes_are_looked_up() -> None:
 
 def test_only_one_host_can_be_this_one() -> None:
     """Between two of them packets would take lo, and nobody would notice."""
-    write(Path.cwd(), re.sub("{ssh.*?}", "local", FAR), "lab.yaml")
-    with pytest.raises(InputError) as caught:
-        load.load_lab("lab.yaml")
     expected = (
         "lab.yaml:4: receiver[1].connect: local: sender is this host, too, and packets between them "
         "would pass through lo; expected: one host; reach one of them by ssh"
     )
-    assert expected == str(caught.value)
+    assert expected == refusal(re.sub("{ssh.*?}", "local", FAR))
 
 
 @pytest.mark.parametrize("role", ["sender", "receiver"])
@@ -258,23 +258,17 @@ def test_hosts_of_a_role_without_names_are_numbered(role: str) -> None:
 @pytest.mark.parametrize("name", ["bridge", "machine"])
 def test_the_names_of_own_agents_are_taken(name: str) -> None:
     """Records tell agents apart by name."""
-    write(Path.cwd(), LAB.replace("name: right", f"name: {name}"), "lab.yaml")
-    with pytest.raises(InputError) as caught:
-        load.load_lab("lab.yaml")
     expected = (
         f"lab.yaml:5: receiver[1].name: {name}: {name} is the name of one of udpbench's own "
         f"agents; "
         "give the host another name"
     )
-    assert expected == str(caught.value)
+    assert expected == refusal(LAB.replace("name: right", f"name: {name}"))
 
 
 def test_a_lab_needs_both_roles(golden: Golden) -> None:
     """A role without a host is an error with a next step."""
-    write(Path.cwd(), "sender: []\nreceiver: []\n", "lab.yaml")
-    with pytest.raises(InputError) as caught:
-        load.load_lab("lab.yaml")
-    golden.check(str(caught.value).splitlines())
+    golden.check(refusal("sender: []\nreceiver: []\n").splitlines())
 
 
 def test_an_unknown_lab_is_refused_with_the_nearest_name() -> None:
@@ -292,10 +286,7 @@ def test_an_unknown_lab_is_refused_with_the_nearest_name() -> None:
 def test_a_lab_in_two_networks_is_reported_once_for_a_host(golden: Golden) -> None:
     """However many addresses it has there."""
     text = LAB.replace("10.0.0.1-2/24", "10.0.1.1-20/24").replace("10.0.0.1/24", "10.0.1.1-20/24")
-    write(Path.cwd(), text, "lab.yaml")
-    with pytest.raises(InputError) as caught:
-        load.load_lab("lab.yaml")
-    golden.check(str(caught.value))
+    golden.check(refusal(text))
 
 
 MIDDLE = """
@@ -362,9 +353,7 @@ def test_a_lab_has_nodes_in_the_middle() -> None:
 )
 def test_what_a_node_in_the_middle_may_not_be(old: str, new: str, message: str) -> None:
     """Each with its place in the file."""
-    write(Path.cwd(), MIDDLE.replace(old, new), "lab.yaml")
-    with pytest.raises(InputError, match=re.escape(message)):
-        load.load_lab("lab.yaml")
+    assert message in refusal(MIDDLE.replace(old, new))
 
 
 CHAIN = """
@@ -393,9 +382,7 @@ def test_namespaces_with_nodes_in_the_middle_are_a_chain(old: str, new: str, mes
     """Each link has a network of its own."""
     write(Path.cwd(), CHAIN, "lab.yaml")
     assert load.load_lab("lab.yaml").built_in
-    write(Path.cwd(), CHAIN.replace(old, new), "lab.yaml")
-    with pytest.raises(InputError, match=re.escape(message)):
-        load.load_lab("lab.yaml")
+    assert message in refusal(CHAIN.replace(old, new))
 
 
 def test_packets_come_no_further_than_the_lab() -> None:
