@@ -19,12 +19,13 @@ from udpbench.control.serve import (
     ServeTerms,
     ServeView,
     addresses_of,
+    next_folder,
     serve,
     store_test,
 )
 from udpbench.control.wait import Interrupt
 from udpbench.control.watch import lab_to_watch
-from udpbench.errors import UdpbenchError
+from udpbench.errors import InputError, Problem, UdpbenchError
 from udpbench.gate import stored_results
 from udpbench.model.record import TrialRecord
 
@@ -42,7 +43,7 @@ class ClientGate:
     """A server for iperf3 clients beside a test: each of their tests is stored, and judged.
 
     A context manager: it listens within the block. Raises what ``control.serve`` does, and
-    ValueError for an address that is none.
+    InputError.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class ClientGate:
         listen: str | None = None,
         port: int = 5201,
     ) -> None:
+        if not 0 < port < 2**16:
+            raise InputError([Problem("out of range", "port", str(port), "1 to 65535")])
         self.port = port
         self._folder = folder
         self._command = command
@@ -61,7 +64,6 @@ class ClientGate:
         self._interrupt = _Beside()
         self._listening = threading.Event()
         self._stored: queue.SimpleQueue[Path] = queue.SimpleQueue()
-        self._tests = 0
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._serve, name="serve", daemon=True)
 
@@ -101,8 +103,7 @@ class ClientGate:
             self._listening.set()
 
     def _keep(self, record: TrialRecord) -> None:
-        self._tests += 1
-        folder = self._folder / f"{self._tests:04d}"
+        folder = next_folder(self._folder)
         store_test(record, self._lab, folder, self._command)
         self._stored.put(folder)
 

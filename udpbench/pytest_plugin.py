@@ -84,7 +84,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker and name the session, in every process."""
-    config.addinivalue_line("markers", "udpbench: runs an experiment; every item that does has it")
+    config.addinivalue_line(
+        "markers", "udpbench: runs an experiment or a server; every item that does has it"
+    )
     given = getattr(config, "workerinput", {}).get("udpbench_session")
     now = datetime.datetime.now(datetime.timezone.utc)
     config.stash[_SESSION] = given or f"{now:%Y%m%dT%H%M%S}-{os.getpid()}"
@@ -365,22 +367,24 @@ def udpbench_serve(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Skip a test whose question the trials cannot answer."""
+    """Skip a test whose question the trials cannot answer; of other errors show the message."""
     if item.get_closest_marker("udpbench") is None or _missing() is not None:
         return (yield)
-    from udpbench.errors import CannotTell
+    from udpbench.errors import CannotTell, UdpbenchError
 
     try:
         return (yield)
     except CannotTell as error:
         raise pytest.skip.Exception(printable(str(error))) from None
+    except UdpbenchError as error:
+        raise _in_words(error) from None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the fixture, before ``-m`` selects."""
+    """Mark the tests that use a fixture of udpbench, before ``-m`` selects."""
     for item in items:
-        if "udpbench" in getattr(item, "fixturenames", ()):
+        if {"udpbench", "udpbench_serve"}.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("udpbench")
 
 

@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,54 @@ def test_a_device_that_runs_iperf3_gets_a_gate(tmp_path: Path) -> None:
         ClientGate(tmp_path / "other", ("pytest",), port=5211),
     ):
         pass
+
+
+GATED = """
+import sys
+sys.path.append({fixtures!r})
+from iperf3_client import Client
+
+
+def served(server, lost):
+    client = Client(server.port)
+    client.begin()
+    client.send(range(1, 101))
+    client.end(100 + lost)
+    client.close()
+    return server.result()
+
+
+def test_each_block_has_results_of_its_own(udpbench_serve):
+    for lost in (0, 3):
+        with udpbench_serve(port=5212) as server:
+            assert lost == served(server, lost).ledger["before_host"]
+
+
+def test_nowhere(udpbench_serve):
+    with udpbench_serve(listen="nowhere"):
+        pass
+"""
+
+
+def test_the_fixture_is_a_gate_in_a_test(tmp_path: Path) -> None:
+    """Block after block; an error of udpbench is its message, without a traceback."""
+    fixtures = str(Path(__file__).parents[1] / "fixtures")
+    (tmp_path / "test_it.py").write_text(GATED.format(fixtures=fixtures))
+    plugin = [] if entry_points(group="pytest11", name="udpbench") else ["-pudpbench.pytest_plugin"]
+    words = (*plugin, "-p", "no:cacheprovider", "--udpbench-out", "runs", "-m", "udpbench")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "\n--listen: nowhere: not an address" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert "ip_address" not in done.stdout
+    assert 2 == len([*(tmp_path / "runs").glob("*/*/run.jsonl")])
 
 
 # --- losses planted on the receiving side --------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 
 from udpbench.analysis.watch.host import LiveHost
@@ -22,6 +23,7 @@ from udpbench.control.run import RunOptions, run_name
 from udpbench.control.wait import Clock
 from udpbench.control.watch import Onlooker, Watched
 from udpbench.drivers import driver_of
+from udpbench.errors import InputError, Problem
 from udpbench.model.experiment import Experiment, Needs, Receive, Send, Traffic, Trial
 from udpbench.model.host import Facts
 from udpbench.model.lab import Lab
@@ -64,10 +66,15 @@ class ServeTerms:
 
 
 def addresses_of(listen: str | None) -> tuple[str, ...]:
-    """Return the addresses to listen at; ``::`` is all of both IP versions. Raises ValueError."""
+    """Return the addresses to listen at; ``::`` is all of both IP versions. Raises InputError."""
     if listen is None:
         return LOOPBACK
-    address = str(ip_address(listen))
+    try:
+        address = str(ip_address(listen))
+    except ValueError:
+        step = "write for example 192.0.2.7, or :: for all"
+        problem = Problem("not an address", "--listen", listen, "of IPv4 or IPv6", step)
+        raise InputError([problem]) from None
     return ("0.0.0.0", "::") if address == "::" else (address,)  # noqa: S104 - as asked for
 
 
@@ -282,10 +289,16 @@ def served_experiment(trial: Trial) -> Experiment:
     return Experiment("serve", "", f"question: {QUESTION}\n", QUESTION, None, (trial,), 1, ())
 
 
+def next_folder(folder: Path) -> Path:
+    """Return where the next test below a folder is stored: none that is there already."""
+    return next(each for number in count(1) if not (each := folder / f"{number:04d}").exists())
+
+
 def store_test(record: TrialRecord, lab: Lab, folder: Path, command: tuple[str, ...]) -> None:
     """Write a client's test as a run; raises RecordError, StoreError."""
     experiment = served_experiment(record.trial)
-    writer = RunWriter.create(folder, new_header([experiment], lab, command, seed=0))
+    served = replace(lab, name="serve")
+    writer = RunWriter.create(folder, new_header([experiment], served, command, seed=0))
     writer.write(record)
     writer.finish(Ending(now_utc(), "complete"))
 

@@ -35,7 +35,8 @@ def readable_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
         except RecordError as error:
             problems.append(str(error))
         else:
-            runs += [] if run.header.watched else [run]
+            points = (trial for each in run.header.experiments for trial in each.points)
+            runs += [] if any(trial.watched for trial in points) else [run]
     return runs, problems
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,8 +14,10 @@ import pytest
 from golden import Golden
 
 from control.fake import FakeAgent, World, facts
+from udpbench.__main__ import main
 from udpbench.analysis.judge import judge
-from udpbench.analysis.served import answer
+from udpbench.analysis.served import answer, burst_text, own_number
+from udpbench.client_gate import ClientGate
 from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings
 from udpbench.control.serve import (
@@ -21,13 +25,23 @@ from udpbench.control.serve import (
     ServeTerms,
     ServeView,
     addresses_of,
+    next_folder,
     serve,
     store_test,
 )
 from udpbench.control.watch import lab_to_watch
+from udpbench.errors import InputError
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import FlowStats, HostLook, Snapshot, TrialRecord, UdpSocket, WorkerStats
+from udpbench.model.record import (
+    FlowStats,
+    HostLook,
+    Sample,
+    Snapshot,
+    TrialRecord,
+    UdpSocket,
+    WorkerStats,
+)
 from udpbench.model.served import ServedStream, ServedTest
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import ClientEvent, SampleReply
@@ -246,5 +260,119 @@ def test_it_listens_at_loopback_unless_an_address_is_named() -> None:
     assert ("192.0.2.7",) == addresses_of("192.0.2.7")
     assert ("0.0.0.0", "::") == addresses_of("::")  # noqa: S104 - nothing is bound
     assert ("5201", "2", "192.0.2.7") == ServeTerms(("192.0.2.7",), clients=2).words
-    with pytest.raises(ValueError, match="does not appear"):
+    with pytest.raises(InputError, match="not an address"):
         addresses_of("everywhere")
+
+
+def run(*words: str) -> int:
+    """Return the exit code of a command line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["udpbench", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def stored(folder: Path) -> TrialRecord:
+    """Store a test into a folder, and return it."""
+    world = Served()
+    world.run(ServeTerms(once=True))
+    store_test(world.records[0], lab_to_watch(None, None), folder, ("udpbench", "serve"))
+    return world.records[0]
+
+
+def test_wrong_options_are_refused_before_a_client_comes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    golden: Golden,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All at once; a folder that cannot take a test, too: its client would have sent for nothing."""
+    monkeypatch.chdir(tmp_path)
+    stored(Path("run"))
+    Path("file").touch()
+    for words in (
+        ("--listen", "everywhere", "--for", "long"),
+        ("--for", "0s"),
+        ("--for", "25h"),
+        ("--once", "--out", "run"),
+        ("--out", "file"),
+    ):
+        assert 2 == run("serve", *words)
+        golden.check(capsys.readouterr().err.splitlines())
+    with pytest.raises(InputError, match="port: 65536: out of range"):
+        ClientGate(tmp_path, ("pytest",), port=2**16)
+
+
+def test_a_server_that_is_started_again_stores_beside_what_is_there(tmp_path: Path) -> None:
+    """It never ends because a number is taken."""
+    assert tmp_path / "0001" == next_folder(tmp_path)
+    stored(next_folder(tmp_path))
+    assert tmp_path / "0002" == next_folder(tmp_path)
+
+
+def test_stored_tests_have_a_history_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As runs have; only those who watch are left out. Packets were lost."""
+    stored(tmp_path / "0001")
+    assert 0 == run("history", str(tmp_path), "--json", "--metric", "lost_packets")
+    history = json.loads(capsys.readouterr().out)
+    assert "1 run folder" == history["read"]
+    (point,) = history["points"]
+    assert ("serve", "serve") == (point["pair"], point["experiment"])
+    assert [100] == [day["median"] for day in point["days"]]
+    assert 1 == run("show", str(tmp_path / "0001"), "--json")
+    (trial,) = json.loads(capsys.readouterr().out)["trials"]
+    assert (1000, 900) == (trial["sent_packets"], trial["received_packets"])
+
+
+def test_a_client_that_sends_in_bursts_is_named(golden: Golden) -> None:
+    """By its milliseconds; who sends evenly, too little or too briefly is not."""
+    world = Served()
+    world.run(ServeTerms(once=True))
+    (record,) = world.records
+    assert record.served is not None
+    lumps = (100, *(0,) * 99) * 10
+    older = replace(record.served, asked={**ASKED, "client_version": "3.1.3"})
+    for served, counts in (
+        (record.served, lumps),
+        (older, lumps),
+        (older, (1,) * 1000),
+        (older, (9, *(0,) * 990, 9)),
+        (older, (500,) * 99),
+    ):
+        sample = Sample("receiver0", 0, {}, 0, counts)
+        golden.check(burst_text(replace(record, served=served, series=(sample,))))
+
+
+def test_iperf3s_own_number_has_its_causes(golden: Golden) -> None:
+    """None if it is the same."""
+    for stream in (
+        replace(STREAM, sent_packets=990),
+        replace(STREAM, sent_packets=990, gap_packets=80),
+        replace(STREAM, sent_packets=990, omitted_packets=200),
+    ):
+        golden.check(own_number(replace(SERVED, streams=(stream,))))
+    silent = replace(SERVED, streams=(replace(STREAM, sent_packets=None),), ignored=())
+    world = Served(lambda host: events_of(host, silent))
+    world.run(ServeTerms(once=True))
+    golden.check([str(finding) for finding in judge(world.records[0]).findings])
+
+
+def test_a_client_is_told_where_its_packets_ended(golden: Golden) -> None:
+    """Also if that was nowhere, or is not known."""
+    world = Served()
+    world.run(ServeTerms(once=True))
+    (record,) = world.records
+    result = judge(record)
+    assert result.ledger is not None
+    ledger = result.ledger
+    for known in (
+        replace(ledger, intended_packets=0, received_packets=0, entries=()),
+        replace(ledger, intended_packets=900, entries=()),
+        replace(ledger, entries=ledger.entries[:1], unaccounted=60),
+        None,
+    ):
+        golden.check(answer(record, replace(result, ledger=known)))

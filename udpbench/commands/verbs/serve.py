@@ -60,6 +60,8 @@ def serve(
     from udpbench.report.watch import watch_view
 
     terms = replace(_terms(listen, port, duration), once=once, clients=clients)
+    if out is not None:
+        _prove_free(out, once)
     lab = lab_to_watch(host, None)
     around = Surroundings(reach_observers(lab, no_deploy, wheels, *terms.observed))
     servers = serving(terms.words, deployer_of(lab, no_deploy, wheels))
@@ -85,9 +87,8 @@ def _terms(listen: str | None, port: int, duration: str | None) -> ServeTerms:
     addresses: tuple[str, ...] = LOOPBACK
     try:
         addresses = addresses_of(listen)
-    except ValueError:
-        step = "write for example 192.0.2.7, or :: for all"
-        problems.append(Problem("not an address", "--listen", listen, "of IPv4 or IPv6", step))
+    except InputError as error:
+        problems += error.problems
     try:
         duration_ns = parse_duration(duration) if duration is not None else None
     except ValueError as error:
@@ -97,6 +98,22 @@ def _terms(listen: str | None, port: int, duration: str | None) -> ServeTerms:
     if problems:
         raise InputError(problems)
     return ServeTerms(addresses, port, duration_ns)
+
+
+def _prove_free(out: Path, once: bool) -> None:
+    """Raise InputError if no test could be stored: its client would have sent for nothing."""
+    from udpbench.folder import Folder
+    from udpbench.records import RUN_FILE
+
+    step = "name another folder"
+    try:
+        with Folder.open(out, make=True) as folder:
+            is_taken = once and RUN_FILE in folder.names()
+    except OSError as error:
+        what = f"cannot be made: {error.strerror}"
+        raise InputError([Problem(what, "--out", str(out), next_step=step)]) from error
+    if is_taken:
+        raise InputError([Problem("already holds a run", "--out", str(out), next_step=step)])
 
 
 class _Kept:
@@ -131,7 +148,7 @@ class _Kept:
 
     def keep(self, record: TrialRecord) -> None:
         """Print a test, and store it with a report if that is asked for."""
-        from udpbench.control.serve import served_experiment, store_test
+        from udpbench.control.serve import next_folder, served_experiment, store_test
         from udpbench.judged_run import judged
         from udpbench.report.tables import print_chapter
 
@@ -140,7 +157,7 @@ class _Kept:
                 print_chapter(open_console(), chapter)
         if self._out is None:
             return
-        folder = self._out if self._once else self._out / f"{self._tests:04d}"
+        folder = self._out if self._once else next_folder(self._out)
         store_test(record, self._lab, folder, typed_command())
         with reader_may_leave():
             try_report(read_stored(folder), YES)
