@@ -21,13 +21,13 @@ else:
         """Return a decorator of classes, as ``dataclasses.dataclass(frozen=True)`` does."""
         if not frozen:
             raise TypeError("only for frozen classes; take that of dataclasses")
-        return _made
+        return _freeze
 
 
 C = TypeVar("C")
 
 
-def _made(cls: type[C]) -> type[C]:
+def _freeze(cls: type[C]) -> type[C]:
     """Return a class as a frozen dataclass."""
     complete = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
     complete.__dataclass_params__.frozen = True  # type: ignore[attr-defined]
