@@ -18,9 +18,10 @@ from proc_files import stat
 from udpbench.agent.host import processes
 from udpbench.agent.host.capabilities import napi_threads
 from udpbench.agent.host.processes import (
+    RUNNABLE,
     Processes,
     ProcessTimes,
-    any_runnable,
+    any_in,
     descendants,
     interface_threads,
     lineage,
@@ -394,9 +395,9 @@ def test_a_thread_that_waits_for_a_cpu_is_runnable(tmp_path: Path) -> None:
     """As one that runs; one that sleeps is not, nor one that has ended."""
     machine = Machine(tmp_path)
     machine.put("/proc/7/stat", "7 (napi/x) R-0) S 2 0 0 0")
-    assert not any_runnable(machine, (7, 8))
+    assert not any_in(RUNNABLE, machine, (7, 8))
     machine.put("/proc/9/stat", "9 (napi/receive0-5) R 2 0 0 0")
-    assert any_runnable(machine, (7, 8, 9))
+    assert any_in(RUNNABLE, machine, (7, 8, 9))
 
 
 def test_how_long_a_thread_of_an_interface_waited_for_its_cpu(

@@ -381,7 +381,7 @@ def test_a_process_that_dies_under_an_order_is_a_failure(pool: Pool, port: int) 
 
 
 def test_workers_at_rest_stand_until_something_differs(pool: Pool, port: int) -> None:
-    """Their processes, their CPUs, their sockets, and the interface that they were made for."""
+    """Their processes, which run, their CPUs and sockets, and the interface they were made for."""
     cpu = min(os.sched_getaffinity(0))
     assert not pool.stands("lo", {})
     (prepared,) = pool.prepare([receiver(port, cpu=cpu)], "lo")
@@ -398,6 +398,10 @@ def test_workers_at_rest_stand_until_something_differs(pool: Pool, port: int) ->
     os.sched_setaffinity(prepared.thread, others | {cpu})
     assert (not others) == pool.stands("lo", {})
     os.sched_setaffinity(prepared.thread, {cpu})
+    os.kill(prepared.pid, signal.SIGSTOP)
+    until("stopped", lambda: not pool.stands("lo", {}))
+    os.kill(prepared.pid, signal.SIGCONT)
+    until("continued", lambda: pool.stands("lo", {}))
     os.kill(prepared.pid, signal.SIGKILL)
     until("dead", lambda: not pool.stands("lo", {}))
 

@@ -234,10 +234,14 @@ def descendants(host: Host, pid: int) -> tuple[int, ...]:
     return tuple(sorted(family - {pid}))
 
 
-def any_runnable(host: Host, pids: Iterable[int]) -> bool:
-    """Return whether any thread runs or waits for a CPU (proc_pid_stat(5): state R)."""
+RUNNABLE, STOPPED = ("R",), ("T", "t")
+"""States of proc_pid_stat(5): runs or waits for a CPU; stopped by a signal or a debugger."""
+
+
+def any_in(states: tuple[str, ...], host: Host, pids: Iterable[int]) -> bool:
+    """Return whether any thread is in one of these states."""
     texts = (read(host, f"/proc/{pid}/stat") or "" for pid in pids)
-    return any(text.rpartition(") ")[2].startswith("R") for text in texts)
+    return any(text.rpartition(") ")[2].startswith(states) for text in texts)
 
 
 def interface_threads(host: Host, interfaces: Iterable[str]) -> list[int]:

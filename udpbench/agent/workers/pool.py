@@ -11,7 +11,7 @@ from typing import Any, Optional, Protocol
 
 from udpbench.agent.host.environment import CPU
 from udpbench.agent.host.files import read
-from udpbench.agent.host.processes import any_runnable, interface_threads
+from udpbench.agent.host.processes import RUNNABLE, STOPPED, any_in, interface_threads
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import open_sockets
 from udpbench.agent.workers.attached import Attached
@@ -180,6 +180,7 @@ class Pool:
         inodes = {*self.inodes()} if self.specs[0].traffic.protocol == "udp" else set()
         return (
             group.state in ("ready", "done")
+            and not any_in(STOPPED, self._host, group.pids())
             and inodes == {*open_sockets(self._host, inodes)}
             and all(self._is_pinned(worker) for worker in group.prepared)
         )
@@ -319,7 +320,7 @@ class Pool:
             flows=group.flows(),
             queued_bytes=queued_bytes,
             dropped_packets=dropped_packets,
-            polling=any_runnable(self._host, self._queue_threads),
+            polling=any_in(RUNNABLE, self._host, self._queue_threads),
         )
 
     def _stats(self, group: WorkerGroup) -> tuple[WorkerStats, ...]:
