@@ -20,8 +20,10 @@ def may_stay(attempt: Attempt) -> bool:
     random: it would be the same in all trials, and hide how much these differ.
     """
     trial, receive = attempt.trial, attempt.trial.receive
-    if trial.fresh or trial.search is not None:
-        return not trial.fresh
+    if trial.fresh:
+        return False
+    if trial.search is not None:
+        return True
     if trial.warmup_ns == 0 or trial.losses or trial.path_check != "arrive":
         return False
     if attempt.bench.lab.middle:  # the proof of each hop is one of the steps of a fresh trial
@@ -42,7 +44,7 @@ def may_stay(attempt: Attempt) -> bool:
 
 
 def serve(attempt: Attempt, warm: Warm) -> bool:
-    """Return whether idle workers are those of a trial, but for its rate.
+    """Return whether idle workers are those of a trial, but for its rate and its phases' lengths.
 
     A phase's start sets a rate, the same for all senders. Workers without one have no pacer.
     """
@@ -50,6 +52,8 @@ def serve(attempt: Attempt, warm: Warm) -> bool:
     if trial.search is not None or other.search is not None:
         same = trial.search_key == other.search_key
         return same and trial.traffic.rate is not None and not trial.fresh
+    if trial.warmup_ns == 0:  # its workers are to be new
+        return False
     senders = sum(spec.role == "sender" for spec in warm.workers)
     pps, other_pps = trial.traffic.intended_pps, other.traffic.intended_pps
     shared = None not in (pps, other_pps) and (pps or 0) % max(senders, 1) == 0

@@ -23,7 +23,7 @@ from udpbench.definition.binding.bind import (
 )
 from udpbench.definition.binding.flow_selection import MAX_FLOWS, Queue
 from udpbench.drivers import driver_of
-from udpbench.errors import PathError
+from udpbench.errors import HostError, PathError
 from udpbench.model.host import Facts
 from udpbench.model.record import Finding, Phase, total_arrived
 from udpbench.model.work import WorkerSpec
@@ -49,10 +49,20 @@ def path_phase(attempt: Attempt) -> None:
             return
         text = f"no packet of the path check arrived{where}, and the ledger does not show why"
         raise PathError(text)
+    # The facts may be those of the trial before, since when a link was taken down.
+    refuse_down(attempt.bench.ask(attempt.bench.agents.hosts, lambda client: client.facts()))
     raise PathError(
         f"no packet of the path check arrived{where}; fix the path, or write "
         "`path_check: explained` if packets are meant to be dropped"
     )
+
+
+def refuse_down(known: Mapping[str, Facts]) -> None:
+    """Raise HostError if an interface is down; ``known``: host → its facts."""
+    for name, facts in known.items():
+        if facts.link == "down":
+            text = f"{facts.interface} is down, although it was taken up: find out what did it"
+            raise HostError(text, name)
 
 
 def unreached(attempt: Attempt) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from udpbench.control.agents import MACHINE
 from udpbench.control.kept_workers import may_stay, serve, still_stand
 from udpbench.control.losses import plan_losses
-from udpbench.control.path_check import path_phase, place_workers, queues_moved
+from udpbench.control.path_check import path_phase, place_workers, queues_moved, refuse_down
 from udpbench.control.path_proof import PathWatch, prove_path
 from udpbench.control.phase import Plan, by_host, warmup_plan
 from udpbench.control.setting_findings import (
@@ -151,10 +151,7 @@ def verify_settings(attempt: Attempt) -> None:
 
 def await_links(attempt: Attempt) -> None:
     """Wait until every link is up; a real link takes seconds after its interface is taken up."""
-    for name, facts in attempt.facts.items():
-        if facts.link == "down":
-            text = f"{facts.interface} is down, although it was taken up: find out what did it"
-            raise HostError(text, name)
+    refuse_down(attempt.facts)
     dark = {name for name, facts in attempt.facts.items() if facts.link == "no carrier"}
     if not dark:
         return

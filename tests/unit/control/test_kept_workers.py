@@ -130,6 +130,16 @@ def test_another_point_has_workers_of_its_own(tmp_path: Path) -> None:
     assert 2 == prepared(World(), tmp_path, repetitions=1, sweep={"send.batch": [1, 2]})
 
 
+def test_a_trial_without_a_warmup_takes_over_no_workers(tmp_path: Path) -> None:
+    """Those of the trial before are warm; of another length, of any phase, they stay."""
+    for warmup, duration, prepares in (("0s", "1s", 2), ("100ms", "2s", 1)):
+        world = World()
+        further = experiment("further", warmup=warmup, duration=duration)
+        outcome, _ = go(world, tmp_path / warmup, experiment(), further)
+        assert None is outcome.error
+        assert prepares == world.words.count("prepare sender")
+
+
 def test_workers_that_are_not_as_they_were_are_made_anew(tmp_path: Path) -> None:
     """One that died, moved or lost its socket."""
     assert 2 == prepared(World(unsteady=("receiver",)), tmp_path)
@@ -158,6 +168,23 @@ def test_a_route_that_leads_elsewhere_fails_the_further_trial(tmp_path: Path) ->
         stored.records[1].error
     )
     assert 1 == world.words.count("start sender measured")
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_link_that_was_taken_down_between_trials_is_named(tmp_path: Path, fresh: bool) -> None:
+    """Facts of the trial before do not show it: they are read again where nothing arrives."""
+    world = World()
+
+    def take_down() -> None:
+        world.arriving, world.links["receiver"] = 0, ["down"]
+
+    world.hooks["prepare sender" if fresh else "confirm sender"] = take_down
+    keys = {"repetitions": 1 if fresh else 2, "fresh": fresh}
+    _, stored = go(world, tmp_path, experiment(**keys))
+    expected = "receive0 is down, although it was taken up: find out what did it"
+    assert {"kind": "HostError", "message": expected, "host": "receiver"} == (
+        stored.records[-1].error
+    )
 
 
 def test_a_further_trial_that_fails_leaves_no_workers(tmp_path: Path) -> None:
