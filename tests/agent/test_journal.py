@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 from collections.abc import Iterator
@@ -73,6 +74,19 @@ def test_a_later_process_finds_what_is_pending(host: Host, journal: Journal) -> 
     assert (second, third) == opened.pending
     assert (True, False) == (second.applied, third.applied)
     assert 3 == opened.last_seq
+
+
+@pytest.mark.parametrize("ends_with_run", [False, True])
+def test_a_change_is_on_disk_before_it_is_made_unless_it_ends_with_the_run(
+    host: Host, monkeypatch: pytest.MonkeyPatch, ends_with_run: bool
+) -> None:
+    """No other line waits for the disk."""
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    journal = Journal(host, "run", ends_with_run)
+    journal.applied(journal.begin(fake("a", 10), 1), 10)
+    journal.applied(journal.begin(fake("b", 10), 1), 10)
+    assert (0 if ends_with_run else 2) == synced.count(journal.path.stat().st_ino)
 
 
 ALONG = (("addr", (("address", "fd00::1"), ("index", 7))), ("route", (("dst", "default"),)))
