@@ -1,10 +1,11 @@
 """How cost grows: doubles one thing at a time, and fits the slope of its cost on a log–log scale.
 
 A slope of 1 is cost in proportion to the thing, 0 is no cost at all, 2 is what nobody waits for.
-Costs are CPU time, which other programs lengthen least, or the peak of resident memory. What a
-program takes to start makes a slope flatter, so that only the larger numbers count: each is fitted
-over the last three doublings. ``measure.py [THING...]`` prints the table and leaves with 1 where a
-bar is missed. Needs root; a quiet machine makes it shorter, not different.
+Costs are CPU time, which other programs lengthen least, the peak of resident memory, or of trials
+what they take beyond their phases. What a program takes to start makes a slope flatter, so that
+only the larger numbers count: each is fitted over the last three doublings.
+``measure.py [THING...]`` prints the table and leaves with 1 where a bar is missed. Needs root; a
+quiet machine makes it shorter, not different.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +44,7 @@ from udpbench.definition.binding.bind import bind
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import TrialRecord
+from udpbench.parent_death import end_with_parent
 from udpbench.records import Run
 
 INHERENT, NONE = 1.1, 0.1
@@ -51,6 +55,8 @@ FITTED = 4
 """Numbers over which the slope is fitted."""
 HOST = "sender"
 LINK = "grown0"
+SOCKETS_EACH = 8192
+"""Of a process, whose limit of descriptors may be fixed."""
 
 
 class Growth(NamedTuple):
@@ -165,7 +171,7 @@ def judged(workers: int) -> float:
 def bound(flows: int) -> float:
     """Return the CPU time of binding a trial of so many flows."""
     ports = f"20000-{20000 + flows - 1}"
-    data = {"question": "How long?", "traffic": {"flows": {"source_ports": ports}}}
+    data = {"question": "How long?", "traffic": {"flows": {"from": ports}}}
     (trial,) = load_experiment_data(data, "flows").points
     lab, known = load_lab("local"), a_run().records[0].facts
     return least_s(lambda: bind(trial, lab, known))
@@ -205,9 +211,10 @@ def on_host(prepare: Callable[[int], object], work: Callable[[Host], Callable[[]
                 host = Host()
                 enter_own(host)
                 _add_pair(host)
-                kept = prepare(number)
+                prepare(number)
                 os.write(writing, json.dumps(least_s(work(host))).encode())
-                del kept
+            except Exception:  # noqa: BLE001 - of the process
+                traceback.print_exc()
             finally:
                 os._exit(0)
         os.close(writing)
@@ -225,15 +232,21 @@ def _add_pair(host: Host) -> None:
     host.rtnl("link", "add", kind="veth", ifname=LINK, peer={"ifname": "far0"})
 
 
-def open_sockets(number: int) -> list[socket.socket]:
-    """Return so many UDP sockets, each at a port and an address of loopback."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (number + 1024, number + 1024))
+def open_sockets(number: int) -> None:
+    """Open so many UDP sockets, each at a port and an address of loopback."""
     subprocess.run(("ip", "link", "set", "lo", "up"), check=True)
-    kept = []
-    for n in range(number):
-        kept.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        kept[-1].bind((f"127.0.{n // 16384}.1", 20000 + n % 16384))
-    return kept
+
+    def opened(first: int) -> list[socket.socket]:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        kept = []
+        for n in range(first, min(first + SOCKETS_EACH, number)):
+            kept.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            kept[-1].bind((f"127.0.{n // 16384}.1", 20000 + n % 16384))
+        return kept
+
+    for first in range(0, number, SOCKETS_EACH):
+        start_process(partial(opened, first))
 
 
 def add_pairs(number: int) -> None:
@@ -250,14 +263,23 @@ def add_rules(number: int) -> None:
 
 
 def start_processes(number: int) -> None:
-    """Start so many processes, which end with this one."""
-    from udpbench.parent_death import end_with_parent
-
-    parent = os.getpid()
+    """Start so many processes."""
     for _ in range(number):
-        if os.fork() == 0:
-            end_with_parent(parent)
-            time.sleep(3600)
+        start_process(lambda: None)
+
+
+def start_process(prepare: Callable[[], object]) -> None:
+    """Start a process, and wait until it has prepared something; it ends with this one."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        end_with_parent(signal.SIGKILL)
+        kept = [prepare()]
+        os.close(writing)
+        while kept:
+            signal.pause()
+    os.close(writing)
+    os.read(reading, 1)
+    os.close(reading)
 
 
 def taken(host: Host) -> Callable[[], object]:
@@ -312,13 +334,13 @@ def overhead_s(definition: dict[str, Any]) -> list[float]:
 
 def with_workers(number: int) -> float:
     """Return what a trial of so many receiving workers costs."""
-    return min(overhead_s({"receive": {"workers": number, "cpus": "none"}}))
+    return min(overhead_s({"receive": {"workers": number, "cpus": "any"}}))
 
 
 def with_flows(number: int) -> float:
     """Return what a trial of so many flows costs."""
     ports = f"10000-{10000 + number - 1}"
-    return min(overhead_s({"traffic": {"rate": "10kpps", "flows": {"source_ports": ports}}}))
+    return min(overhead_s({"traffic": {"rate": "10kpps", "flows": {"from": ports}}}))
 
 
 @cache
