@@ -28,7 +28,7 @@ from udpbench.protocol import RecordedTree
 FILES = ("exists", "listdir", "read_text", "link_target")
 """Methods for files, which have their own fields in a tree."""
 UNTAKEN: tuple[str, ...] = (
-    *("boot_id", "cached_dumps", "clock_ns", "close", "environ", "kernel_threads", "netlink"),
+    *("boot_id", "clock_ns", "close", "environ", "kernel_threads", "netlink"),
     *("netns", "netns_cookie", "parent", "path", "wait_for", "wall_ns"),
 )
 """Methods that hold only for the moment, or reveal users."""

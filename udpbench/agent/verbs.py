@@ -82,6 +82,8 @@ class Verbs:
         self._journal = Journal(host, run, ends_with_run=scopes == ("namespace",))
         self._engine = Engine(host, self._journal, scopes)
         self._guardian: Optional[Guardian] = None
+        self._closed = False
+        """Workers were closed before: this run has several trials."""
         self.elsewhere: dict[str, Callable[..., Any]] = {
             "hear_arp": self._arps.hear,
             "plan": self._engine.plan,
@@ -236,8 +238,9 @@ class Verbs:
         self._cpus.close()
         had = bool(self.pool.pids())
         printed = self.pool.close(keep_logs)
-        if had:
+        if had and self._closed:  # who has closed workers once may have closed the last ones
             self.pool.launch()
+        self._closed |= had
         return printed
 
     def restore(self, force: bool = False, left_behind: bool = False) -> tuple[Change, ...]:

@@ -27,9 +27,15 @@ def control_interface(host: Host) -> Optional[str]:
 
 
 def ssh_connection(host: Host) -> Optional[str]:
-    """Return SSH_CONNECTION of this process or an ancestor, since sudo removes it for its child."""
-    for pid in lineage(host, os.getpid()):
-        with suppress(OSError):
-            if (connection := host.environ(pid).get("SSH_CONNECTION")) is not None:
-                return connection
-    return os.environ.get("SSH_CONNECTION")
+    """Return SSH_CONNECTION of this process or an ancestor, since sudo removes it for its child.
+
+    As it was when it was first asked for: an ancestor may end, and each look takes 3 ms.
+    """
+    if host.ssh is None:
+        host.ssh = os.environ.get("SSH_CONNECTION", "")
+        for pid in lineage(host, os.getpid()):
+            with suppress(OSError):
+                if (connection := host.environ(pid).get("SSH_CONNECTION")) is not None:
+                    host.ssh = connection
+                    break
+    return host.ssh or None

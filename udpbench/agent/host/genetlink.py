@@ -98,6 +98,16 @@ def firewall_generation() -> int:
     return int(struct.unpack("!I", dict(attributes(answer))[NFTA_GEN_ID])[0])
 
 
+def get(kind: int, protocol: int, asked: bytes, family: int) -> bytes:
+    """Return as ``dump`` what the kernel has of a single thing; OSError if it refuses."""
+    return _exchange(kind, family, REQUEST | ACKNOWLEDGE, asked, protocol)[0]
+
+
+def dump_whole(kind: int, protocol: int, family: int = 0) -> list[bytes]:
+    """Return each message of a dump of another protocol; OSError if the kernel refuses."""
+    return _exchange(kind, family, REQUEST | DUMP, bytes(4), protocol, skipped_bytes=0)
+
+
 def dump(kind: int, protocol: int, asked: bytes = b"", family: int = 0) -> list[bytes]:
     """Return what follows the first four bytes of each message of a dump of another protocol.
 
@@ -116,7 +126,12 @@ def _family_id(name: str) -> int:
 
 
 def _exchange(
-    family: int, command: int, flags: int, asked: bytes, protocol: int = NETLINK_GENERIC
+    family: int,
+    command: int,
+    flags: int,
+    asked: bytes,
+    protocol: int = NETLINK_GENERIC,
+    skipped_bytes: int = GENERIC.size,
 ) -> list[bytes]:
     body = GENERIC.pack(command, protocol == NETLINK_GENERIC, 0) + asked
     request = HEADER.pack(HEADER.size + len(body), family, flags, 0, 0) + body
@@ -125,14 +140,14 @@ def _exchange(
         link.connect((0, 0))  # to the kernel: whoever has our network namespace may write, too
         link.send(request)
         while True:
-            messages, ended = read_messages(link.recv(ANSWER_BYTES))
+            messages, ended = read_messages(link.recv(ANSWER_BYTES), skipped_bytes)
             answers += messages
             if ended:
                 return answers
 
 
-def read_messages(datagram: bytes) -> tuple[list[bytes], bool]:
-    """Return the attributes of each message in a datagram, and whether the answer ends there.
+def read_messages(datagram: bytes, skipped_bytes: int = GENERIC.size) -> tuple[list[bytes], bool]:
+    """Return what follows some bytes of each message of a datagram, and whether the answer ends.
 
     OSError with the kernel's errno if it refused.
     """
@@ -148,6 +163,6 @@ def read_messages(datagram: bytes) -> tuple[list[bytes], bool]:
             if code:
                 raise OSError(code, os.strerror(code))
             return messages, True
-        messages.append(payload[GENERIC.size :])
+        messages.append(payload[skipped_bytes:])
         at += -(-size_bytes // 4) * 4
     return messages, False

@@ -19,6 +19,7 @@ from ipaddress import (
 )
 from typing import Any, Callable, Optional, Union
 
+from udpbench.agent.host.reading import OwnAddress
 from udpbench.agent.host.system import Host, own_address
 from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.kind import Command, Kind
@@ -61,18 +62,13 @@ def _split_address(host: Host, target: str) -> tuple[int, Union[IPv4Interface, I
     return host.index(interface), ip_interface(address)
 
 
-def _find(host: Host, index: int, requested: Union[IPv4Interface, IPv6Interface]) -> Any:
-    """Return the RTM_NEWADDR message of an address with its prefix length; None without one."""
+def _find(
+    host: Host, index: int, requested: Union[IPv4Interface, IPv6Interface]
+) -> Optional[OwnAddress]:
+    """Return an address with its prefix length; None without one."""
     family = socket.AF_INET if requested.version == 4 else socket.AF_INET6
-    for message in host.rtnl("addr", "dump", index=index, family=family):
-        address = ip_address(own_address(message))
-        if (address, message["prefixlen"]) == (requested.ip, requested.network.prefixlen):
-            return message
-    return None
-
-
-def _flags(message: Any) -> int:
-    return int(message.get_attr("IFA_FLAGS") or message["flags"])
+    owned = host.addresses(index, family)
+    return next((each for each in owned if each.interface == requested), None)
 
 
 def _on_link(host: Host, index: int, network: IPv6Network) -> set[tuple[int, int]]:
@@ -87,10 +83,9 @@ def _on_link(host: Host, index: int, network: IPv6Network) -> set[tuple[int, int
 
 def _is_shared(host: Host, index: int, requested: IPv6Interface) -> bool:
     """Return whether another IPv6 address has the same route of the kernel's."""
-    for message in host.rtnl("addr", "dump", index=index, family=socket.AF_INET6):
-        other = ip_interface(f"{own_address(message)}/{message['prefixlen']}")
-        metric = message.get_attr("IFA_RT_PRIORITY") or IP6_RT_PRIO_ADDRCONF
-        has_it = not _flags(message) & link_flap.IFA_F_NOPREFIXROUTE and metric == OF_KERNEL[1]
+    for each in host.addresses(index, socket.AF_INET6):
+        other, metric = each.interface, each.metric or IP6_RT_PRIO_ADDRCONF
+        has_it = not each.flags & link_flap.IFA_F_NOPREFIXROUTE and metric == OF_KERNEL[1]
         if has_it and other != requested and other.network == requested.network:
             return True
     return False
@@ -139,7 +134,7 @@ class Address(Kind):
         """
         del value, now
         index, requested = _split_address(host, target)
-        if requested.version == 6 or host.rtnl("addr", "dump", index=index, family=socket.AF_INET):
+        if requested.version == 6 or host.addresses(index, socket.AF_INET):
             return
         lost = link_flap.not_recreated(host, index, ("neigh", "route"), socket.AF_INET)
         if lost:
@@ -160,7 +155,7 @@ class Address(Kind):
             host.rtnl("addr", "add", index=index, **fields)
             return
         own = _find(host, index, requested)
-        if own is None or _goes_alone(host, index, requested, _flags(own)):
+        if own is None or _goes_alone(host, index, requested, own.flags):
             host.rtnl("addr", "del", index=index, **fields)
             return
         had = link_flap.attached(host, index)
@@ -321,18 +316,6 @@ class Unclaimed(Kind):
 NUD_PERMANENT = 0x80  # include/uapi/linux/neighbour.h
 
 
-def _entry(host: Host, target: str) -> Any:
-    """Return a neighbour's message; None if there is none."""
-    interface, _, address = target.partition("/")
-    try:
-        (entry,) = host.rtnl("neigh", "get", ifindex=host.index(interface), dst=address)
-    except OSError as error:
-        if error.errno == errno.ENOENT:
-            return None
-        raise
-    return entry
-
-
 class Neighbour(Kind):
     """A permanent neighbour entry, ``send0/10.0.0.1``; its MAC address, or null.
 
@@ -343,15 +326,19 @@ class Neighbour(Kind):
 
     def read(self, host: Host, target: str) -> Optional[str]:
         """Return the MAC address of the permanent entry."""
-        entry = _entry(host, target)
-        is_permanent = entry is not None and entry["state"] & NUD_PERMANENT
-        return entry.get_attr("NDA_LLADDR") if is_permanent else None
+        interface, _, address = target.partition("/")
+        state, mac = host.neighbour(host.index(interface), address) or (0, None)
+        return mac if state & NUD_PERMANENT else None
 
     def check(self, host: Host, target: str, value: Optional[str], now: Optional[str]) -> None:
         """Refuse to replace an entry that somebody set otherwise: not all of it could return."""
         del value, now
-        entry = _entry(host, target)
-        if entry is None or not link_flap.is_set(entry):
+        interface, _, address = target.partition("/")
+        index = host.index(interface)
+        if host.neighbour(index, address) is None:
+            return
+        (entry,) = host.rtnl("neigh", "get", ifindex=index, dst=address)
+        if not link_flap.is_set(entry):
             return
         others = (entry["flags"], entry.get_attr("NDA_PROTOCOL"), entry.get_attr("NDA_FLAGS_EXT"))
         if entry["state"] != NUD_PERMANENT or any(others):

@@ -155,8 +155,7 @@ class Engine:
         be read is None.
         """
         last = {(change.setting.kind, change.setting.target): change for change in self.in_force}
-        with self._host.cached_dumps():
-            altered = [self._altered(change) for change in last.values()]
+        altered = [self._altered(change) for change in last.values()]
         return tuple(change for change in altered if change is not None)
 
     def _altered(self, change: Change) -> Optional[Change]:
