@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +19,7 @@ from udpbench.agent.counters.snapshot import mac_counters, queue_counters
 from udpbench.agent.host import genetlink, rtstats, udp_diag
 from udpbench.agent.host.reading import xdp_feature_names
 from udpbench.agent.host.system import Host
+from udpbench.agent.settings.addresses import NUD_PERMANENT
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/netlink"
 
@@ -155,3 +159,49 @@ def test_nobody_but_the_kernel_is_heard(
     with suppress(OSError):
         ask()
     assert {ConnectionRefusedError} == set(refused)
+
+
+SET_UP = " && ".join(
+    f"ip {words}"
+    for words in (
+        "link set lo up",
+        "link add d0 type veth peer name d1",
+        "link set d0 addrgenmode none up",
+        "address add 10.0.0.1/24 dev d0",
+        "address add 10.0.0.2/24 dev d0",
+        "address add fd01::1/64 dev d0 nodad metric 7",
+        "address add fd00::1/64 dev d0 nodad noprefixroute",
+        "neighbour add 10.0.0.9 lladdr 02:00:00:00:00:09 dev d0",
+        "neighbour add fd00::9 lladdr 02:00:00:00:00:0a dev d0",
+    )
+)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a network namespace")
+def test_addresses_and_neighbours_are_as_they_were_set() -> None:
+    """The flags of IPv6 need more than a byte; another interface's are left out."""
+    script = """
+import json, socket
+from udpbench.agent.host.system import Host
+host = Host()
+index = host.index("d0")
+print(json.dumps([
+    [[str(each.interface), each.flags, each.metric] for each in host.addresses(index, family)]
+    for family in (socket.AF_INET, socket.AF_INET6)
+] + [host.neighbour(index, text) for text in ("10.0.0.9", "fd00::9", "10.0.0.8")]))
+"""
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", f"{SET_UP} && exec {sys.executable} -c '{script}'"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    lasting, nodad, noprefixroute, secondary = 0x80, 2, 0x200, 1
+    assert [
+        [["10.0.0.1/24", lasting, None], ["10.0.0.2/24", lasting | secondary, None]],
+        [["fd00::1/64", lasting | nodad | noprefixroute, None], ["fd01::1/64", lasting | nodad, 7]],
+        [NUD_PERMANENT, "02:00:00:00:00:09"],
+        [NUD_PERMANENT, "02:00:00:00:00:0a"],
+        None,
+    ] == json.loads(done.stdout)

@@ -315,3 +315,15 @@ def test_the_journal_of_another_is_not_removed(
     with golden.raises(RestoreError):
         Journal(host, "run").begin(fake("b", 20), 2)
     assert (entry,) == Journal.open(host, journal.path).pending
+
+
+def test_of_a_living_run_in_another_lab_only_the_first_line_is_read(host: Host) -> None:
+    """Its agents know the rest, whatever that is; once nobody holds it, all of it counts."""
+    living = Journal(host, "run", ends_with_run=True)
+    living.identity = replace(living.identity, netns_cookie=0)
+    living.begin(fake("a", 10), 1)
+    with living.path.open("a") as file:
+        file.write("damaged\n")
+    assert ((), ()) == (leftovers(host).here, leftovers(host).stale)
+    living.close()
+    assert ((living.path,), ()) == (leftovers(host).here, leftovers(host).stale)

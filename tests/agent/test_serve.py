@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast, get_type_hints
 
+import psutil
 import pytest
 from settings_world import fake_host
 
@@ -472,6 +473,17 @@ def test_idle_workers_are_looked_at_and_their_routes_proven(agent: Agent, port: 
     assert True is agent.ask("confirm", interface="lo")
     agent.ask("close")
     assert False is agent.ask("confirm", interface="lo")
+
+
+def test_workers_to_come_are_started_from_the_second_end_on(agent: Agent, port: int) -> None:
+    """A run of a single trial needs no others; one of several does, and their start takes time."""
+    agent.hello()
+    left = []
+    for _ in range(2):
+        agent.ask("prepare", interface="lo", workers=[spec("receiver", "127.0.0.1", port)])
+        agent.ask("close")
+        left.append(len(psutil.Process(agent.process.pid).children()))
+    assert [0, 1] == left
 
 
 def test_workers_die_with_their_agent(agent: Agent, port: int) -> None:

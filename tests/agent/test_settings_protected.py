@@ -404,3 +404,15 @@ def test_a_parameter_disturbs_the_interface_in_its_name(target: str, interface: 
 def test_of_many_things_a_few_are_listed() -> None:
     """And how many more there are."""
     assert ["a, b", "a, b, c, d, e and 2 more"] == [listed("ab"), listed("abcdefg")]
+
+
+def test_the_connection_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the process that had it has ended since: it still is the controller's."""
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    monkeypatch.setattr("os.getpid", lambda: 50)
+    write(tmp_path, 50, 40, "")
+    write(tmp_path, 40, 30, f"SSH_CONNECTION={SSH}\0")
+    host = Host(tmp_path)
+    assert SSH == ssh_connection(host)
+    (tmp_path / "proc/40/environ").write_text("")
+    assert SSH == ssh_connection(host)
