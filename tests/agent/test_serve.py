@@ -486,6 +486,16 @@ def test_workers_to_come_are_started_from_the_second_end_on(agent: Agent, port: 
     assert [0, 1] == left
 
 
+def test_a_guardian_starts_while_others_have_settings_applied(agent: Agent) -> None:
+    """The end of a pair is asked for none before its own: the same guardian serves both."""
+    agent.hello()
+    agent.ask("apply", settings=[])
+    (child,) = psutil.Process(agent.process.pid).children()
+    assert "udpbench.agent.settings.guardian" in child.cmdline()
+    agent.ask("apply", settings=[])
+    assert [child] == psutil.Process(agent.process.pid).children()
+
+
 def test_workers_die_with_their_agent(agent: Agent, port: int) -> None:
     """An agent that is killed cannot end its workers: the kernel does."""
     agent.hello()

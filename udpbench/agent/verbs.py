@@ -102,6 +102,9 @@ class Verbs:
 
     def facts(self, interface: str) -> Facts:
         """Return the host's current facts."""
+        if self.taken:
+            # Imported here at all hosts side by side, not where settings go one after the other.
+            _ = self._host.netlink
         known = facts(self._host, self.name, interface, self._capabilities, taken=self.taken)
         limit = socket_memory(self._host)  # with a cgroup's name, which no recording may hold
         environment = {**known.environment, **({SOCKET_MEMORY: limit} if limit else {})}
@@ -124,7 +127,12 @@ class Verbs:
         return record_tree(self._host, self.name, interface, self._capabilities)
 
     def apply(self, settings: Sequence[Setting]) -> tuple[Change, ...]:
-        """Make these settings, and no others, the ones in force."""
+        """Make these settings, and no others, the ones in force.
+
+        Before the first ones, the end of a pair is asked for none: its guardian starts meanwhile.
+        """
+        if settings or "machine" not in self.scopes:
+            self._launch_guardian()
         if settings:
             if "namespace" in self.scopes:
                 self.pool.launch()
@@ -139,8 +147,13 @@ class Verbs:
             except Held as held:
                 text = f"{held.holder} is changing this machine's settings; run one at a time"
                 raise SettingRefused(text, self.name) from held
+        self._launch_guardian().await_ready()
+
+    def _launch_guardian(self) -> Guardian:
+        """Return the guardian; a new one if there is none that lives."""
         if self._guardian is None or not self._guardian.check():
-            self._guardian = Guardian.start(self._host, self._journal)
+            self._guardian = Guardian.launch(self._host, self._journal)
+        return self._guardian
 
     def prepare(
         self,
@@ -282,7 +295,7 @@ class Verbs:
         with suppress(OSError):  # `others` reports it
             self.locks.watch()
         if self._guardian is not None and not self._guardian.check():
-            self._guardian = Guardian.start(self._host, self._journal)
+            self._launch_guardian().await_ready()
 
     def end(self) -> None:
         """End the workers and restore every setting; RestoreError lists those that remain."""

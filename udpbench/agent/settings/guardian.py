@@ -35,9 +35,11 @@ _RELEASE = b"q"
 class Guardian:
     """The agent's end: the child process, and the pipe that shows it that the agent lives."""
 
-    def __init__(self, process: subprocess.Popen[bytes], pipe: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], pipe: int, answers: int) -> None:
         self.process = process
         self._pipe = pipe
+        self._answers = answers
+        """Where it says that it is ready; -1 once it has said so."""
 
     @classmethod
     def start(cls, host: Host, journal: Journal) -> Guardian:
@@ -45,6 +47,13 @@ class Guardian:
 
         AgentError if the child does not start: then nothing may be changed.
         """
+        guardian = cls.launch(host, journal)
+        guardian.await_ready()
+        return guardian
+
+    @classmethod
+    def launch(cls, host: Host, journal: Journal) -> Guardian:
+        """Start a guardian; nothing may be changed before ``await_ready`` has returned."""
         import subprocess
 
         from udpbench.agent.host.own_python import build_lock, own_command
@@ -69,9 +78,7 @@ class Guardian:
         finally:
             os.close(theirs)
             os.close(answering)
-        guardian = cls(process, ours)
-        guardian._await_ready(answers)
-        return guardian
+        return cls(process, ours, answers)
 
     def check(self) -> bool:
         """Return whether the guardian is alive; a dead one must be replaced before any change."""
@@ -96,15 +103,20 @@ class Guardian:
             self.process.wait()
 
     def _hang_up(self) -> None:
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
+        for file in (self._pipe, self._answers):
+            if file >= 0:
+                os.close(file)
+        self._pipe = self._answers = -1
 
-    def _await_ready(self, answers: int) -> None:
+    def await_ready(self) -> None:
+        """Wait until it guards; AgentError if it does not start."""
         import select
 
         from udpbench.errors import AgentError
 
+        answers, self._answers = self._answers, -1
+        if answers < 0:
+            return
         readable, _, _ = select.select([answers], [], [], START_TIMEOUT_S)
         answer = os.read(answers, 1) if readable else b""
         os.close(answers)
