@@ -497,7 +497,11 @@ def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
             numbers.add(number)
             own = tuple(series.get(number, ()))
             _refuse_milliseconds(record, own, where)
-            records[-1].append(replace(record, series=own, motion=tuple(motion.get(number, ()))))
+            moved, findings = (
+                tuple(motion.get(number, ())),
+                tuple(map(_told_apart, record.findings)),
+            )
+            records[-1].append(replace(record, series=own, motion=moved, findings=findings))
         elif kind == "ending":
             endings[-1] = _validated(Ending, line, where)
         elif kind == "resumed":
@@ -511,6 +515,12 @@ def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
     latest, replaced = _latest(records)
     notes = tuple(reading.findings)
     return Run(folder, header, latest, endings[-1], notes, sessions, replaced, max(numbers) + 1)
+
+
+def _told_apart(finding: Finding) -> Finding:
+    """Return a finding with its kind; older runs have it only in how the text begins."""
+    old = finding.kind == "" and finding.what.startswith("the controller was slow: ")
+    return replace(finding, kind="timing") if old else finding
 
 
 def _refuse_milliseconds(record: TrialRecord, series: Sequence[Sample], where: str) -> None:

@@ -13,6 +13,8 @@ import pytest
 from golden import Golden
 
 from udpbench import records
+from udpbench.control.phase import path_plan
+from udpbench.control.trial_state import late
 from udpbench.definition.load import load_experiments
 from udpbench.errors import RecordError, StoreError
 from udpbench.host_settings import Ethtool, Ntuple, Settings, VethPair
@@ -350,6 +352,19 @@ def test_a_run_that_could_not_be_read_is_not_begun(tmp_path: Path, golden: Golde
     with golden.raises(RecordError):
         RunWriter.create(tmp_path / "run", header)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_finding_keeps_its_kind_and_an_older_run_has_it_in_its_text(tmp_path: Path) -> None:
+    """Runs before the key say only by their text that the controller was slow."""
+    slow, other = late(path_plan(()), 7000), Finding("warning", "slow", "the controller was slow: ")
+    run = written(tmp_path / "run", replace(record(), findings=(slow, other)))
+    lines = (run / RUN_FILE).read_text()
+    older = lines.replace(',"kind":"timing"', "").replace(',"kind":""', "")
+    assert older.count('"kind"') == lines.count('"kind"') - 2
+    (run / RUN_FILE).write_text(older)
+    (read,) = read_run(run).records
+    assert (slow, other) == read.findings
+    assert ("timing", "") == tuple(each.kind for each in read.findings)
 
 
 def test_packets_of_every_millisecond_are_of_a_load_of_a_minute(

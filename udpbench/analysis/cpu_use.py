@@ -25,6 +25,8 @@ TICK_NS = SECOND_NS // 100
 INTERRUPT_TIMES = ("irq", "softirq")
 MOST_SETS = 64
 """Different sets of several CPUs of a machine's processes; further ones count as all CPUs."""
+OF_CPU = ": CPU "
+"""Between a machine and one of its CPUs, in the place of a finding."""
 NAPI_THREAD, OTHERS, OWN, KERNEL = "NAPI thread", "other programs", "udpbench", "wake-ups"
 SEES_ALL = "kernel_threads"
 """The capability of an agent that sees every process: root's, in the first PID namespace."""
@@ -41,7 +43,7 @@ class CpuGroup:
     def label(self) -> str:
         """Return the group as a reader knows it: ``right: CPU 2``."""
         numbers = format_cpu_list(sorted(self.cpus))
-        return f"{self.machine}: {'CPU' if len(self.cpus) == 1 else 'CPUs'} {numbers}"
+        return f"{self.machine}{OF_CPU if len(self.cpus) == 1 else ': CPUs '}{numbers}"
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,7 @@ def _without_numbers(record: TrialRecord) -> Result:
         "note" if skipped else "invalid",
         f"{record.status}: {message}" if record.status != "done" else message,
         error.get("host", ""),
+        kind="skipped" if skipped else "",
     )
     findings = (*record.findings, reason, *_path_losses(record))
     status = "failed" if record.status == "done" else record.status

@@ -479,7 +479,8 @@ def _ending(whole: PointSearch) -> list[Finding]:
         if state.sender_bound:
             what = f"lower bound: {sender_end(whole)}, and that load met the goal"
             step = FASTER_SENDER if whole.full_line_bps is None else FASTER_LINE
-        return [Finding("note", what, where, show_pps(state.most_pps), next_step=step)]
+        most = show_pps(state.most_pps)
+        return [Finding("note", what, where, most, next_step=step, kind="bound")]
     return []
 
 

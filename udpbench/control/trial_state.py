@@ -311,4 +311,5 @@ def late(plan: Plan, late_ns: int) -> Finding:
         f"phase {plan.name}",
         f"{late_ns // 1000}us late",
         next_step="leave the controller a CPU that no worker uses",
+        kind="timing",
     )

@@ -403,6 +403,11 @@ class Phase:
         return {host: tuple(those) for host, those in seen.items() if those}
 
 
+FindingKind = Literal["", "timing", "bound", "skipped", "cpu_time"]
+"""What is told apart of findings: series and starts alone, not counts, rates or the ledger; a rate
+that is only a bound; why a trial was skipped; how CPU time was read."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something a reader must know before trusting a number."""
@@ -415,6 +420,7 @@ class Finding:
     value: Optional[str] = None
     limit: str = ""
     next_step: str = ""
+    kind: FindingKind = ""
 
     @property
     def brief(self) -> str:

@@ -15,7 +15,7 @@ from udpbench.analysis.result_tables import named_rows
 from udpbench.analysis.search import PointSearch
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import METRICS, SEARCHED
-from udpbench.model.record import TrialRecord
+from udpbench.model.record import Finding, TrialRecord
 from udpbench.model.result import Result
 from udpbench.records import Run
 from udpbench.report.search import breaking_text
@@ -83,7 +83,7 @@ def search_json(search: PointSearch) -> dict[str, Any]:
         "confirm_loss_ratio": confirmed.loss_ratio if confirmed is not None else None,
         "breaking": asdict(breaking) if breaking is not None else None,
         "breaks_first": breaking_text(search) or None,
-        "findings": [asdict(finding) for finding in search.result.findings],
+        "findings": [finding_json(finding) for finding in search.result.findings],
     }
 
 
@@ -148,6 +148,11 @@ def comparison_json(comparison: Comparison, runs: Sequence[str] = ()) -> dict[st
     }
 
 
+def finding_json(finding: Finding) -> dict[str, str | None]:
+    """Return a finding as JSON data: what is read, not what tells it apart."""
+    return {name: value for name, value in asdict(finding).items() if name != "kind"}
+
+
 def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
     """Return one trial as JSON data, keys in the documented order."""
     trial, ledger = result.trial, result.ledger
@@ -166,7 +171,7 @@ def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
             {**asdict(bottleneck), "sentence": bottleneck.sentence}
             for bottleneck in result.diagnosis
         ],
-        "findings": [asdict(finding) for finding in result.findings],
+        "findings": [finding_json(finding) for finding in result.findings],
         **{name: result.numbers.get(name) for name in METRICS if name not in BESIDE},
         "stalls": [asdict(stall) for stall in result.stalls],
         "ledger_received_packets": result.ledger_received_packets,

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from udpbench.analysis.checks.cpu_checks import STRUCK_OUT
 from udpbench.analysis.comparison.comparisons import RESOLVED, Comparison, resolution
+from udpbench.analysis.cpu_use import OF_CPU
 from udpbench.analysis.ledger.between import AHEAD
 from udpbench.analysis.ledger.ledger import lost_by_place, worst_place
 from udpbench.analysis.ledger.stages import STAGES
@@ -48,13 +49,8 @@ MEANT = {stage.name: stage for stage in (AHEAD, *STAGES)}
 QUANTITY = re.compile(r"[+-]?\d+(\.\d+)?")
 SHARES = re.compile(r"(\d+(?:\.\d+)?)(?: – (\d+(?:\.\d+)?))? %")
 BEFORE_QUANTITY = ("", "by", "of", "to", "in", "dropped", "packets,")
-ASIDE = ("clocks: ", "samples missing: ", "the controller was slow: ")
-"""How warnings begin that concern series and starts alone, not counts, rates or the ledger."""
 MOST_FINDINGS = 2000
 """Most findings listed of an experiment; a host, or a file, may say any number."""
-BOUNDED = "lower bound: "
-"""How the note begins that a rate is only a bound."""
-OF_CPU = ": CPU "
 Names = tuple[str, ...]
 LAB_LABEL = "built-in lab: namespaces of one machine, no hardware"
 
@@ -357,7 +353,7 @@ def _sentences(causes: Sequence[Bottleneck]) -> str:
 def reasons(result: Result) -> tuple[Finding, ...]:
     """Return what invalidates a trial or strikes out its rates, or why it was skipped."""
     if result.status == "skipped":
-        return tuple(finding for finding in result.findings if finding.what.startswith("skipped: "))
+        return tuple(finding for finding in result.findings if finding.kind == "skipped")
     invalid = tuple(finding for finding in result.findings if finding.severity == "invalid")
     return invalid + result.struck
 
@@ -462,8 +458,8 @@ def merged(
 def is_aside(finding: Finding) -> bool:
     """Return whether a finding leaves counts, rates and the ledger, and their meaning, alone."""
     if finding.severity == "note":
-        return not finding.what.startswith(BOUNDED)
-    return finding.severity == "warning" and finding.what.startswith(ASIDE)
+        return finding.kind != "bound"
+    return finding.severity == "warning" and finding.kind == "timing"
 
 
 def _joined(values: Mapping[str | None, Mapping[str, None]]) -> list[tuple[str | None, Names]]:

@@ -250,16 +250,16 @@ def test_what_is_not_observable_is_told_with_its_reason() -> None:
     (phase,) = plain.phases
     forbidden = {"machine": CpuSamples(why="not permitted; run as root")}
     for record, expected in (
-        (plain, ("note", "machine", "ip_rcv", "")),
+        (plain, ("note", "machine", "ip_rcv", "", "")),
         (
             replace(plain, phases=(replace(phase, cpu_samples=forbidden),)),
-            ("warning", "machine", "not permitted", "run as root"),
+            ("warning", "machine", "not permitted", "run as root", "cpu_time"),
         ),
     ):
         readings = readings_of(record)
         assert readings is not None
         (each,) = cpu_checks.cpu_time_unknown(readings)
-        assert expected == (each.severity, each.where, each.value, each.next_step)
+        assert expected == (each.severity, each.where, each.value, each.next_step, each.kind)
 
 
 def test_each_stage_is_a_metric() -> None:

@@ -312,8 +312,8 @@ def test_a_failed_trial_has_a_reason_and_no_numbers() -> None:
 def test_a_skipped_trial_is_no_failure() -> None:
     """The reason is a note."""
     result = judge(build.failed("skipped", "needs 8 CPUs, right has 2"))
-    assert [("note", "skipped: needs 8 CPUs, right has 2")] == [
-        (finding.severity, finding.what) for finding in result.findings
+    assert [("note", "skipped: needs 8 CPUs, right has 2", "skipped")] == [
+        (finding.severity, finding.what, finding.kind) for finding in result.findings
     ]
     assert "skipped" == result.status
 

@@ -109,6 +109,8 @@ def test_rates_that_are_struck_out_are_null_with_their_reason(tmp_path: Path) ->
         trial_["send_cpu_load"],
     )
     assert "struck" in {finding["severity"] for finding in trial_["findings"]}
+    keys = {"severity", "what", "where", "value", "limit", "next_step"}
+    assert all(keys == finding.keys() for finding in trial_["findings"])
 
 
 def test_it_is_json(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def clocks_apart(readings: Readings) -> Iterator[Finding]:
             f"by up to {bound_ns / 10**6:.1f} ms",
             f"at most {CLOCK_LIMIT_NS // 10**6} ms, a tenth of the sampling interval",
             "run the controller closer to the hosts; counts and rates are not affected",
+            "timing",
         )
 
 
@@ -69,6 +70,7 @@ def samples_missing(readings: Readings) -> Iterator[Finding]:
                 f"{gap_ns / 10**6:.0f} ms",
                 f"at most {limit_ns // 10**6} ms",
                 "counts and mean rates hold; leave the agent a CPU that no worker uses",
+                "timing",
             )
 
 

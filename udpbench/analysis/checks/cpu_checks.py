@@ -6,11 +6,19 @@ from collections.abc import Iterator
 from typing import Literal
 
 from udpbench.analysis.cpu_time import balanced
-from udpbench.analysis.cpu_use import TICK_NS, CpuGroup, cpu_groups, cpu_use, main_user, stolen_ns
+from udpbench.analysis.cpu_use import (
+    OF_CPU,
+    TICK_NS,
+    CpuGroup,
+    cpu_groups,
+    cpu_use,
+    main_user,
+    stolen_ns,
+)
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.model.limits import MAX_PAYLOAD_BYTES, SECOND_NS
-from udpbench.model.record import Finding
+from udpbench.model.record import Finding, FindingKind
 from udpbench.units import show_ratio
 
 NOTED = 0.01
@@ -66,11 +74,18 @@ def hypervisor(readings: Readings) -> Iterator[Finding]:
                 HYPERVISOR[0],
                 "",
                 HYPERVISOR[1],
+                "cpu_time",
             )
 
 
 def _limited(
-    group: CpuGroup, share: float, elapsed_ns: int, message: str, user: str, next_step: str
+    group: CpuGroup,
+    share: float,
+    elapsed_ns: int,
+    message: str,
+    user: str,
+    next_step: str,
+    kind: FindingKind = "",
 ) -> Iterator[Finding]:
     """Yield a finding by the limit that a share exceeds, unless that is finer than the ticks."""
     limits: tuple[tuple[float, Literal["struck", "warning"]], ...]
@@ -78,10 +93,8 @@ def _limited(
     for limit, severity in limits:
         if share > limit and _resolved(limit, elapsed_ns):
             value = ", ".join(text for text in (show_ratio(share), user) if text)
-            limit_text = f"at most {show_ratio(limit)}"
-            yield Finding(
-                severity, message + STRUCK_OUT[severity], group.label, value, limit_text, next_step
-            )
+            what, limit_text = message + STRUCK_OUT[severity], f"at most {show_ratio(limit)}"
+            yield Finding(severity, what, group.label, value, limit_text, next_step, kind)
             return
 
 
@@ -111,6 +124,7 @@ def work_not_done(readings: Readings) -> Iterator[Finding]:
                 f"{spent_ns / SECOND_NS:.3f} s of CPU time",
                 f"at least {worked_ns / SECOND_NS:.3f} s",
                 "check CLOCK_THREAD_CPUTIME_ID on that host",
+                "cpu_time",
             )
 
 
@@ -119,7 +133,8 @@ def cpu_time_unknown(readings: Readings) -> Iterator[Finding]:
     for machine, samples in readings.phase.cpu_samples.items():
         if not samples.clock:
             what, _, step = samples.why.partition("; ")
-            yield Finding("warning", "CPU time is not observable", machine, what, "", step)
+            why = "CPU time is not observable"
+            yield Finding("warning", why, machine, what, "", step, "cpu_time")
         if samples.missing_anchors:
             yield Finding(
                 "note",
@@ -132,8 +147,9 @@ def cpu_time_unknown(readings: Readings) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "CPU time by stage does not add up, and is struck out",
-                f"{balance.machine}: CPU {balance.cpu}",
+                f"{balance.machine}{OF_CPU}{balance.cpu}",
                 balance.struck,
                 "3 % and three standard errors, 2 % unattributed",
                 "measure longer, and without other load on the CPU",
+                "cpu_time",
             )

@@ -55,6 +55,7 @@ def receiver_not_saturated(readings: Readings) -> Iterator[Finding]:
             "lower bound: nothing was lost, so the receiver may take more",
             "receiver",
             next_step="add sending workers, or treat the rate as a minimum",
+            kind="bound",
         )
 
 

@@ -123,7 +123,7 @@ def _print_cpu_time(folder: Path, as_json: bool) -> None:
     console = open_console()
     for sheet in (each for each in result_sheets(chapter) if each.always):
         console.print(sheet_table(sheet))
-    about = [f for result in chapter.results for f in result.findings if "CPU time" in f.what]
+    about = [f for result in chapter.results for f in result.findings if f.kind == "cpu_time"]
     if about:
         console.print(findings_table([(finding, ()) for finding in about]))
 
