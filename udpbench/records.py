@@ -497,10 +497,8 @@ def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
             numbers.add(number)
             own = tuple(series.get(number, ()))
             _refuse_milliseconds(record, own, where)
-            moved, findings = (
-                tuple(motion.get(number, ())),
-                tuple(map(_told_apart, record.findings)),
-            )
+            moved = tuple(motion.get(number, ()))
+            findings = tuple(map(_told_apart, record.findings))
             records[-1].append(replace(record, series=own, motion=moved, findings=findings))
         elif kind == "ending":
             endings[-1] = _validated(Ending, line, where)

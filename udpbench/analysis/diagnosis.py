@@ -59,14 +59,7 @@ MOST_BUFFER_BYTES = 256 * 2**20
 ROWS = {stage.name: stage for stage in (AHEAD, *STAGES)}
 REASONS_RELEASE = (5, 17)
 """Before it the kernel names no drop reasons (include/trace/events/skb.h: kfree_skb)."""
-REFUSING = (
-    *("tx_policy", "tx_netfilter", "tx_ipsec", "rx_policy"),
-    *("rx_xdp", "xsk_fill", "rx_tc", "rx_ip", "rx_netfilter", "udp_checksum"),
-    *("udp_no_port", "udp_filter", "udp_memory", "udp_purged", "app_truncated", "app_log"),
-    *("fwd_xdp", "fwd_tc", "fwd_ip", "fwd_prerouting", "fwd_conntrack", "fwd_rp_filter"),
-    *("fwd_route", "fwd_mtu", "fwd_netfilter"),
-)
-"""Stages whose counter alone says why packets end there: no CPU would be fast enough."""
+REFUSING = tuple(stage.name for stage in STAGES if stage.refuses)
 REAL_TIME = ("fifo", "rr")
 SEND_ERRORS = ("econnrefused", "emsgsize", "other_errors")
 
@@ -411,21 +404,7 @@ def _may_exceed_udp_mem(case: Evidence) -> bool:
 
 
 ANYTHING = ("firewall", "queueing", "links", "routes", "addresses", "neighbours", "policies")
-CHANGES = {
-    "tx_netfilter": ("firewall",),
-    "rx_netfilter": ("firewall",),
-    "tx_policy": ("policies",),
-    "tx_ipsec": ("policies",),
-    "rx_policy": ("policies",),
-    "tx_qdisc": ("queueing",),
-    "rx_tc": ("queueing",),
-    "rx_ip": ("addresses", "routes", "neighbours", "links"),
-    "udp_no_port": ("addresses",),
-    "tx_device": ("links", "neighbours", "queueing"),
-    "link": ("links", "neighbours", "queueing"),
-    "unsent": ("routes", "neighbours", "addresses", "links", "queueing"),
-}
-"""Stage → what others may change so that packets end there."""
+CHANGES = {stage.name: stage.changed_by for stage in STAGES}
 
 
 def _meanwhile(case: Evidence, subjects: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from udpbench.analysis.clock_offsets import since_start_ns
 from udpbench.analysis.delta import Deltas
-from udpbench.analysis.ledger.stages import stages_of
+from udpbench.analysis.ledger.stages import STAGES, stages_of
 from udpbench.analysis.rates import (
     BUSY_TIMES,
     IDLE_TIMES,
@@ -32,8 +32,7 @@ SKEW_NS = 20 * 10**6
 has a CPU, 9 ms where workers keep every CPU busy."""
 MOST_DIFFERENCES = 20 * 10**6
 """Most differences of counters in all intervals of a phase together; they take some ten seconds."""
-SINGLE = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc", "udp_checksum", "udp_no_port", "udp_rcvbuf")
-"""Stages with one counter; the others are differences, off by what arrived between two reads."""
+SINGLE = tuple(stage.name for stage in STAGES if stage.single_counter)
 
 LOSING, LOSING_BETWEEN = 0.005, 0.05
 """Share of an interval's packets that is a loss: counted in it, or read about when it ended."""

@@ -42,7 +42,7 @@ MOMENTARY = {
     "udp_memory": ("net.ipv4.udp_mem", " ".join([str(2**64 - 1)] * 3)),
 }
 """Stage → settings of the whole machine, in force only while its packets are sent."""
-SINGLE = ("tx_device", "rx_ip", "udp_checksum")
+UNBATCHED = ("tx_device", "rx_ip", "udp_checksum")
 """Stages whose packets are sent one by one: frames of our own, or datagrams beyond the MTU."""
 PROGRAMS = ("rx_xdp", "rx_tc")
 """Stages whose packets a BPF program drops."""
@@ -141,7 +141,7 @@ def loss_specs(
         LossSpec(
             stage=stage,
             packets=trial.losses[stage],
-            segments=1 if stage in SINGLE else segments,
+            segments=1 if stage in UNBATCHED else segments,
             size_bytes=oversize_bytes if stage == "tx_device" else longest_bytes,
             family=trial.traffic.family,
             source=flow.source,

@@ -235,6 +235,11 @@ def stage_of(name: str) -> str:
     return name.rpartition(".")[2]
 
 
+def stages_after(name: str) -> tuple[str, ...]:
+    """Return the stages that a packet passes later than this one."""
+    return LEDGER_STAGES[LEDGER_STAGES.index(name) + 1 :]
+
+
 def is_stage(name: str) -> bool:
     """Return whether a name is that of a stage, or of a stage at a node in the middle."""
     of_node = _NODE_STAGE.fullmatch(name)

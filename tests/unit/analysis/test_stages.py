@@ -12,7 +12,7 @@ from analysis import build
 from analysis.test_ledger import entries
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import make_ledger
-from udpbench.analysis.ledger.stages import STAGES
+from udpbench.analysis.ledger.stages import BEFORE_PROGRAM, STAGES
 from udpbench.analysis.readings import readings_of
 from udpbench.drivers import DRIVERS
 from udpbench.model.experiment import Fault, Receive, Send, Traffic
@@ -653,3 +653,65 @@ def test_what_is_cut_off_is_unknown_where_nothing_is_copied() -> None:
 def test_every_stage_says_what_it_means_and_what_helps() -> None:
     """The report and the documentation have it from here."""
     assert [] == [stage.name for stage in STAGES if not stage.means or not stage.helps]
+
+
+def test_a_row_says_what_its_stage_is() -> None:
+    """Whose counter alone explains it, is one counter, or is meant; and what others may change."""
+    assert [
+        "tx_policy",
+        "tx_netfilter",
+        "tx_ipsec",
+        "fwd_xdp",
+        "fwd_tc",
+        "fwd_ip",
+        "fwd_prerouting",
+        "fwd_conntrack",
+        "fwd_rp_filter",
+        "fwd_route",
+        "fwd_mtu",
+        "fwd_netfilter",
+        "rx_xdp",
+        "xsk_fill",
+        "rx_tc",
+        "rx_ip",
+        "rx_netfilter",
+        "udp_checksum",
+        "udp_no_port",
+        "rx_policy",
+        "udp_filter",
+        "udp_memory",
+        "udp_purged",
+        "app_truncated",
+        "app_log",
+    ] == [row.name for row in STAGES if row.refuses]
+    assert [
+        "rx_ring",
+        "rx_xdp",
+        "rx_backlog",
+        "rx_tc",
+        "udp_checksum",
+        "udp_no_port",
+        "udp_rcvbuf",
+    ] == [row.name for row in STAGES if row.single_counter]
+    assert {
+        **dict.fromkeys(("rx_xdp", "rx_tc", "rx_netfilter", "rx_policy"), "rules"),
+        "udp_no_port": "unbound",
+        "udp_filter": "filter",
+    } == {row.name: row.meant_by for row in STAGES if row.meant_by}
+    assert {
+        "unsent": ("routes", "neighbours", "addresses", "links", "queueing"),
+        "tx_policy": ("policies",),
+        "tx_netfilter": ("firewall",),
+        "tx_ipsec": ("policies",),
+        "tx_qdisc": ("queueing",),
+        "tx_device": ("links", "neighbours", "queueing"),
+        "link": ("links", "neighbours", "queueing"),
+        "rx_tc": ("queueing",),
+        "rx_ip": ("addresses", "routes", "neighbours", "links"),
+        "rx_netfilter": ("firewall",),
+        "udp_no_port": ("addresses",),
+        "rx_policy": ("policies",),
+    } == {row.name: row.changed_by for row in STAGES if row.changed_by}
+    host = STAGES.index(next(row for row in STAGES if row.name == "rx_ring"))
+    end = STAGES.index(next(row for row in STAGES if row.name == "app_truncated"))
+    assert BEFORE_PROGRAM == tuple(row.name for row in STAGES[host:end])

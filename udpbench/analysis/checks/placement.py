@@ -11,12 +11,12 @@ from udpbench.analysis.rates import host_of
 from udpbench.analysis.readings import Readings
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.model.host import Change
-from udpbench.model.limits import LEDGER_STAGES, QUEUES_EVEN_WITHIN
+from udpbench.model.limits import QUEUES_EVEN_WITHIN, stages_after
 from udpbench.model.record import Finding, WorkerStats
 from udpbench.model.work import WorkerSpec
 from udpbench.units import show_ratio
 
-AFTER_QUEUE = LEDGER_STAGES[LEDGER_STAGES.index("rx_ring") + 1 :]
+AFTER_QUEUE = stages_after("rx_ring")
 """Stages whose packets an RX queue has counted."""
 STRAY_PACKETS = 3
 """Foreign packets allowed on a queue if they exceed ``CARRYING`` only because a trial is small."""

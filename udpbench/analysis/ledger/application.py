@@ -74,6 +74,7 @@ ROWS = (
         most=lambda _: 0,
         scope="worker",
         parts="worker.truncated_packets",
+        refuses=True,
     ),
     Stage(
         name="app_log",
@@ -87,6 +88,7 @@ ROWS = (
         "write failed.",
         scope="worker",
         parts="worker.unlogged_packets",
+        refuses=True,
     ),
     Stage(
         name="app_unanswered",

@@ -201,6 +201,7 @@ ROWS = (
         most=most_in_full_rings,
         by_driver=_steady_ring_counters,
         parts="ethtool.{interface}.rx*_drops",
+        single_counter=True,
     ),
     Stage(
         name="rx_xdp",
@@ -213,6 +214,9 @@ ROWS = (
         counters=XDP_DROPS,
         unit="skb",
         parts=VETH_XDP_DROPS,
+        refuses=True,
+        single_counter=True,
+        meant_by="rules",
     ),
     Stage(
         name="xsk_ring",
@@ -242,6 +246,7 @@ ROWS = (
         means="The AF_XDP socket had no buffer for the frame, or one that was too short.",
         scope="worker",
         parts=f"worker.{XSK_FILL}",
+        refuses=True,
     ),
     Stage(
         name="rx_backlog",
@@ -272,6 +277,7 @@ ROWS = (
         ),
         reasons=("CPU_BACKLOG",),
         no_other_reason=lambda readings: not _has_own_backlog(readings),
+        single_counter=True,
     ),
     Stage(
         name="rx_tc",
@@ -284,5 +290,9 @@ ROWS = (
         counters=(INGRESS_DROPS,),
         unit="skb",
         reasons=("TC_INGRESS",),
+        refuses=True,
+        single_counter=True,
+        meant_by="rules",
+        changed_by=("queueing",),
     ),
 )

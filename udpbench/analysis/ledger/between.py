@@ -81,6 +81,7 @@ ROWS = (
             *(_allowances("sender"), _allowances("receiver")),
         ),
         unit="skb",
+        changed_by=("links", "neighbours", "queueing"),
     ),
 )
 

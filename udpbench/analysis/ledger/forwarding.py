@@ -209,6 +209,7 @@ def _stage(
     counters: tuple[str, ...] = (),
     reasons: tuple[str, ...] = (),
     parts: str = "",
+    refuses: bool = False,
 ) -> Stage:
     return _row(
         name=name,
@@ -220,6 +221,7 @@ def _stage(
         unit="skb",
         parts=parts,
         reasons=reasons,
+        refuses=refuses,
     )
 
 
@@ -255,6 +257,7 @@ ROWS = (
         means="Dropped by an XDP program on the interface by which packets come in.",
         most=_arriving(before_ip.most_by_xdp),
         unit="skb",
+        refuses=True,
     ),
     _row(
         name="fwd_backlog",
@@ -278,6 +281,7 @@ ROWS = (
         counters=(before_ip.INGRESS_DROPS,),
         unit="skb",
         reasons=("TC_INGRESS",),
+        refuses=True,
     ),
     _stage(
         "fwd_ip",
@@ -288,6 +292,7 @@ ROWS = (
         counters=(*HEADER_ERRORS, ip.OTHER_HOST),
         reasons=("IP_INHDR", "IP_CSUM", "PKT_TOO_SMALL", "OTHERHOST"),
         parts="{ip}In*Errors",
+        refuses=True,
     ),
     _spanned(
         "fwd_prerouting",
@@ -298,6 +303,7 @@ ROWS = (
         "Linux 6.8 with what FORWARD dropped",
         "Dropped by the node's firewall in PREROUTING.",
         counters=(ip.RECEIVES, ip.DELIVERS, ip.FORWARDED),
+        refuses=True,
     ),
     _stage(
         "fwd_conntrack",
@@ -307,6 +313,7 @@ ROWS = (
         "entry.",
         counters=CONNTRACK,
         parts="conntrack.*",
+        refuses=True,
     ),
     _stage(
         "fwd_rp_filter",
@@ -316,6 +323,7 @@ ROWS = (
         "or its address is impossible there (a martian).",
         counters=(ip.REVERSE_PATH,),
         reasons=("IP_RPFILTER", "IP_LOCALNET", "IP_LOCAL_SOURCE"),
+        refuses=True,
     ),
     _spanned(
         "fwd_route",
@@ -325,6 +333,7 @@ ROWS = (
         "No route, or one of the types unreachable, prohibit or blackhole.",
         counters=(NO_ROUTES,),
         reasons=("IP_INNOROUTES", "IP_INADDRERRORS"),
+        refuses=True,
     ),
     _stage(
         "fwd_mtu",
@@ -333,6 +342,7 @@ ROWS = (
         "Longer than the MTU of the way out, and not to be fragmented.",
         counters=(TOO_LONG,),
         reasons=("PKT_TOO_BIG",),
+        refuses=True,
     ),
     _stage(
         "fwd_netfilter",
@@ -343,6 +353,7 @@ ROWS = (
         counters=(ip.FORWARDED, TRANSMITS, REQUESTS),
         reasons=("NETFILTER_DROP",),
         parts="firewall.*/forward/drop/*",
+        refuses=True,
     ),
     _stage(
         "fwd_neighbour",

@@ -156,6 +156,8 @@ ROWS = (
             "PKT_TOO_SMALL",
             "OTHERHOST",
         ),
+        refuses=True,
+        changed_by=("addresses", "routes", "neighbours", "links"),
     ),
     Stage(
         name="rx_netfilter",
@@ -181,5 +183,8 @@ ROWS = (
             ),
         ),
         reasons=("NETFILTER_DROP",),
+        refuses=True,
+        meant_by="rules",
+        changed_by=("firewall",),
     ),
 )

@@ -110,6 +110,7 @@ ROWS = (
         means="Intended, but never accepted by the kernel: the sender was too slow for the "
         "rate, or the call failed (no listener, too large, another error). This is not loss.",
         scope="worker",
+        changed_by=("routes", "neighbours", "addresses", "links", "queueing"),
     ),
     Stage(
         name="tx_policy",
@@ -120,6 +121,8 @@ ROWS = (
         means="Refused by a policy of the sender's IPsec: the call returned EPERM.",
         most=_policy_refusals,
         counters=(POLICY_OUT,),
+        refuses=True,
+        changed_by=("policies",),
     ),
     Stage(
         name="tx_netfilter",
@@ -142,6 +145,8 @@ ROWS = (
             ),
         ),
         reasons=("NETFILTER_DROP",),
+        refuses=True,
+        changed_by=("firewall",),
     ),
     Stage(
         name="tx_ipsec",
@@ -153,6 +158,8 @@ ROWS = (
         "state (no keys) yet.",
         most=_most_without_state,
         counters=(NO_STATES,),
+        refuses=True,
+        changed_by=("policies",),
     ),
     Stage(
         name="tx_qdisc",
@@ -166,6 +173,7 @@ ROWS = (
         unit="skb",
         parts="qdisc.{interface}.tx_queue_*.drops",
         reasons=("QDISC_DROP",),
+        changed_by=("queueing",),
     ),
     Stage(
         name="tx_device",
@@ -189,5 +197,6 @@ ROWS = (
                 next_step="the driver drops frames and counts them elsewhere: ethtool -S",
             ),
         ),
+        changed_by=("links", "neighbours", "queueing"),
     ),
 )

@@ -225,6 +225,8 @@ ROWS = (
         most=counter("receiver", CHECKSUM),
         counters=(CHECKSUM,),
         reasons=("UDP_CSUM",),
+        refuses=True,
+        single_counter=True,
     ),
     Stage(
         name="udp_no_port",
@@ -237,6 +239,10 @@ ROWS = (
         unit="skb",
         reasons=("NO_SOCKET",),
         no_other_reason=lambda _: True,
+        refuses=True,
+        single_counter=True,
+        meant_by="unbound",
+        changed_by=("addresses",),
     ),
     Stage(
         name="rx_policy",
@@ -251,6 +257,9 @@ ROWS = (
         unit="skb",
         parts="xfrm.XfrmIn*",
         reasons=("XFRM_POLICY",),
+        refuses=True,
+        meant_by="rules",
+        changed_by=("policies",),
     ),
     Stage(
         name="udp_filter",
@@ -263,6 +272,8 @@ ROWS = (
         counters=(ERRORS, MEMORY),
         unit="skb",
         reasons=("SOCKET_FILTER",),
+        refuses=True,
+        meant_by="filter",
     ),
     Stage(
         name="udp_rcvbuf",
@@ -285,6 +296,7 @@ ROWS = (
         ),
         reasons=("SOCKET_RCVBUFF",),
         no_other_reason=lambda _: True,
+        single_counter=True,
     ),
     Stage(
         name="udp_memory",
@@ -298,6 +310,7 @@ ROWS = (
         unit="skb",
         reasons=("PROTO_MEM",),
         no_other_reason=lambda _: True,
+        refuses=True,
     ),
     Stage(
         name="udp_purged",
@@ -307,5 +320,6 @@ ROWS = (
         means="Still queued when the socket was closed. No kernel counter shows that, so the "
         "process that closes a socket counts its queue first.",
         scope="worker",
+        refuses=True,
     ),
 )

@@ -69,6 +69,16 @@ class Stage:
     """Why a lab of namespaces cannot lose packets here on purpose; empty if it can."""
     no_other_reason: Callable[[CounterView], bool] = lambda _: False
     """Whether no skb is dropped here without one of them."""
+    refuses: bool = False
+    """Whether its counter alone says why packets end here: no CPU would be fast enough."""
+    single_counter: bool = False
+    """Whether one counter has all of it; others are differences, off by what arrived between two
+    reads."""
+    meant_by: Literal["", "rules", "filter", "unbound"] = ""
+    """Who refuses packets of a watched host here, as is meant: its rules, a socket's filter, or
+    nobody, as no socket of it misses them."""
+    changed_by: tuple[str, ...] = ()
+    """What others may change so that packets end here."""
     node: str = ""
     """The node in the middle that counts it; empty: all nodes of the part."""
 

@@ -58,6 +58,8 @@ def _proven(row: Stage) -> Stage:
 PLACES = (sender, between, forwarding, before_ip, ip, sockets, application)
 STAGES = tuple(_proven(row) for place in PLACES for row in place.ROWS)
 """Those of a node in the middle once; ``stages_of`` has them for each."""
+BEFORE_PROGRAM = tuple(row.name for place in (before_ip, ip, sockets) for row in place.ROWS)
+"""Those of a receiving host before a program reads."""
 
 
 @lru_cache(maxsize=64)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from udpbench.analysis.delta import Deltas, deltas
 from udpbench.analysis.ledger.sockets import UNDIVIDED, undivided_packets
-from udpbench.analysis.ledger.stages import STAGES
+from udpbench.analysis.ledger.stages import BEFORE_PROGRAM, STAGES
 from udpbench.analysis.motion import (
     SINGLE,
     SKEW_NS,
@@ -28,23 +28,21 @@ from udpbench.analysis.watch.history import HostState
 from udpbench.analysis.watch.sockets import SocketLoss, losses_by_socket
 from udpbench.model.experiment import Receive, Traffic
 from udpbench.model.host import Facts
-from udpbench.model.limits import LEDGER_STAGES, SECOND_NS
+from udpbench.model.limits import LEDGER_STAGES, SECOND_NS, stages_after
 from udpbench.model.record import OtherNamespace, total_arrived
 from udpbench.model.result import Ledger, LedgerEntry
 
 DEVICE_STAGES = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc")
 """Counted by interface."""
-LATER_STAGES = LEDGER_STAGES[LEDGER_STAGES.index("rx_tc") + 1 :]
+LATER_STAGES = stages_after("rx_tc")
 """Counted by IP version."""
-WATCHED_STAGES = LEDGER_STAGES[
-    LEDGER_STAGES.index("rx_ring") : LEDGER_STAGES.index("app_truncated")
-]
+WATCHED_STAGES = BEFORE_PROGRAM
 """Those of a host of which it is not known who sends to it, nor what its programs do."""
 EITHER = " or ".join(UNDIVIDED)
 """A loss at one of these two, where the kernel counts only their sum."""
 SOCKET_STAGES = ("rx_policy", "udp_filter", "udp_rcvbuf", "udp_memory", EITHER)
 """Where packets end that have reached a socket."""
-NOT_LOST = ("udp_no_port",)
+NOT_LOST = tuple(stage.name for stage in STAGES if stage.meant_by == "unbound")
 """What anybody may send to a host, and no socket of it misses."""
 HELPS = {stage.name: stage.helps.replace("receive.buffer", "SO_RCVBUF") for stage in STAGES}
 """For another's application, which has no keys of an experiment."""

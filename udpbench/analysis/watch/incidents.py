@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.watch.history import HostState, after
 from udpbench.analysis.watch.host import SOCKET_STAGES, LiveHost, live_host
 from udpbench.analysis.watch.sockets import endpoint
@@ -31,8 +32,7 @@ GREW = 1.5
 LOAD_LOOKS = 30
 """Of which the load before is the mean."""
 LEAST_PPS = 100
-REFUSED = ("rx_xdp", "rx_tc", "rx_netfilter", "rx_policy")
-"""Stages at which rules refuse packets, as they are to."""
+BY_RULES = tuple(stage.name for stage in STAGES if stage.meant_by == "rules")
 LEAST_REFUSED_PPS = 10
 EPHEMERAL = 32768
 """From here on ports are clients', and their sockets no events."""
@@ -241,7 +241,7 @@ class _Replay:
 
     def _is_unusual(self, netns: str, stage: str, pps: float) -> bool:
         """Return whether a stage takes more than usual, if it takes what a rule is to refuse."""
-        if stage not in REFUSED:
+        if stage not in BY_RULES:
             return True
         usual = self.usual.setdefault((netns, stage), [])
         mean = sum(usual) / len(usual) if usual else pps

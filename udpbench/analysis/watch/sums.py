@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from udpbench.analysis.delta import deltas, is_u32, since_u32
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.reader_time import reading_threads
 from udpbench.analysis.watch.host import (
     DEVICE_STAGES,
     LATER_STAGES,
-    NOT_LOST,
     observable_stages,
     stage_losses,
 )
@@ -26,7 +26,7 @@ from udpbench.model.record import HostLook, Snapshot, SocketCount, ThreadUse, Ud
 from udpbench.model.survey import MachineLook
 from udpbench.printable import printable
 
-REFUSED = (*NOT_LOST, "rx_xdp", "rx_tc", "rx_netfilter", "rx_policy", "udp_filter")
+REFUSED = tuple(stage.name for stage in STAGES if stage.meant_by)
 MOST_DEVICES = 32
 PATIENCE_NS = 60 * SECOND_NS
 """Until a socket whose process is not known is counted without it."""
