@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +38,7 @@ from udpbench.errors import InputError, Problem, RecordError, worst_code
 from udpbench.folder import Folder, path_writers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from udpbench.commands.resume import ResumedRun, ResumeOptions
     from udpbench.control.run import Outcome, RunOptions
@@ -99,47 +100,82 @@ def run(
     from udpbench.commands.resume import ResumeOptions
     from udpbench.definition.point_pairs import against_itself
     from udpbench.judged_run import code_of_run
-    from udpbench.records import RunWriter, new_folder, new_header
+    from udpbench.records import new_header
 
     base = read_side(against)
     sets = [*(sets or ()), *(["cpu_time=true"] if cpu_time else ())]
-    if resume is not None:
-        given = ResumeOptions(names or (), lab, sets, seed, allow_read or (), trust)
-        resumed = resume_run(resume, out, given)
-        if resumed.complete:
-            resumed.writer.close()
-            with reader_may_leave():
-                print_run(resumed.run, everything)
-            raise typer.Exit(_compared(resumed.run, base, code_of_run(resumed.run)))
-        resumed.begin_session(typed_command())
-        header, records = resumed.run.header, resumed.run.records
-        chosen_lab, writer = resumed.lab, resumed.writer
-    else:
-        if not names:
-            step = "name an experiment, or resume a run with --resume"
-            raise InputError([Problem("missing", "X...", None, "at least one", step)])
-        experiments, chosen_lab = load_definitions(names, lab or "local", sets, allow_read)
-        refuse_trust(trust)
+
+    def header_of(experiments: list[Experiment], lab: Lab) -> RunHeader:
         experiments = against_itself(experiments, same)
-        _refuse_base(base, experiments, chosen_lab)
-        header = new_header(experiments, chosen_lab, typed_command(), sets, seed, same)
-        records = ()
-        writer = RunWriter.create(out or new_folder(RESULTS, experiments[0].name), header)
+        _refuse_base(base, experiments, lab)
+        return new_header(experiments, lab, typed_command(), sets, seed, same)
+
+    def code_of(stored: Run) -> int:
+        return _compared(stored, base, code_of_run(stored))
+
+    given = ResumeOptions(names or (), lab, sets, seed, allow_read or (), trust)
+    begun = begin_or_resume(resume, out, given, header_of, code_of, everything)
     from udpbench.control.lab_lock import Terms
     from udpbench.control.run import RunOptions
     from udpbench.proven_kernels import kept
 
     step = "omit --no-wait to wait for it" + ("" if share else ", or run alongside it with --share")
     terms = Terms("shared" if share else "alone", 0 if no_wait else None, step)
-    options = RunOptions(header.seed, lease_ns, keep_logs, terms, kept)
-    begun = header, records, chosen_lab, writer
+    options = RunOptions(begun.header.seed, lease_ns, keep_logs, terms, kept)
     stored, outcome = run_on_lab(begun, options, quiet, no_deploy, wheels)
-    code = finish_run(stored, chosen_lab, outcome, report, everything)
+    code = finish_run(stored, begun.lab, outcome, report, everything)
     raise typer.Exit(_compared(stored, base, code))
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A run that is to continue: what its folder says, and its writer, which holds the folder."""
+
+    header: RunHeader
+    records: Sequence[TrialRecord]
+    """Those of earlier sessions."""
+    lab: Lab
+    writer: RunWriter
+
+
+def begin_or_resume(
+    resume: Path | None,
+    out: Path | None,
+    given: ResumeOptions,
+    header_of: Callable[[list[Experiment], Lab], RunHeader],
+    code_of: Callable[[Run], int],
+    everything: bool = False,
+) -> Begun:
+    """Return a new run in a folder of its own, or the one to resume.
+
+    A complete one is printed, and the verb ends with what ``code_of`` returns of it.
+    """
+    from udpbench.records import RunWriter, new_folder
+
+    if resume is not None:
+        resumed = _resume_run(resume, out, given)
+        if resumed.complete:
+            resumed.writer.close()
+            with reader_may_leave():
+                print_run(resumed.run, everything)
+            raise typer.Exit(code_of(resumed.run))
+        resumed.begin_session(typed_command())
+        return Begun(resumed.run.header, resumed.run.records, resumed.lab, resumed.writer)
+    if not given.names:
+        verb, names, limit = ("tune", "X", "one") if given.tune else ("run", "X...", "at least one")
+        step = f"name an experiment, or resume a {verb} with --resume"
+        raise InputError([Problem("missing", names, None, limit, step)])
+    lab_name = given.lab or "local"
+    experiments, lab = load_definitions(given.names, lab_name, given.sets, given.allow_read)
+    if given.trust:
+        raise InputError([Problem("needs --resume", "--trust", next_step="omit it")])
+    header = header_of(experiments, lab)
+    name = ("tune-" if given.tune else "") + header.experiments[0].name
+    return Begun(header, (), lab, RunWriter.create(out or new_folder(RESULTS, name), header))
+
+
 def run_on_lab(
-    begun: tuple[RunHeader, Sequence[TrialRecord], Lab, RunWriter],
+    begun: Begun,
     options: RunOptions,
     quiet: bool,
     no_deploy: bool,
@@ -148,7 +184,7 @@ def run_on_lab(
     """Run the remaining trials of a run with a live view; return the run as stored."""
     from udpbench.control.connections.local_agent import launch_machine
 
-    header, records, lab, writer = begun
+    header, lab, writer = begun.header, begun.lab, begun.writer
     if lab.built_in:
         launch_machine()  # its Python starts while this one imports the rest
     from udpbench.campaign.reservation import reserved
@@ -159,7 +195,7 @@ def run_on_lab(
     from udpbench.report.live import live_view
 
     held = writer.hold()  # another run may take its place meanwhile
-    trials = remaining(header.experiments, header.seed, records)
+    trials = remaining(header.experiments, header.seed, begun.records)
     with held, live_view(sys.stdout, trials, quiet) as tell:
 
         def say(host: str, text: str) -> None:
@@ -168,7 +204,7 @@ def run_on_lab(
         around = Surroundings(reach_hosts(lab, no_deploy, wheels, say))
         with reserved(lab, tell, around.interrupt, around.clock):
             outcome = run_trials(
-                header.experiments, lab, writer, tell, options, around, stored=records
+                header.experiments, lab, writer, tell, options, around, stored=begun.records
             )
         return _read_back(held, outcome), outcome
 
@@ -178,7 +214,7 @@ def typed_command() -> tuple[str, ...]:
     return ("udpbench", *sys.argv[1:])
 
 
-def resume_run(folder: Path, out: Path | None, options: ResumeOptions) -> ResumedRun:
+def _resume_run(folder: Path, out: Path | None, options: ResumeOptions) -> ResumedRun:
     """Return the run to resume, after printing how much of it is stored."""
     from udpbench.commands.resume import reopen_run
 
@@ -274,14 +310,11 @@ def _print_worst(stored: Run, lab: Lab) -> None:
     print_worst(open_console(), most_distorting(hosts_of(stored.records).values(), lab), command)
 
 
-def refuse_trust(trust: bool) -> None:
-    """Raise InputError for --trust without --resume."""
-    if trust:
-        raise InputError([Problem("needs --resume", "--trust", next_step="omit it")])
-
-
 def load_definitions(
-    names: list[str], lab: str, sets: list[str] | None, allow_read: list[Path] | None = None
+    names: Sequence[str],
+    lab: str,
+    sets: Sequence[str] | None,
+    allow_read: Sequence[Path] | None = None,
 ) -> tuple[list[Experiment], Lab]:
     """Return experiments and lab; raises InputError with the problems of both."""
     from udpbench.definition.lab_rules import refuse_together

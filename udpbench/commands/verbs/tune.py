@@ -17,19 +17,13 @@ from udpbench.commands.verbs.options import (
     Wheels,
     experiments_like,
 )
-from udpbench.commands.verbs.output import RESULTS, print_run, reader_may_leave
-from udpbench.commands.verbs.run import (
-    finish_run,
-    load_definitions,
-    refuse_trust,
-    resume_run,
-    run_on_lab,
-    typed_command,
-)
+from udpbench.commands.verbs.run import begin_or_resume, finish_run, run_on_lab, typed_command
 from udpbench.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    pass
+    from udpbench.model.experiment import Experiment
+    from udpbench.model.lab import Lab
+    from udpbench.records import RunHeader
 
 
 def tune(
@@ -74,38 +68,22 @@ def tune(
     from udpbench.control.run import RunOptions
     from udpbench.judged_run import code_of_run
     from udpbench.proven_kernels import kept
-    from udpbench.records import RunWriter, new_folder, new_header
+    from udpbench.records import new_header
     from udpbench.tuning.derived_points import asked, tuned
 
-    if resume is not None:
-        names = [name] if name is not None else ()
-        given = ResumeOptions(names, lab, sets or (), seed, allow_read or (), trust, tune=True)
-        resumed = resume_run(resume, out, given)
-        if resumed.complete:
-            resumed.writer.close()
-            with reader_may_leave():
-                print_run(resumed.run, everything=False)
-            raise typer.Exit(code_of_run(resumed.run))
-        resumed.begin_session(typed_command())
-        header, records = resumed.run.header, resumed.run.records
-        chosen_lab, writer = resumed.lab, resumed.writer
-    else:
-        within_ns = _parse_within(within)
-        if name is None:
-            step = "name an experiment, or resume a tune with --resume"
-            raise InputError([Problem("missing", "X", None, "one", step)])
-        experiments, chosen_lab = load_definitions([name], lab or "local", sets, allow_read)
-        refuse_trust(trust)
+    within_ns = _parse_within(within) if resume is None else 0
+
+    def header_of(experiments: list[Experiment], lab: Lab) -> RunHeader:
         tune = asked(experiments, point, metric, within_ns, only or (), never or ())
-        header = new_header(tuned(experiments, tune), chosen_lab, typed_command(), sets or (), seed)
-        records = ()
-        folder = out or new_folder(RESULTS, f"tune-{experiments[0].name}")
-        writer = RunWriter.create(folder, header)
+        return new_header(tuned(experiments, tune), lab, typed_command(), sets or (), seed)
+
+    names = [name] if name is not None else ()
+    given = ResumeOptions(names, lab, sets or (), seed, allow_read or (), trust, tune=True)
+    begun = begin_or_resume(resume, out, given, header_of, code_of_run)
     terms = Terms("alone", 0 if no_wait else None, "omit --no-wait to wait for it")
-    begun = header, records, chosen_lab, writer
-    options = RunOptions(header.seed, terms=terms, proven=kept)
+    options = RunOptions(begun.header.seed, terms=terms, proven=kept)
     stored, outcome = run_on_lab(begun, options, quiet, no_deploy, wheels)
-    raise typer.Exit(finish_run(stored, chosen_lab, outcome, report, everything=False))
+    raise typer.Exit(finish_run(stored, begun.lab, outcome, report, everything=False))
 
 
 def _parse_within(text: str) -> int:
