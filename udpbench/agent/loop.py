@@ -182,7 +182,7 @@ class Loop:
         if now_ns >= self._watch_ns:
             self._watch_ns = now_ns + WATCH_NS
             if verbs is not None:
-                verbs.watch()
+                verbs.check_guardian()
 
     def _serve_lines(self) -> Optional[str]:
         """Serve every complete request; return why the loop ends, None if it continues."""

@@ -290,7 +290,7 @@ class Verbs:
     def ping(self) -> None:
         """Do nothing: every request renews the lease."""
 
-    def watch(self) -> None:
+    def check_guardian(self) -> None:
         """Look for other runs and replace a dead guardian; AgentError if none starts."""
         with suppress(OSError):  # `others` reports it
             self.locks.watch()

@@ -43,7 +43,7 @@ def may_stay(attempt: Attempt) -> bool:
     return trial.traffic.protocol == "udp" and ours and pinned and not spread
 
 
-def serve(attempt: Attempt, warm: Warm) -> bool:
+def fits(attempt: Attempt, warm: Warm) -> bool:
     """Return whether idle workers are those of a trial, but for its rate and its phases' lengths.
 
     A phase's start sets a rate, the same for all senders. Workers without one have no pacer.

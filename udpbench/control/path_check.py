@@ -44,7 +44,7 @@ def path_phase(attempt: Attempt) -> None:
         return
     where = f" at {', '.join(silent)}" if len(attempt.bench.lab.receivers) > 1 else ""
     if attempt.trial.path_check == "explained" or closed:
-        ledger = path_ledger(attempt.record("done", None))
+        ledger = path_ledger(attempt.so_far())
         if ledger is not None and ledger.intended_packets > 0 and is_explained(ledger):
             return
         text = f"no packet of the path check arrived{where}, and the ledger does not show why"
@@ -75,7 +75,7 @@ def unreached(attempt: Attempt) -> list[str]:
     ]
 
 
-def place_workers(attempt: Attempt) -> None:
+def place_at_queues(attempt: Attempt) -> None:
     """Choose the flows and CPUs that follow from RX queues, and check the path again.
 
     A virtual link chooses a flow's queue by its socket, not by its packets, so the chosen flows are

@@ -40,10 +40,10 @@ LATE_NS = 10**6
 load, and not more than a reply takes on a slow link."""
 LEAD_NS, LEAD_EACH_NS = 10 * 10**6, 5 * 10**6
 """Time to acknowledge the start before the common time, and more for each agent; measured: 3 ms."""
-SAMPLE_NS = 500 * 10**6
+LOAD_SAMPLE_NS = 500 * 10**6
 """Interval of requests while senders run: each costs an agent about 1 ms of CPU time, which small
 machines need for the workers, so a phase is polled no oftener than a viewer needs."""
-STEADY_SAMPLE_NS = SAMPLE_NS // 5
+STEADY_SAMPLE_NS = LOAD_SAMPLE_NS // 5
 """The same where a warm-up ends with a steady rate: as often as agents sample."""
 COUNT_SAMPLE_NS = 200 * 10**6
 """The same where senders end after a number of packets: only a request tells when."""
@@ -243,7 +243,7 @@ class PhaseRun:
     ) -> dict[str, T]:
         return ask_all(self.waiter.clock, clients, request)
 
-    def _watch(self) -> None:
+    def _read_counters(self) -> None:
         """Read all counters once a second in a measured phase, and keep those that changed."""
         now_ns = self.waiter.clock.now_ns()
         if self.plan.name != "measured" or now_ns < self._watch_ns:
@@ -301,7 +301,7 @@ class PhaseRun:
         counted = self.plan.count is not None or any(
             spec.count_packets is not None for spec in self.agents.workers
         )
-        interval_ns = COUNT_SAMPLE_NS if counted else SAMPLE_NS
+        interval_ns = COUNT_SAMPLE_NS if counted else LOAD_SAMPLE_NS
         steadiness = Steadiness(self._start_ns) if self.plan.until_steady else None
         interval_ns = STEADY_SAMPLE_NS if steadiness is not None else interval_ns
 
@@ -319,7 +319,7 @@ class PhaseRun:
                 return True
             if steadiness is not None and self.steady_ns is None:
                 self._stop_if_steady(steadiness)
-            self._watch()
+            self._read_counters()
             return False
 
         names = ", ".join(client.name for client in self.agents.senders)
@@ -370,10 +370,10 @@ class PhaseRun:
                 why = f"{drain.queued_bytes}B still queued, read at {drain.pps(now_ns)}pps"
                 raise self._not_quiet(drain.limit_ns, f"{why}; {SLOW_STEP}", agents.receivers)
             if drain.is_strange:
-                self._refuse_strangers(drain, now_ns - begun_ns)
+                self._settle_strangers(drain, now_ns - begun_ns)
                 drain.wait_on(clock.now_ns())
             if drain.queued_bytes > 0:
-                self._watch()
+                self._read_counters()
             self.waiter.pause(drain.quiet_at_ns)
 
     def _not_quiet(
@@ -385,8 +385,11 @@ class PhaseRun:
             f"timed out after {format_duration(limit_ns)}: {what}: {why}", names
         )
 
-    def _refuse_strangers(self, drain: Drain, waited_ns: int) -> None:
-        """Raise unless what still arrives can be packets of the phase, or has ended."""
+    def _settle_strangers(self, drain: Drain, waited_ns: int) -> None:
+        """Raise unless what still arrives can be packets of the phase, or has ended.
+
+        Workers that read by AF_XDP are closed to tell: their counts are saved before.
+        """
         receivers, clock = self.agents.receivers, self.waiter.clock
         pps = drain.pps(clock.now_ns())
         reading = (spec for spec in self.agents.workers if spec.role == "receiver")

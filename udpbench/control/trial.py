@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from udpbench.control.agents import MACHINE
-from udpbench.control.kept_workers import may_stay, serve, still_stand
+from udpbench.control.kept_workers import fits, may_stay, still_stand
 from udpbench.control.losses import plan_losses
-from udpbench.control.path_check import path_phase, place_workers, queues_moved, refuse_down
+from udpbench.control.path_check import path_phase, place_at_queues, queues_moved, refuse_down
 from udpbench.control.path_proof import PathWatch, prove_path
 from udpbench.control.phase import Plan, by_host, warmup_plan
 from udpbench.control.setting_findings import (
@@ -100,19 +100,19 @@ def apply_settings(attempt: Attempt) -> None:
     bench, agents = attempt.bench, attempt.bench.agents
     settings = desired(attempt.trial, bench.lab, agents, attempt.facts)
     before, bench.in_force = bench.in_force, None
-    stages = [agents.setting_up]
+    groups = [agents.setting_up]
     if before is None or links(before) != links(settings):
-        stages = [
+        groups = [
             tuple(client for client in agents.setting_up if client not in agents.hanging),
             tuple(client for client in agents.setting_up if client in agents.hanging),
         ]
         hanging = [each for each in agents.hanging if before is None or before.get(each.name)]
-        for group in [[each] for each in hanging] if bench.lab.middle else [hanging]:
-            bench.ask(group, lambda client: client.apply(()))
+        for ends in [[each] for each in hanging] if bench.lab.middle else [hanging]:
+            bench.ask(ends, lambda client: client.apply(()))
     if not bench.lab.built_in or bench.lab.middle:
-        stages = [(client,) for client in agents.setting_up]
-    for stage in stages:
-        answers = bench.ask(stage, lambda client: client.apply(settings[client.name]))
+        groups = [(client,) for client in agents.setting_up]
+    for group in groups:
+        answers = bench.ask(group, lambda client: client.apply(settings[client.name]))
         attempt.changes.update(answers)
     for name, changes in attempt.changes.items():
         attempt.findings.extend(refused(name, changes))
@@ -209,8 +209,8 @@ def prepare_workers(attempt: Attempt) -> None:
     workers = by_host(attempt.workers)
     ways = way_to_send(trial.send), way_to_receive(trial.receive)
     apart = trial.traffic.protocol == "udp" and "frames" not in [way.takes for way in ways]
-    for stage in (agents.working,) if apart else (agents.receivers, agents.senders):
-        attempt.bench.ask(stage, lambda client: client.prepare(workers[client.name]))
+    for group in (agents.working,) if apart else (agents.receivers, agents.senders):
+        attempt.bench.ask(group, lambda client: client.prepare(workers[client.name]))
     attempt.standing = tuple(attempt.findings)
 
 
@@ -258,7 +258,7 @@ def close_workers(attempt: Attempt) -> None:
 def take_over(attempt: Attempt) -> bool:
     """Take over the idle workers at this trial's rate; return False if they cannot serve it."""
     warm = attempt.bench.warm
-    if warm is None or not serve(attempt, warm) or not still_stand(attempt, warm):
+    if warm is None or not fits(attempt, warm) or not still_stand(attempt, warm):
         return False
     attempt.facts, attempt.changes = dict(warm.facts), dict(warm.changes)
     attempt.flows, attempt.findings = warm.flows, list(warm.findings)
@@ -311,7 +311,7 @@ STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
     ("safety", prove_destinations),
     ("prepare", prepare_workers),
     ("path", path_phase),
-    ("place", place_workers),
+    ("place", place_at_queues),
     ("warmup", warmup_phase),
     ("measured", measured_phase),
     ("verify", verify_settings),
@@ -321,13 +321,13 @@ STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
 built-in lab exist only then. Recording is done by the run, because failed trials need it, too."""
 
 
-WARM_STEPS = tuple(
-    (name, step)
-    for name, step in STEPS
-    if name in ("path", "warmup", "measured", "verify", "close")
-)
+def _named(*names: str) -> tuple[tuple[str, Callable[[Attempt], None]], ...]:
+    return tuple((name, step) for name, step in STEPS if name in names)
+
+
+WARM_STEPS = _named("path", "warmup", "measured", "verify", "close")
 """The steps of a further trial of a point, whose workers were taken over."""
-SEARCH_STEPS = WARM_STEPS[2:]
+SEARCH_STEPS = _named("measured", "verify", "close")
 """The same of a search, which repeats a trial that is not valid."""
 
 
@@ -348,17 +348,17 @@ def run_trial(attempt: Attempt) -> TrialEnd:
         lost = clean_up(attempt)
         kind = "skipped" if isinstance(why, UnmetNeeds) else "unavailable"
         error = {"kind": kind, "message": str(why), "host": ""}
-        return TrialEnd(attempt.record("skipped", error), lost)
+        return TrialEnd(attempt.finish("skipped", error), lost)
     except Interrupted:
         clean_up(attempt)
         raise
     except (AgentLost, RestoreError) as error:
         clean_up(attempt)
-        return TrialEnd(attempt.record("failed", described(error)), error)
+        return TrialEnd(attempt.finish("failed", described(error)), error)
     except UdpbenchError as error:
         lost = clean_up(attempt)
-        return TrialEnd(attempt.record("failed", described(error)), lost)
-    return TrialEnd(attempt.record("done", None))
+        return TrialEnd(attempt.finish("failed", described(error)), lost)
+    return TrialEnd(attempt.finish("done"))
 
 
 def timed(attempt: Attempt, name: str, step: Callable[[Attempt], T]) -> T:

@@ -21,7 +21,7 @@ from udpbench.errors import AgentLost, HostError
 from udpbench.model.experiment import Trial
 from udpbench.model.host import Change, Facts, Setting
 from udpbench.model.lab import Lab
-from udpbench.model.record import Finding, Phase, Sample, SelfTest, Snapshot, TrialRecord
+from udpbench.model.record import Finding, Phase, Sample, SelfTest, Snapshot, Status, TrialRecord
 from udpbench.model.result import Progress
 from udpbench.model.work import WorkerSpec
 from udpbench.records import now_utc
@@ -161,19 +161,26 @@ class Attempt:
             self.samples.clear()
             self.motion.clear()
 
-    def record(self, status: str, error: dict[str, str] | None) -> TrialRecord:
-        """Return the record so far."""
+    def note_absences(self) -> None:
+        """Take the findings of connections that were lost and restored since the last call."""
         self.findings.extend(absences(self.bench.agents))
+
+    def finish(self, status: Status, error: dict[str, str] | None = None) -> TrialRecord:
+        """Return the record of a trial that has ended."""
+        self.note_absences()
+        return replace(self.so_far(), status=status, error=error)
+
+    def so_far(self) -> TrialRecord:
+        """Return the record so far, as if the trial ended well here; changes nothing."""
         samples, motion = self.bench.spool.streamed()
         return TrialRecord(
             trial=self.trial,
-            status=status,  # type: ignore[arg-type]
+            status="done",
             started_at=self.started_at,
             built_in_lab=self.bench.lab.built_in,
             between={node.name: node.part for node in self.bench.lab.between},
             exits={node.name: node.out for node in self.bench.lab.middle},
             wired=self.bench.wired,
-            error=error,
             facts=self.facts,
             environment_after=self.environment_after,
             changes=self.changes,
@@ -228,7 +235,8 @@ def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> Non
         attempt.say("sample", plan.name, samples=samples, snapshots=snapshots)
 
     text = f"{attempt.trial.name} {plan.name}{_length(attempt.trial, plan)}"
-    attempt.say("phase", text, phase=plan.name, record=attempt.record("done", None))
+    attempt.note_absences()
+    attempt.say("phase", text, phase=plan.name, record=attempt.so_far())
     plan = replace(plan, flows=attempt.flows, rate_pps=plan.rate_pps or attempt.rate_pps)
 
     def close(client: AgentClient) -> None:

@@ -403,6 +403,8 @@ class Phase:
         return {host: tuple(those) for host, those in seen.items() if those}
 
 
+Status = Literal["done", "failed", "skipped"]
+"""How a trial ended."""
 FindingKind = Literal["", "timing", "bound", "skipped", "cpu_time"]
 """What is told apart of findings: series and starts alone, not counts, rates or the ledger; a rate
 that is only a bound; why a trial was skipped; how CPU time was read."""
@@ -498,7 +500,7 @@ class TrialRecord:
     """The unit of storage: raw data from which everything else can be derived at any time."""
 
     trial: Trial
-    status: Literal["done", "failed", "skipped"]
+    status: Status
     started_at: str
     """UTC, ISO 8601."""
     built_in_lab: bool
