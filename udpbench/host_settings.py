@@ -177,6 +177,8 @@ def merged(below: Settings, above: Settings) -> Settings:
 
 def _over(below: Any, above: Any) -> Any:
     """Merge blocks and maps key by key; a device has one root queue, so a Qdisc replaces."""
+    if above is None or below is None:
+        return below if above is None else above
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **above}
     kind: Any = type(below)
@@ -184,7 +186,7 @@ def _over(below: Any, above: Any) -> Any:
         names = [item.name for item in fields(kind)]
         values = [_over(getattr(below, name), getattr(above, name)) for name in names]
         return kind(**dict(zip(names, values)))
-    return below if above is None else above
+    return above
 
 
 def set_keys(block: Any) -> Any:

@@ -66,6 +66,8 @@ BEGIN = re.compile(
     rb'"started_at": ?"(\d{4}-\d\d-\d\dT[\d:.]+\+00:00)"'
 )
 """The beginning of a run's first line, which may be long; as ``now_utc`` has the time."""
+NUMBERS, TEXTS = frozenset((int, float, bool)), frozenset((str, list, dict))
+"""Types of what has no name in it, and may have."""
 COUNTS = 2**15
 NAMES_MAX = 2**16
 """Most names that are kept once while a run is read; a trial on a large host has thousands."""
@@ -477,7 +479,7 @@ def _uncollected() -> Iterator[None]:
 
 def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
     path = folder / RUN_FILE
-    reading = _Reading(Room(), {}, folder_fd)
+    reading = _Reading(Room(), _Names(), folder_fd)
     lines = reading.lines(path)
     first = next(lines, None)
     if first is None:
@@ -533,8 +535,7 @@ class _Reading:
     """What the files of a run have in common while they are read, line by line."""
 
     room: Room
-    names: dict[str, str]
-    """Each text that many lines repeat, once: it is half of what a series takes."""
+    names: _Names
     folder_fd: int | None
     """The run's folder, if it is held open."""
     findings: list[Finding] = field(default_factory=list)
@@ -567,23 +568,35 @@ class _Reading:
 
     def _shown(self, plain: Any, named: bool = False) -> Any:
         # Users of a host name its processes.
+        # A trial has thousands of counters: a call for each took four fifths of reading a run.
         if isinstance(plain, dict):
+            name_of = self.names.__getitem__
+            if {*map(type, plain.values())} <= NUMBERS:
+                return dict(zip(map(name_of, plain), plain.values(), strict=True))
             return {
-                self._name(key): self._shown(value, named or key in NAMES)
+                name_of(key): self._shown(value, named or key in NAMES)
+                if type(value) in TEXTS
+                else value
                 for key, value in plain.items()
             }
         if isinstance(plain, list):
-            if {*map(type, plain)} == {int}:
-                return list(map(self._counts.get, plain, plain))
+            kinds, count_of = {*map(type, plain)}, self._counts.get
+            if kinds == {int}:
+                return list(map(count_of, plain, plain))
+            # The thousands of pairs of a histogram.
+            if kinds == {list} and {*map(type, chain.from_iterable(plain))} <= {int}:
+                return [list(map(count_of, pair, pair)) for pair in plain]
             return [self._shown(item, named) for item in plain]
-        return self._name(plain) if named and isinstance(plain, str) else plain
+        return self.names[plain] if named and isinstance(plain, str) else plain
 
-    def _name(self, text: str) -> str:
-        name = self.names.get(text)
-        if name is None:
-            name = printable(text, keep="")
-            if len(self.names) < NAMES_MAX:
-                self.names[text] = name
+
+class _Names(dict[str, str]):
+    """Each text that many lines repeat, once: it is half of what a series takes."""
+
+    def __missing__(self, text: str) -> str:
+        name = printable(text, keep="")
+        if len(self) < NAMES_MAX:
+            self[text] = name
         return name
 
 

@@ -161,7 +161,7 @@ def _answered_alike(setting: Setting, asked: Setting) -> bool:
 def _alters_facts(setting: Setting) -> bool:
     """Return whether a setting may alter a fact that binding reads."""
     if setting.kind == "sysctl":
-        return not setting.target.startswith(STEADY_SYSCTLS)
+        return not setting.target.replace("/", ".").startswith(STEADY_SYSCTLS)
     return setting.kind not in STEADY_KINDS
 
 

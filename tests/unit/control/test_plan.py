@@ -55,6 +55,7 @@ def test_facts_are_asked_once_however_many_points_there_are(
     ("key", "asked"),
     [
         ("sysctl.net.core.rmem_max", 2),
+        ("sysctl.net/ipv4/udp_rmem_min", 2),
         ("txqueuelen", 2),
         ("sysctl.net.ipv4.ip_forward", 33),
         ("mtu", 33),
