@@ -30,7 +30,7 @@ SCHEMA = 1
 NAME = re.compile(r"(looks|loss)-([0-9]{10})-([0-9]{13})\.jsonl")
 """Kind, number, and the time in ms when it begins."""
 LEAST_BYTES = 2**24
-"""Of a folder: less would be minutes."""
+"""The least size of a folder: less would be minutes."""
 PARTS, MOST_SEGMENT_BYTES = 32, 2**24
 """A segment is such a part of its folder, and at most so long."""
 BEFORE_NS, AFTER_NS = 10 * SECOND_NS, 60 * SECOND_NS

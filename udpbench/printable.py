@@ -12,7 +12,7 @@ from typing import Any
 OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Categories of control and format characters, and of lone surrogates."""
 NOT_IN_XML = "\ufffe\uffff"
-"""Of a figure; the others that XML has not are among these categories."""
+"""Characters that no figure may have; the others that XML has not are among these categories."""
 
 
 def printable(text: str, keep: str = "\n\t") -> str:

@@ -215,7 +215,7 @@ class Hop:
     gateway: Optional[str] = None
     """None: the destination itself is on the link."""
     mac: Optional[str] = None
-    """Of the gateway or the destination, if it is known there."""
+    """The MAC of the gateway or the destination, if it is known there."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class Passage:
 
     hops: tuple[Hop, ...]
     addresses: tuple[str, ...]
-    """Of the interface by which they come in; empty where they are sent."""
+    """Addresses of the interface by which they come in; empty where they are sent."""
     out_addresses: tuple[str, ...]
     mac: Optional[str]
     out_mac: Optional[str]
@@ -281,11 +281,11 @@ class ClientEvent:
     served: Optional[ServedTest] = None
     specs: tuple[WorkerSpec, ...] = ()
     clock_ns: int = 0
-    """Of ``started``: when, on the host's CLOCK_MONOTONIC."""
+    """With ``started``: when, on the host's CLOCK_MONOTONIC."""
     sampled: Optional[SampleReply] = None
-    """Of ``ended``: all that was counted over time, and in the end."""
+    """With ``ended``: all that was counted over time, and in the end."""
     drops: dict[str, int] = field(default_factory=dict)
-    """Of ``ended``: inode of each of its sockets, as text → packets that it dropped."""
+    """With ``ended``: inode of each of its sockets, as text → packets that it dropped."""
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])

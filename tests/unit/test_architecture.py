@@ -455,6 +455,12 @@ def asked_sizes(tree: ast.Module) -> list[str]:
     ]
 
 
+def test_a_docstring_begins_with_what_it_describes() -> None:
+    """A reader of the name alone knows what a description beginning with ``of`` is of."""
+    written = {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+    assert [] == [str(path) for path, text in written.items() if '"""Of ' in text]
+
+
 def test_only_the_datagrams_have_a_size() -> None:
     """Nothing relies on all datagrams being of one size: it asks for the longest, or the mean."""
     assert {} == {m: sizes for m in modules() if (sizes := asked_sizes(tree_of(m)))}

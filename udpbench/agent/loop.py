@@ -94,7 +94,7 @@ class Bystander(Service):
     orders: tuple[str, ...] = ()
     """Every verb that it serves."""
     refusal = ""
-    """Of another verb, whose name stands for ``{}``."""
+    """What is said of another verb, whose name stands for ``{}``."""
 
     def method_of(self, verb: str) -> Callable[..., Any]:
         """Return what serves a verb; raises HelloRefused, AgentError."""

@@ -24,7 +24,7 @@ from udpbench.agent.host.reading import ReadingHost
 
 LENGTH_BYTES = 8
 HEAD_BYTES = 8192
-"""Of a request; Prometheus sends some 300."""
+"""The head of a request; Prometheus sends some 300."""
 CLIENT_S = 10.0
 """For a client to ask, and to take the answer; Prometheus's own limit is by default the same."""
 MOST_CLIENTS = 256

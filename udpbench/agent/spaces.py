@@ -20,7 +20,7 @@ from udpbench.model.record import HostLook, Snapshot, UdpSocket
 from udpbench.model.survey import SpaceLook
 
 TABLE_BYTES = 2**21
-"""Of one namespace and IP version: some 16,000 sockets."""
+"""The table of one namespace and IP version: some 16,000 sockets."""
 DOORS = 3
 """Processes that are tried; the others of a namespace have then ended, too."""
 LOOK_NS = SECOND_NS
@@ -45,7 +45,7 @@ class OtherSpaces:
         self.left_out = 0
         """Namespaces that the latest look did not read, because there are too many."""
         self.dropping: list[UdpSocket] = []
-        """Of the latest look, the sockets that had dropped packets since the look before."""
+        """The sockets of the latest look that had dropped packets since the look before."""
 
     def look(self) -> list[SpaceLook]:
         """Return what each has, and what changed there, the oldest first."""

@@ -50,7 +50,7 @@ TRIPLES = ("net.ipv4.udp_mem", "net.ipv4.ip_local_port_range")
 CLOSE_LOOKS = 60
 """For which processes are read once packets were dropped, and after which in any case."""
 SOCKETS_MAX = 2**16
-"""Of a survey; any user may open more, which an exporter would have to keep for weeks."""
+"""Sockets of a survey; any user may open more, which an exporter would have to keep for weeks."""
 RARELY = 10
 """Looks between two queries for something that few hosts have."""
 READERS_MAX = 8

@@ -39,7 +39,7 @@ LIKELY: Certainty = "likely"
 TO_BE_TESTED: Certainty = "to be tested"
 LEAST_FIRST = (TO_BE_TESTED, LIKELY, CERTAIN)
 LEAST_GAIN = 0.01
-"""Of packets; less is none."""
+"""The least part of packets; less is none."""
 COSTS_NAMED = 3
 """Stages of a CPU that are named, those with most of its time."""
 TAKEN = 0.1

@@ -20,7 +20,7 @@ from udpbench.units import plural, show_count, show_percent
 
 AHEAD = "before this host, or never sent"
 BURST_SHARE = 0.5
-"""Of the packets, in so few of the milliseconds, from which on a client sends in bursts."""
+"""Part of the packets, in so few of the milliseconds, from which on a client sends in bursts."""
 BURST_TIME = 0.1
 OLD = re.compile(r"3\.[01]\b")
 OWN_WORDS = (

@@ -103,7 +103,7 @@ class AgentClient(AgentVerbs):
         self.interface = interface
         self.scopes = scopes
         self.out = out
-        """Of a node in the middle: the interface by which packets leave."""
+        """For a node in the middle: the interface by which packets leave."""
         self.routed = routed
         """Networks to which a sender may send through a gateway; None: all."""
         self.pid: int | None = None

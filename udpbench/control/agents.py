@@ -138,7 +138,7 @@ class Agents:
 
     lab: Lab
     nodes: tuple[AgentClient, ...]
-    """Of the path, as far as it has agents."""
+    """The nodes of the path, as far as it has agents."""
     machine: AgentClient | None
     capabilities: Mapping[str, Mapping[str, bool]]
     """Agent → its capabilities."""

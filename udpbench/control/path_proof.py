@@ -36,7 +36,7 @@ class Stop:
 
     name: str
     addresses: frozenset[str]
-    """Of the interface by which packets come in, without the prefix length."""
+    """Addresses of the interface by which packets come in, without the prefix length."""
     mac: str | None
 
 

@@ -117,7 +117,7 @@ class TrialAgents:
     cards: Mapping[AgentClient, int] = field(default_factory=dict)
     """Agents whose interface is a card → maximum delay of its counters in ns."""
     watch: PathWatch | None = None
-    """Of the nodes in the middle; None: there are none."""
+    """The watch of the nodes in the middle; None: there are none."""
 
     @property
     def working(self) -> tuple[AgentClient, ...]:

@@ -41,7 +41,7 @@ _PARSERS: dict[str, Callable[[str], float]] = {
 }
 """Unit of a metric → parser of the quantities it is compared with."""
 MOST_DIGITS = 40
-"""Of a number: with its unit it stays a finite one."""
+"""Digits of a number: with its unit it stays a finite one."""
 KNOWN = (*METRICS, *LEDGER_STAGES)
 """Every name an expectation may use."""
 _OPERATORS = re.compile(r"(<=|>=|==|!=|<|>)")

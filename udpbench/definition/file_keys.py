@@ -57,7 +57,7 @@ MAPS = {
 }
 """Key → an example of the map that is expected there."""
 FIRST_PORT, FLOWS_SHOWN = 20000, 1024
-"""Of the source ports in an example with as many flows as a user names."""
+"""Source ports in an example with as many flows as a user names: the first, and how many."""
 DURATION_NS = 5 * SECOND_NS
 DURATION_WITH_COUNT_NS = 60 * SECOND_NS
 

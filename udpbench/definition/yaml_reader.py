@@ -21,7 +21,7 @@ from udpbench.printable import printable
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_TEXT_CHARACTERS = 2**21
-"""Of a text in a run folder, which has payload files inlined: 4 s."""
+"""Characters of a text in a run folder, which has payload files inlined: 4 s."""
 MAX_VALUES = 2**15
 """Keys and values of a file: 3 s, and 40 MiB."""
 MAX_DEPTH = 24

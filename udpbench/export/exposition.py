@@ -96,7 +96,7 @@ class Page(Collector):
     def __init__(self, with_address: bool = False, served: bool = True, stored: bool = False):
         """Take whether clients ask for it, and whether it is written to a file."""
         self.number = 0
-        """Of the latest text."""
+        """The number of the latest text."""
         self.delivered = 0
         """The latest text that a client has."""
         self._served, self._stored = served, stored

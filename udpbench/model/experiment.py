@@ -180,7 +180,7 @@ class Attach:
     port: Optional[Annotated[int, Count(1, 65535)]] = None
     pid: Optional[Annotated[int, Count(1, 2**22)]] = None
     unit: Optional[str] = None
-    """Of systemd."""
+    """A unit of systemd."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Receive:
         "shared"
     )
     steering: Optional[str] = None
-    """Of ``reuseport-ebpf``: the pinned program of the user's that chooses among the sockets."""
+    """For ``reuseport-ebpf``: the pinned program of the user's that chooses among the sockets."""
     read: Literal["none", "copy", "header", "verify"] = "header"
     buffer_bytes: Optional[Annotated[int, Bytes(1, 2**30)]] = 4 * 2**20
     force_buffer: bool = True
@@ -241,7 +241,7 @@ class HostNeeds:
     smt: Optional[bool] = None
     rings: Optional[bool] = None
     driver: Optional[str] = None
-    """Of the interface under test, as ``ethtool -i`` names it."""
+    """The driver of the interface under test, as ``ethtool -i`` names it."""
     kernel: Optional[str] = None
     """``6.1+``: this version or a later one."""
 
@@ -356,7 +356,7 @@ class Search:
     """Between lower and upper bound, at most, as a share of the upper one."""
     trial_ns: Annotated[int, Nanoseconds(10**8, 3600 * SECOND_NS)] = SECOND_NS
     time_ns: Annotated[int, Nanoseconds(10**8, DAY_NS)] = 11 * SECOND_NS
-    """Of trials at one load, before it is taken for a bound."""
+    """Time of trials at one load, before it is taken for a bound."""
     exceed: Annotated[float, Named("share")] = 0.5
     """Share of that time which may lose more, at a lower bound."""
     within_ns: Annotated[int, Nanoseconds(SECOND_NS, DAY_NS)] = 600 * SECOND_NS
@@ -442,10 +442,10 @@ class Tune:
     """What ``udpbench tune`` is asked: which number of which point should be better, and how."""
 
     point: str
-    """Of the experiment; its trials are those of the point ``base``."""
+    """A point of the experiment; its trials are those of the point ``base``."""
     metric: str
     within_ns: int
-    """Of all trials together; what is measured last to prove the result comes on top."""
+    """Time of all trials together; what is measured last to prove the result comes on top."""
     only: tuple[str, ...] = ()
     """Scopes of the steps that may be taken; empty: all."""
     never: tuple[str, ...] = ()

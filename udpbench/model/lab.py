@@ -25,7 +25,7 @@ SSH_CHARACTERS = (
 )
 
 INSIDE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-"""Of a namespace in /run/netns or of a container: no path and no option of a command."""
+"""The name of a namespace in /run/netns or of a container: no path and no option of a command."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Connect:
     become: Optional[Literal["sudo"]] = None
     python: Optional[str] = None
     name: Optional[str] = None
-    """Of the namespace in /run/netns, or of the container."""
+    """The name of the namespace in /run/netns, or of the container."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Node:
     """One node of a lab: a host, or what udpbench makes between hosts; each has its own agent."""
 
     name: str
-    """Of its agent, and of its counters in records."""
+    """The name of its agent, and of its counters in records."""
     part: Part
     connect: Connect
     interface: str
@@ -55,7 +55,7 @@ class Node:
     cpus: Optional[tuple[int, ...]] = None
     settings: Settings = field(default_factory=Settings)
     out: str = ""
-    """Of a node in the middle: the interface by which packets leave; they come in by the other."""
+    """For a node in the middle: the interface by which packets leave; they come in by the other."""
     out_addresses: tuple[str, ...] = ()
     change: bool = True
     """Whether its settings may be changed; a node in the middle is read only by default."""
@@ -93,7 +93,7 @@ class Lab:
     path: str
     text: str
     hosts: tuple[Node, ...]
-    """Of the file, in the order of the path: senders first."""
+    """The hosts of the file, in the order of the path: senders first."""
     settings: dict[Part, Settings] = field(default_factory=dict)
     reserve: Optional[Reserve] = None
 

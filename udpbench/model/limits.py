@@ -24,7 +24,7 @@ ETHERNET_BYTES = 14
 FRAME_HEADERS_BYTES = {version: ETHERNET_BYTES + own for version, own in HEADERS_BYTES.items()}
 
 IDS = 65536
-"""Of a flow's datagrams, by which answers are told apart: 16 bits (native/udpbench.h)."""
+"""Numbers of a flow's datagrams, by which answers are told apart: 16 bits (native/udpbench.h)."""
 ID_BYTES = 2
 ID_FLOWS_MAX = 256
 """Flows with ids: each takes half a megabyte of the sender's memory."""
@@ -41,7 +41,7 @@ QUEUES_EVEN_WITHIN = 0.02
 Role = Literal["sender", "receiver"]
 """What a worker does."""
 Part = Literal["sender", "link", "middle", "receiver"]
-"""Of the path of the packets: its ends are the hosts with workers of that name."""
+"""The part of the path of the packets: its ends are the hosts with workers of that name."""
 Scope = Literal["namespace", "machine"]
 PhaseName = Literal["path", "warmup", "measured"]
 Edge = Literal["begin", "end"]
@@ -101,7 +101,7 @@ CPU_FREQUENCY = 999
 SECOND_NS = 10**9
 DAY_NS = 86400 * SECOND_NS
 CPUS_MAX = 8192
-"""Of one machine: the most of any architecture (NR_CPUS in arch/*/Kconfig)."""
+"""CPUs of one machine: the most of any architecture (NR_CPUS in arch/*/Kconfig)."""
 STACKS_MAX = 2**18
 """Rows of a machine's samples, and nodes of their tree."""
 LIMITS = {
@@ -122,30 +122,30 @@ LIMITS = {
 """Field of a record or a reply → least and most of its number, or of each in it; values beyond
 would mean endless work."""
 SWEPT_MAX = 256
-"""Of the values of a point, and of the swept keys in one frame, where each is a column."""
+"""Values of a point, and swept keys in one frame, where each is a column."""
 TRIALS_MAX = 100_000
-"""Of a run: they take two days, and their records, of 9 kB at least, are all that is read of one
-(``json_lines.MOST_BYTES``)."""
+"""Trials of a run: they take two days, and their records, of 9 kB at least, are all that is read of
+one (``json_lines.MOST_BYTES``)."""
 ANSWERS_MAX = 2**15
-"""Of an experiment: expectations and comparisons times points; half a million took 150 s and
-428 MB."""
+"""Answers of an experiment: expectations and comparisons times points; half a million took 150 s
+and 428 MB."""
 PAIRS_MAX = 2**12
-"""Of points that an experiment compares; 32,000 took 75 s and 5 kB each."""
+"""Pairs of points that an experiment compares; 32,000 took 75 s and 5 kB each."""
 EXPECT_MAX = 256
 """Expectations of an experiment, each of which asks each of its trials: so many take 10 ms of a
 trial, as long as judging it."""
 COUNTERS_MAX = 2**17
-"""Of one host at one time; 64 queues with interrupts on each of 1024 CPUs are half of it."""
+"""Counters of a host at one time; 64 queues with interrupts on each of 1024 CPUs are half of it."""
 THREADS_MAX = 64
-"""Of one worker, or of one process that is watched, those that ran most."""
+"""Threads of one worker, or of one process that is watched, those that ran most."""
 SEEN_MAX = 32
-"""Of states and system calls in which a thread was seen."""
+"""States and system calls in which a thread was seen."""
 STRANGERS_MAX = 16
 """Sockets of others at the traffic's ports that are listed of one host at one time."""
 STREAMS_MAX = 128
-"""Of an iperf3 client: as many as iperf3 itself allows."""
+"""Streams of an iperf3 client: as many as iperf3 itself allows."""
 ADDRESSES_MAX = 2**12
-"""Of one host, and of each list."""
+"""Addresses of one host, and of each list."""
 SAMPLED = ("cpus", "pids", "nodes", "counts", "ns")
 """Columns of a machine's samples."""
 LENGTHS = {

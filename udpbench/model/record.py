@@ -21,7 +21,7 @@ from udpbench.model.served import ServedTest
 from udpbench.model.work import WorkerSpec
 
 RECORD_SCHEMA = 2
-"""Of stored runs; ``records`` has its history and reads older ones."""
+"""The schema of stored runs; ``records`` has its history and reads older ones."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class WorkerStats:
     histograms: dict[str, Histogram] = field(default_factory=dict)
     """After the loop has ended. Sender: pacing, round_trip; receiver: delay, stack, application."""
     stalls: tuple[Stall, ...] = ()
-    """Of a paced sender whose loop has ended; if there were many, neighbours are merged."""
+    """Stalls of a paced sender whose loop has ended; if there were many, neighbours are merged."""
     log: Optional[LogFiles] = None
     zerocopy: Optional[bool] = None
     """By AF_XDP: the driver reads or writes its frames without a copy, as read back."""
@@ -161,10 +161,10 @@ class Arrived:
     """What receiving workers read in one phase."""
 
     packets: int
-    """Of this phase, each once."""
+    """Packets of this phase, each once."""
     own_packets: int
-    """Of this phase, also repeated and damaged ones; all of a size that the run sends where headers
-    are not read, and whatever a program has read."""
+    """Packets of this phase, also repeated and damaged ones; all of a size that the run sends where
+    headers are not read, and whatever a program has read."""
     read_packets: int
     """All that were read."""
     read_messages: Optional[int]
@@ -198,7 +198,7 @@ class Process:
     cpus: tuple[int, ...] = ()
     """CPUs on which its threads may run; empty: all of the machine."""
     children_cpu_ns: int = 0
-    """Of children that ended meanwhile, if it waited for them."""
+    """CPU time of children that ended meanwhile, if it waited for them."""
     by_cpu_ns: dict[str, int] = field(default_factory=dict)
     """CPU number as text → its time there; of threads of the run, if the kernel counts it."""
     runnable_ns: Optional[int] = None
@@ -238,7 +238,7 @@ class UdpSocket:
     """``0.0.0.0`` or ``::`` for any."""
     port: int
     peer: Optional[str]
-    """Of a connected socket."""
+    """The peer of a connected socket."""
     peer_port: int
     uid: int
     queued_bytes: int
@@ -268,11 +268,11 @@ class OtherNamespace:
     """A network namespace that is not watched and holds UDP sockets."""
 
     pid: int
-    """Of a process that has one of them."""
+    """The number of a process that has one of them."""
     process: str
     sockets: int
     drops: int
-    """Of those sockets since they were opened."""
+    """Drops of those sockets since they were opened."""
     all_read: bool = True
     """Else both numbers are the least."""
 
@@ -448,11 +448,11 @@ class StageProof:
 
     None: it has no counter here."""
     unaccounted: Optional[int] = None
-    """Of the whole trial."""
+    """The remainder of the whole trial."""
     counters: tuple[str, ...] = ()
     """Counters that moved by exactly that number, each with its host; drop reasons among them."""
     driver: Optional[str] = None
-    """Of the interface at which it was tried."""
+    """The driver of the interface at which it was tried."""
     why: str = ""
     """Why packets could not be lost there."""
     failed: bool = False

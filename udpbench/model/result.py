@@ -149,7 +149,7 @@ class StageCost:
     low_ns: Optional[float]
     high_ns: Optional[float]
     share: float
-    """Of the busy time of the end's CPUs."""
+    """Its part of the busy time of the end's CPUs."""
     entered_packets: Optional[int]
     """Packets that came to the stage; None: not known."""
     ns_per_entered: Optional[float]
@@ -198,7 +198,7 @@ class Bottleneck:
     words: Mapping[str, str] = field(default_factory=dict)
     """What fills the <angles> of its remedy, and of the steps that ``udpbench tune`` tries."""
     share: Optional[float] = None
-    """Of all packets that were lost; None of what was seen beside the causes of the loss."""
+    """Part of all packets that were lost; None of what was seen beside the causes of the loss."""
     sets: tuple[str, ...] = ()
     """``path=value`` for ``--set``: the first thing to try; empty if no setting helps."""
 
@@ -358,13 +358,13 @@ class Progress:
     result: Optional[Result] = None
     total_at_most: int = 0
     bounds: tuple[GoalBounds, ...] = ()
-    """Of ``search``: what is known of each goal after the trial before."""
+    """In ``search``: what is known of each goal after the trial before."""
     range_pps: Optional[tuple[float, float]] = None
-    """Of ``search``: between which rates it looks; None before the upper end is known."""
+    """In ``search``: between which rates it looks; None before the upper end is known."""
     left_ns: Optional[int] = None
-    """Of ``search``: how long all searches of the run may still take."""
+    """In ``search``: how long all searches of the run may still take."""
     ended: bool = False
-    """Of ``search``: nothing more of it will be tried."""
+    """In ``search``: nothing more of it will be tried."""
 
     @property
     def place(self) -> str:

@@ -79,7 +79,7 @@ class LossSpec:
     source: str
     destination: str
     port: int
-    """Of both ends; nothing else uses it."""
+    """The port of both ends; nothing else uses it."""
     source_mac: str
     destination_mac: str
     gro: bool

@@ -58,7 +58,7 @@ CAPTIONED = ("paths", "dots", "sweeps", "matrices")
 MOST_DRAWN = 3
 """Experiments whose figures stand beside their answers on one page."""
 MOST_ROWS = 24
-"""Of a result's table, whose points are one below the other."""
+"""Rows of a result's table, whose points are one below the other."""
 MOST_CELLS = 8
 """Cells in a row: more than any table has columns."""
 ENTRY_CHARACTERS = 128

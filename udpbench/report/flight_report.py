@@ -28,7 +28,7 @@ FORMATS = ("html", "csv", "parquet")
 TEMPLATE = "flight.html.jinja"
 TENTH_NS = SECOND_NS // 10
 LISTED_LOSSES, LISTED_EVENTS = 10, 20
-"""Of one incident."""
+"""What is listed of one incident."""
 
 
 def clock_of(at_ns: int) -> str:

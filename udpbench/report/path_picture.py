@@ -31,7 +31,7 @@ MOST_PICTURES = 8
 LEAST_SHARE = 0.0001
 """The least that is told in percent."""
 MOST_CPUS = 2
-"""Of each end, whose use is shown: the fullest."""
+"""CPUs of each end whose use is shown: the fullest."""
 DEVICE, APPLICATION, WAY_BACK = "device", "app", "way back"
 ROOMS = (
     (sender, "sender"),

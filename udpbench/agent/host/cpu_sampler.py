@@ -47,12 +47,12 @@ MODES = 7
 IN_KERNEL, IN_USER = 1, 2
 HEADER, HEAD = struct.Struct("=IHH"), struct.Struct("=QIIQQQ")
 RING_BYTES = 4 * 2**20
-"""Of each CPU: 13 s of samples of 300 B at 999 Hz."""
+"""The ring of each CPU: 13 s of samples of 300 B at 999 Hz."""
 RINGS_BYTES = 256 * 2**20
-"""Of all CPUs together; with more than 64 of them each has less."""
+"""The rings of all CPUs together; with more than 64 of them each has less."""
 LEAST_RING_BYTES = 2**18
 NODES_MAX = 2**16
-"""Of the tree of functions: 2 CPUs under load have some thousand. Chains beyond it keep their
+"""Nodes of the tree of functions: 2 CPUs under load have some thousand. Chains beyond it keep their
 anchors alone, which are few."""
 USER, GUEST = -1, -2
 """Nodes of samples outside of the kernel: of a program, and of a virtual machine."""

@@ -118,7 +118,7 @@ class OwnAddress:
     interface: Union[IPv4Interface, IPv6Interface]
     flags: int
     metric: Optional[int]
-    """Of the route that the kernel made with it, if it is not the usual one."""
+    """The metric of the route that the kernel made with it, if it is not the usual one."""
 
 
 READING_PROGRAMS: dict[str, set[Optional[str]]] = {

@@ -18,7 +18,7 @@ from udpbench.model.experiment import FEWEST_BLOCKS
 from udpbench.model.result import Result
 
 LEVEL = 0.05
-"""Of all stages of a pair together."""
+"""The level of all stages of a pair together."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class Stage:
 
     name: str
     part: Part
-    """Of the path: its nodes have the counters."""
+    """The part of the path: its nodes have the counters."""
     packets: Expression
     """Packets that ended here; None if this kernel or host cannot tell."""
     source: str

@@ -26,11 +26,11 @@ GAP_NS = 5 * SECOND_NS
 BEFORE_NS, AFTER_NS = 60 * SECOND_NS, 3 * SECOND_NS
 """Around the start of a loss: what changed then may be its cause."""
 MUCH = 0.2
-"""Of a CPU, from which on a process that had not used it before is an event."""
+"""The part of a CPU from which on a process that had not used it before is an event."""
 GREW = 1.5
 """Times the packets that came before, from which on the load is an event."""
 LOAD_LOOKS = 30
-"""Of which the load before is the mean."""
+"""Looks of which the load before is the mean."""
 LEAST_PPS = 100
 BY_RULES = tuple(stage.name for stage in STAGES if stage.meant_by == "rules")
 LEAST_REFUSED_PPS = 10
@@ -48,7 +48,7 @@ class Event:
     """By CLOCK_REALTIME: when it was first seen."""
     what: str
     netns: str = ""
-    """Of a namespace alone; empty of the whole machine."""
+    """The namespace that alone has it; empty: it is of the whole machine."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Loss:
     netns: str
     stages: tuple[str, ...]
     start_ns: int
-    """Of the last look before it; it began less than a look later."""
+    """The time of the last look before it; it began less than a look later."""
     end_ns: int
     packets: int
     peak_pps: float

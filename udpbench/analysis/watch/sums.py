@@ -101,7 +101,7 @@ class _Socket:
     dropped_before: int = 0
     """As of the look before."""
     named: int = 0
-    """Of these, those whose reason the kernel named, and damaged ones."""
+    """Those of them whose reason the kernel named, and damaged ones."""
 
 
 class Sums:

@@ -119,7 +119,7 @@ STAGE_STYLES = {
 }
 """Stage → its colour everywhere and, where a colour comes again or is seen in grey, its hatch."""
 SOCKET_COLOURS = (RED, BLUE, ORANGE, GREEN, PINK)
-"""Of the sockets of a watched host, in turn."""
+"""The colours of the sockets of a watched host, in turn."""
 
 
 def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:

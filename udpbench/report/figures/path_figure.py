@@ -38,7 +38,7 @@ TURN = 0.07
 FALL = 0.2
 """From the band's lower edge to the end of what falls."""
 TIP = 0.1
-"""Of the arrow's head at its end."""
+"""The length of the arrow's head at its end."""
 HEAD, NAMES, ZONES, ROW, COSTS = 0.2, 0.74, 0.17, 0.34, 0.17
 """Heights of the lines above and below a band."""
 GAUGE_WIDTH, GAUGE = 0.85, 0.07
@@ -54,7 +54,7 @@ NARROWEST = 0.13
 """Between two stages, below which their names would overlap."""
 TEXT, SMALL = 7.5, 6.0
 UNKNOWN = (PALE, "..")
-"""Of several stages together, and of those of other versions."""
+"""The style of several stages together, and of those of other versions."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH_INCHES, NARROW_INCHES = 7.0, 3.7
-"""Of a page, and of a telephone, where letters are then as large as on paper."""
+"""The widths of a page, and of a telephone, where letters are then as large as on paper."""
 BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, BLACK = (
     "#0072B2",
     "#56B4E9",
