@@ -7,7 +7,7 @@ messages show a value: as ``ethtool`` would, never as Python would.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -30,21 +30,34 @@ class SettingKind:
     meaning: str
     field: str = ""
     """Field of ``host_settings.Settings`` whose value it takes; ``.*``: one setting per key."""
+    traits: frozenset[str] = frozenset()
+    """Words of ``TRAITS``, written behind the scope."""
 
+
+TRAITS = {
+    "exists": "its value is true or null: whether the thing is there",
+    "steady": "it alters no address, MTU, queue, ring or CPU of one, which binding reads",
+    "exit": "a node in the middle has it where packets leave, others where they come in",
+    "counts": "only its numbers are shown",
+    "switches": "its parts are 1 and 0, shown as on and off",
+    "uniform": "shown as a single value if its parts are equal",
+    "options": "its value is a name, with options",
+}
 
 _TABLE = """\
 rps_default | namespace | queues | [cpu, ...]
   | RPS of every queue created in the namespace afterwards
 link | namespace | receive0 | {peer, peer_pid, peer_mac, mac, queues} or null
   | a veth pair, the peer in `peer_pid`'s namespace; compared without `peer_pid`
-bridge | namespace | bridge0 | true or null | a bridge of this name
+bridge | namespace exists | bridge0 | true or null | a bridge of this name
 port | namespace | left | {bridge, station} or null
   | a port of a bridge, and the MAC address of the one host behind it
 sysctl | namespace | net.core.rmem_max | integer or text
   | a kernel parameter, as the kernel prints it; scope machine if it is not per namespace
-irqbalance | machine | irqbalance | bool
+irqbalance | machine uniform | irqbalance | bool
   | false pauses root's processes of that name; read as {pid/start: bool}
-governor | machine | cpus | text | frequency governor of all CPUs; read as {policy: governor}
+governor | machine uniform | cpus | text
+  | frequency governor of all CPUs; read as {policy: governor}
 turbo | machine | cpus | bool | whether CPUs may run above their nominal frequency
 cpu_latency | machine | cpus | µs or null
   | the longest wake-up time of an idle CPU; held only while the agent runs
@@ -53,24 +66,25 @@ interface_state | namespace | eth3 | {name: text}
 qdisc_tree | namespace | eth3 | {frame_bytes, qdiscs: {root: mq, :1: fq_codel 0600…}} or null
   | the queueing disciplines that the kernel chose; never set, but kept before `channels`, `mtu`,
   `txqueuelen`, `up`, `qdisc` or `trap` and restored after them
-channels | namespace | eth3 | number, {combined} or {rx, tx}
+channels | namespace counts | eth3 | number, {combined} or {rx, tx}
   | queues of an interface; applied before any setting that names a queue
   | ethtool.channels
 rings | namespace | eth3 | {rx, tx, rx-mini, rx-jumbo}, in part
   | descriptors per ring; may be rounded up
   | ethtool.rings
-pause | namespace | eth3 | {autoneg, rx, tx}, 0 or 1, in part | Ethernet flow control
+pause | namespace switches | eth3 | {autoneg, rx, tx}, 0 or 1, in part | Ethernet flow control
 feature | namespace | send0/rx-gro | bool | an offload, by the kernel's name for it
-mtu | namespace | send0 | bytes | an interface's largest packet
+mtu | namespace exit | send0 | bytes | an interface's largest packet
   | mtu_bytes
-txqueuelen | namespace | send0 | packets | an interface's transmit queue length
+txqueuelen | namespace steady exit | send0 | packets | an interface's transmit queue length
   | txqueuelen_packets
 up | namespace | send0 | bool | whether an interface is up
 unclaimed | namespace | send0/10.0.0.1,fd00::1 | {}
   | nobody on the link answers for these addresses; checked after `up`
-address | namespace | send0/10.0.0.1/24 | true or null | an IP address of an interface
-neighbour | namespace | send0/10.0.0.1 | MAC address or null | a permanent neighbour entry
-route | namespace | send0/10.1.0.0/16 | gateway's address, "link" or null
+address | namespace exists | send0/10.0.0.1/24 | true or null | an IP address of an interface
+neighbour | namespace steady exit | send0/10.0.0.1 | MAC address or null
+  | a permanent neighbour entry
+route | namespace exit | send0/10.1.0.0/16 | gateway's address, "link" or null
   | a route through an interface
 flow_hash | namespace | eth3/udp4 | "sdfn"
   | letters of `ethtool -N rx-flow-hash`; also udp6, tcp4, tcp6
@@ -86,37 +100,42 @@ napi_state | namespace | eth3 | {rx-0: {cpus, policy, priority, nice, gro-flush-
   | what NAPI instances and their threads have of their own; never set, but kept before
   `channels`, `rings`, `mtu`, `feature` or `device` and restored after them
 napi_cpus | namespace | receive0 | [[cpu, ...], ...] | CPUs of the k-th RX queue's NAPI thread
-coalesce | namespace | eth3 | {rx-usecs, adaptive-rx, ...}, integers, in part
+coalesce | namespace steady | eth3 | {rx-usecs, adaptive-rx, ...}, integers, in part
   | when an interface interrupts; may be rounded
   | ethtool.coalesce
 irq | machine | eth3/rx-0 | [cpu, ...] | CPUs of an RX queue's interrupt
 rps | namespace | receive0/rx-0 | [cpu, ...] | CPUs that process packets of an RX queue
-xps | namespace | send0/tx-0 | [cpu, ...] | CPUs whose packets leave by a TX queue
-rfs | namespace | receive0/rx-0 | flows
+xps | namespace steady exit | send0/tx-0 | [cpu, ...] | CPUs whose packets leave by a TX queue
+rfs | namespace steady | receive0/rx-0 | flows
   | flows whose reading CPU an RX queue remembers; with the sysctl net.core.rps_sock_flow_entries
-qdisc | namespace | send0 | {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}},
-  {bfifo: {limit_bytes}} or null | the root queueing discipline
+qdisc | namespace steady exit options | send0 | {tbf: {rate_bps, burst_bytes, limit_bytes}},
+  {pfifo: {limit_packets}}, {bfifo: {limit_bytes}} or null | the root queueing discipline
 firewall_tables | namespace | ipv4 | {ip filter: {uses, chains: {INPUT: bool}}} or null
   | tables and chains in nf_tables; never set, but kept before `firewall` and restored after it,
   if then empty
-firewall | namespace | ipv4/input/accept/udp/4321 | true or null
+firewall | namespace exists steady | ipv4/input/accept/udp/4321 | true or null
   | a rule of the namespace: ipv4, ipv6; input, output, prerouting, forward; accept, notrack,
   drop
-nat | namespace | eth1 | "masquerade" or null
+nat | namespace exit | eth1 | "masquerade" or null
   | packets that leave by the interface get its address as their source
   | nat
 path_guard | namespace | eth0 | {out, from: [address, ...], to: [address, ...]} or null
   | what a node in the middle may forward of the traffic that comes in there; all else is dropped
-trap | namespace | send0 | true or null
+trap | namespace exists steady | send0 | true or null
   | a qdisc that drops the packets to be lost on purpose, by their priority
 xdp | namespace | receive0 | port or null | an XDP program that drops UDP to the port
 tc_drop | namespace | receive0 | port or null | a tc filter that drops UDP to the port on ingress
-explain | namespace | drops | [UDP port, ...] or null
+explain | namespace steady | drops | [UDP port, ...] or null
   | counts the kernel's drop reasons, separately for these ports; held only while the agent runs
 """
 
 
-SETTING_KINDS = {row[0]: SettingKind(*row) for row in rows_of(_TABLE)}  # type: ignore[arg-type]
+def _kind(name: str, scope: str, *cells: str) -> SettingKind:
+    plain, *traits = scope.split()
+    return replace(SettingKind(name, plain, *cells), traits=frozenset(traits))  # type: ignore[arg-type]
+
+
+SETTING_KINDS = {row[0]: _kind(*row) for row in rows_of(_TABLE)}
 """Name → kind, in the order of application.
 
 Changing channels resets other settings of a card, and a link that flaps loses addresses and routes,
@@ -128,7 +147,7 @@ INDEX_OF = "index of "
 PEER_PID = "peer_pid"
 """Part of a pair of interfaces: the process in whose namespace the peer is, another each time."""
 SWITCHES = ("adaptive-rx", "adaptive-tx", "autoneg")
-"""Keys whose 1 and 0 are ``on`` and ``off``; ``rx`` and ``tx`` as well, of ``pause``."""
+"""Keys whose 1 and 0 are ``on`` and ``off``, of every kind."""
 FEW_RUNS, FEW_PARTS = 8, 4
 """Maximum runs of a table, and parts of a part, that are listed."""
 
@@ -139,22 +158,23 @@ def show_value(kind: str, value: Any) -> str:
     Of channels only the counts, without what depends on them; of parameters not the indexes by
     which their interfaces are known.
     """
-    if kind == "sysctl" and isinstance(value, Mapping):
-        value = {key: part for key, part in value.items() if not key.startswith(INDEX_OF)}
-    if kind == "channels" and isinstance(value, Mapping):
+    if isinstance(value, Mapping):
+        value = {key: part for key, part in value.items() if not str(key).startswith(INDEX_OF)}
+    if has_trait(kind, "counts") and isinstance(value, Mapping):
         value = {key: part for key, part in value.items() if isinstance(part, int)}
     return _show(kind, "", value)
 
 
 def asked_for(setting: Setting) -> str:
     """Return what a setting requests: ``asked for rx=4096``."""
-    if setting.value is True and _exists_or_not(setting.kind):
+    if setting.value is True and has_trait(setting.kind, "exists"):
         return "asked to add it"
     return f"asked for {show_value(setting.kind, setting.value)}"
 
 
-def _exists_or_not(kind: str) -> bool:
-    return kind in SETTING_KINDS and SETTING_KINDS[kind].value == "true or null"
+def has_trait(kind: str, trait: str) -> bool:
+    """Return whether a kind is known and has one of ``TRAITS``."""
+    return kind in SETTING_KINDS and trait in SETTING_KINDS[kind].traits
 
 
 def show_values(kind: str, *values: Any) -> list[str]:
@@ -189,8 +209,8 @@ def _differing(values: Sequence[Any]) -> list[Any]:
 def _show(kind: str, key: str, value: Any) -> str:
     if value is None:
         return "none"
-    if isinstance(value, bool) or key in SWITCHES or (kind == "pause" and key):
-        words = ("present", "none") if _exists_or_not(kind) else ("on", "off")
+    if isinstance(value, bool) or key in SWITCHES or (key and has_trait(kind, "switches")):
+        words = ("present", "none") if has_trait(kind, "exists") else ("on", "off")
         return words[0] if value else words[1]
     if isinstance(value, Mapping):
         return _show_parts(kind, key, value)
@@ -202,10 +222,10 @@ def _show(kind: str, key: str, value: Any) -> str:
 def _show_parts(kind: str, key: str, value: Mapping[str, Any]) -> str:
     if "table" in value:
         return show_table(value["table"])
-    if kind in ("governor", "irqbalance") and len(set(value.values())) == 1:
+    if has_trait(kind, "uniform") and len(set(value.values())) == 1:
         return _show(kind, key, next(iter(value.values())))
     texts = [(name, _show(kind, name, part)) for name, part in value.items() if name != PEER_PID]
-    if kind == "qdisc" and not key:
+    if has_trait(kind, "options") and not key:
         return " ".join(f"{name} {options}" for name, options in texts)
     words = [f"{name}=({text})" if " " in text else f"{name}={text}" for name, text in texts]
     if key and len(words) > FEW_PARTS:

@@ -21,7 +21,7 @@ from udpbench.agent.settings.journal import Journal
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model.host import Setting
 from udpbench.model.limits import sysctl_refusal
-from udpbench.setting_kinds import SETTING_KINDS
+from udpbench.setting_kinds import SETTING_KINDS, TRAITS
 
 
 class Threaded(Host):
@@ -443,6 +443,7 @@ def test_a_kernel_without_nf_tables_has_none_to_remove() -> None:
 def test_every_kind_is_in_the_leaf_and_every_row_of_it_has_a_kind() -> None:
     """What the controller and the docs read is what the agent can do."""
     assert set(SETTING_KINDS) == set(KINDS)
+    assert set(TRAITS) == {trait for kind in SETTING_KINDS.values() for trait in kind.traits}
 
 
 @pytest.mark.parametrize(

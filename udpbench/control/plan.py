@@ -20,17 +20,13 @@ from udpbench.definition.binding.bind import Unavailable, bind, require_offers
 from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.host import Facts, Planned, Setting
 from udpbench.model.lab import Lab
+from udpbench.setting_kinds import has_trait
 
-STEADY_KINDS = (
-    *("txqueuelen", "neighbour", "coalesce", "xps", "rfs", "qdisc", "firewall", "trap"),
-    "explain",
-)
-"""Kinds of setting that alter no address, MTU, queue, ring or CPU of one, which binding reads."""
 STEADY_SYSCTLS = (
     *(f"net.core.{name}" for name in ("rmem_", "wmem_", "optmem_", "netdev_", "busy_")),
     "net.ipv4.udp_",
 )
-"""Likewise, what parameters begin with."""
+"""What parameters begin with that are ``steady``, as kinds of setting are."""
 
 
 @dataclass(frozen=True)
@@ -160,9 +156,8 @@ def _answered_alike(setting: Setting, asked: Setting) -> bool:
 
 def _alters_facts(setting: Setting) -> bool:
     """Return whether a setting may alter a fact that binding reads."""
-    if setting.kind == "sysctl":
-        return not setting.target.replace("/", ".").startswith(STEADY_SYSCTLS)
-    return setting.kind not in STEADY_KINDS
+    steady = has_trait(setting.kind, "steady")
+    return not steady and not setting.target.replace("/", ".").startswith(STEADY_SYSCTLS)
 
 
 def _sharing(planned: Sequence[Planned], last: Sequence[Planned]) -> tuple[Planned, ...]:

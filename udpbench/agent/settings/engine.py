@@ -35,7 +35,7 @@ def _interface(setting: Setting) -> str:
 
 
 def _slashed(setting: Setting) -> str:
-    """Return one notation for the names of sysctls that use dots or slashes."""
+    """Return one notation for names that use dots or slashes."""
     return f"{setting.kind} {setting.target.replace('.', '/')}"
 
 
@@ -257,14 +257,10 @@ class Engine:
             other.check(self._host, target, None, before)
 
     def _check_reset(self, kind: Kind, setting: Setting, now: Any) -> None:
-        """Raise ValueError if sysctls would get other values than they have without this run."""
+        """Raise ValueError if others would get other values than they have without this run."""
         resets = kind.resets(self._host, setting.target, setting.value, now)
         before = {_slashed(entry.setting): str(entry.before) for entry in self._journal.pending}
-        lost = [
-            name
-            for name, value in resets.items()
-            if before.get(_slashed(Setting("sysctl", name, value))) != value
-        ]
+        lost = [other.target for other in resets if before.get(_slashed(other)) != other.value]
         if lost:
             raise ValueError(
                 f"the kernel would reset {link_flap.listed(lost)}, for good; choose a value that "

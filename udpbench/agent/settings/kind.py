@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 from udpbench.agent.host.system import Host
+from udpbench.model.host import Setting
 
 EVERY = "all"
 """In place of an interface; none can have this name (net/ipv4/devinet.c)."""
@@ -82,9 +83,9 @@ class Kind:
         Also if the current value belongs to another program. A dry run calls it, too.
         """
 
-    def resets(self, _host: Host, _target: str, _value: Any, _now: Any) -> Mapping[str, str]:
-        """Return sysctls → the values that a change and its undoing give them, if others."""
-        return {}
+    def resets(self, _host: Host, _target: str, _value: Any, _now: Any) -> Sequence[Setting]:
+        """Return other settings, with the text of the value that a change and its undoing give."""
+        return ()
 
     def alike(self, requested: Any, got: Any) -> bool:
         """Compare without parts that other programs or the kernel may change at any time.

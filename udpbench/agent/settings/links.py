@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Any, Optional
 
@@ -13,6 +13,7 @@ from udpbench.agent.host import files
 from udpbench.agent.host.system import Host, link_kind
 from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.kind import Command, Kind
+from udpbench.model.host import Setting
 
 
 class Up(Kind):
@@ -227,15 +228,15 @@ class Mtu(Kind):
         for name, less in _following(host, target).items():
             _check_mtu(host, name, value - less, self.read(host, name))
 
-    def resets(self, host: Host, target: str, value: int, now: int) -> Mapping[str, str]:
+    def resets(self, host: Host, target: str, value: int, now: int) -> Sequence[Setting]:
         """Return the parameters that are as on a new interface when IPv6 comes back."""
         del now
-        return {
-            parameter: inherited
+        return [
+            Setting("sysctl", parameter, inherited)
             for name, less in _following(host, target).items()
             if _ends_ipv6(value - less, self.read(host, name))
             for parameter, inherited in _own_parameters(host, name).items()
-        }
+        ]
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""

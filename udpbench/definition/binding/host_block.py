@@ -16,11 +16,8 @@ from udpbench.model.experiment import Trial
 from udpbench.model.host import Facts, Setting
 from udpbench.model.lab import Lab, Node
 from udpbench.model.limits import Scope
-from udpbench.setting_kinds import SETTING_KINDS
+from udpbench.setting_kinds import SETTING_KINDS, has_trait
 
-OF_EXIT = ("qdisc", "txqueuelen", "mtu", "xps", "route", "neighbour", "nat")
-"""Kinds of setting that a node in the middle has at the interface by which packets leave; all
-others are of the interface by which they come in."""
 DEFAULT_MTU_BYTES = 1500
 """A veth's, as of any Ethernet device."""
 
@@ -56,7 +53,7 @@ class HostBlock:
     def setting(self, kind: str, target: str, value: Any, path: str) -> Setting:
         """Return a setting on this host; ``target`` is below its interface."""
         interface = self.host.interface
-        if self.host.out and kind in OF_EXIT:
+        if self.host.out and has_trait(kind, "exit"):
             interface = self.host.out
         return self.beyond(kind, f"{interface}/{target}" if target else interface, value, path)
 
