@@ -1,7 +1,7 @@
-"""A row for each way to send or receive: what it takes and needs, excludes, and lets be counted.
+"""A row for each way to send, receive, wait and read: what it needs, excludes, and lets be counted.
 
-Whoever must know asks the row; nobody else compares the name of a call. Pure. The C loops have rows
-of their own (``ways`` in native/sender/send.c and native/receiver/receive.c).
+Whoever must know asks the row; nobody else compares the name of a way. Pure. The C loops have rows
+of their own (``ways`` in native/sender/send.c and in receive.c, wait.c, read.c of native/receiver).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Callable, Literal, NamedTuple, Optional
 from udpbench.model.experiment import Receive, Send, Trial
 from udpbench.model.limits import Role
 from udpbench.model.work import WorkerSpec
+from udpbench.units import parse_duration
 
 CHUNK_BYTES = 4096
 """The longest frame of AF_XDP: a chunk is at most a page (net/xdp/xdp_umem.c)."""
@@ -94,8 +95,11 @@ def _single(key: str, call: str) -> Refusal:
     return Refusal(key, what, step=step, written=True)
 
 
-def _waits(*permitted: str) -> Callable[[Trial], bool]:
-    return lambda trial: trial.receive.wait.partition(" ")[0] in permitted
+def _only_waits(what: str, *permitted: str, step: str = "") -> Refusal:
+    return Refusal(
+        *("receive.wait", what, ", ".join(permitted), step),
+        unless=lambda trial: wait_of(trial.receive).name in permitted,
+    )
 
 
 WAYS_TO_SEND = (
@@ -185,12 +189,7 @@ WAYS_TO_RECEIVE = (
             Refusal("receive.gro", "io_uring's buffers do not say where merged datagrams begin"),
             Refusal("receive.timestamps", "io_uring's buffers have no arrival times"),
             Refusal("traffic.echo", "io_uring's buffers do not have the sender's address"),
-            Refusal(
-                "receive.wait",
-                "io_uring waits in its own system call",
-                "block, spin, nap or auto with call: io_uring",
-                unless=_waits("block", "spin", "nap", "auto"),
-            ),
+            _only_waits("io_uring waits in its own system call", "block", "spin", "nap", "auto"),
         ),
         Need(
             "io_uring_receive",
@@ -215,12 +214,10 @@ WAYS_TO_RECEIVE = (
                     trial.receive.fault is None or trial.receive.fault.does != "exit"
                 ),
             ),
-            Refusal(
-                "receive.wait",
+            _only_waits(
                 "AF_XDP has no call that waits for frames",
-                "epoll, spin, nap, auto",
-                "set one of them",
-                unless=_waits("epoll", "spin", "nap", "auto"),
+                *("epoll", "spin", "nap", "auto"),
+                step="set one of them",
             ),
         ),
         Need(
@@ -271,3 +268,105 @@ def way_of(spec: WorkerSpec) -> Way:
     if spec.role == "sender":
         return way_to_send(spec.send if spec.send is not None else Send())
     return way_to_receive(spec.receive if spec.receive is not None else Receive())
+
+
+# --- waiting and reading, of udpbench's own receivers --------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How a receiver waits for datagrams."""
+
+    name: str
+    """First word of ``receive.wait``."""
+    constant: str
+    """Its name in the C loops."""
+    example: str = ""
+    """The time that is written after the name; empty: none is."""
+    takes_turns: bool = False
+    """A worker can read several sockets: it does not block in a call on one."""
+    busy_polls: bool = False
+    """The socket has SO_BUSY_POLL: for that time its call polls the device before it sleeps."""
+    naps: bool = False
+    """It sleeps for that time where it has nothing to read."""
+    nap_ns: int = 0
+    """How long it sleeps of its own accord, where that pays."""
+    sleepless: bool = False
+    """A CPU is busy, or not, whether datagrams come or not: only calls tell if it was for some."""
+    need: Optional[Need] = None
+
+
+WAITS = (
+    Wait("block", "UB_WAIT_BLOCK"),
+    Wait("epoll", "UB_WAIT_EPOLL", takes_turns=True),
+    Wait("spin", "UB_WAIT_SPIN", takes_turns=True, sleepless=True),
+    Wait("nap", "UB_WAIT_NAP", "100us", takes_turns=True, naps=True, sleepless=True),
+    Wait(
+        *("busy-poll", "UB_WAIT_BLOCK", "50us"),
+        busy_polls=True,
+        sleepless=True,
+        need=Need(
+            "busy_poll",
+            "busy polling (SO_BUSY_POLL)",
+            "available since Linux 3.11, with CONFIG_NET_RX_BUSY_POLL; it needs CAP_NET_ADMIN",
+        ),
+    ),
+    # Not sleepless: where naps bring few datagrams it sleeps in a call until the next one comes.
+    # With a thread's default timer slack of 50 µs a nap takes 100 µs.
+    Wait("auto", "UB_WAIT_AUTO", takes_turns=True, nap_ns=50_000),
+)
+
+HEADER_COUNTS = tuple(
+    f"{kind}_packets" for kind in ("duplicate", "late", "ancient", "foreign", "corrupt")
+)
+"""Counts that only headers tell."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a receiver looks at of a datagram."""
+
+    name: str
+    """Value of ``receive.read``."""
+    constant: str
+    """Its name in the C loops."""
+    unseen: tuple[str, ...]
+    """Counts that it cannot know, which are not 0."""
+    sees_header: bool = False
+    copies: bool = True
+    """The payload is there to be logged."""
+
+
+READS = (
+    # Foreign datagrams may have any size.
+    Read("header", "UB_READ_HEADER", ("foreign_size_packets",), sees_header=True),
+    Read("verify", "UB_READ_VERIFY", ("foreign_size_packets",), sees_header=True),
+    Read("copy", "UB_READ_COPY", HEADER_COUNTS),
+    Read("none", "UB_READ_NONE", (*HEADER_COUNTS, "truncated_packets"), copies=False),
+)
+UNSEEN_OF_STREAMS = (*HEADER_COUNTS, "foreign_size_packets", "standstills", "standstill_ns")
+"""Counts that no reader of TCP knows."""
+
+_WAITS = {wait.name: wait for wait in WAITS}
+_READS = {read.name: read for read in READS}
+
+
+def wait_of(receive: Receive) -> Wait:
+    """Return the row of a receiver's way to wait."""
+    return _WAITS[receive.wait.partition(" ")[0]]
+
+
+def wait_ns(receive: Receive) -> int:
+    """Return the nanoseconds of ``nap 100us``; 0 without a duration."""
+    duration = receive.wait.partition(" ")[2]
+    return parse_duration(duration) if duration else 0
+
+
+def read_of(receive: Receive) -> Read:
+    """Return the row of a receiver's way to read."""
+    return _READS[receive.read]
+
+
+def read_named(name: str) -> Read:
+    """Return the row of a way to read."""
+    return _READS[name]

@@ -147,8 +147,8 @@ static void auto_received(struct ub_wait_state *wait, uint32_t messages) {
     nap(wait);
 }
 
-/* A new way of waiting is a row here and a constant of enum ub_wait; ways of receiving say whether
- * they go with it. */
+/* A new way of waiting is a row here, a constant of enum ub_wait, and a row of WAITS in
+ * udpbench/ways.py; ways of receiving say whether they go with it, here and there. */
 static const struct ub_wait_way ways[] = {
     [UB_WAIT_BLOCK] = {.next = block_next, .sockets_max = 1},
     [UB_WAIT_EPOLL] = {.prepare = epoll_prepare,

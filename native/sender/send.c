@@ -43,8 +43,8 @@ static const struct ub_send_way single_way = {.prepare = ub_outbox_prepare,
                                               .messages_max = 1,
                                               .zerocopy = 1};
 
-/* A new way of sending is a file with its hooks, its name in send.h, a row here, and a constant of
- * enum ub_send_call. */
+/* A new way of sending is a file with its hooks, its name in send.h, a row here, a constant of
+ * enum ub_send_call, and a row of udpbench/ways.py. */
 static const struct ub_send_way *const ways[] = {
     [UB_SEND_SENDMMSG] = &batch_way,
     [UB_SEND_SEND] = &single_way,

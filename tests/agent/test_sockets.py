@@ -326,9 +326,9 @@ def test_a_listener_whose_option_is_refused_is_closed(
     monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """The kernel's reason comes with the address."""
-    monkeypatch.setattr(sockets, "parse_wait", lambda _: ("busy-poll", -(10**9)))
+    monkeypatch.setattr(sockets, "wait_ns", lambda _: -(10**9))
     with golden.raises(OSError):
-        sockets.receiving_socket(Traffic(), Receive(), 0, "lo")
+        sockets.receiving_socket(Traffic(), Receive(wait="busy-poll 1s"), 0, "lo")
 
 
 def with_filter(sock: socket.socket, kind: str) -> socket.socket:

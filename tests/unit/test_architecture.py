@@ -64,7 +64,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "protocol": (("errors", "frozen", "json_lines", "units", "metrics", "model"), ()),
     "setting_kinds": (("cpu_lists", "model", "text_tables"), ()),
     "text_tables": ((), ()),
-    "ways": (("model",), ()),
+    "ways": (("model", "units"), ()),
     "flight": (LEAVES, ()),
     "export": (
         (

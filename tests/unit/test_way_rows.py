@@ -9,13 +9,14 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import udpbench
+from udpbench._native import lib
 from udpbench.definition import load
 from udpbench.definition.binding.requirements import REQUIREMENTS
 from udpbench.errors import InputError
-from udpbench.model.experiment import Receive, Send, Traffic
+from udpbench.model.experiment import ReadName, Receive, Send, Traffic
 from udpbench.model.limits import LEDGER_STAGES, Role
 from udpbench.model.work import WorkerSpec
-from udpbench.ways import WAYS, Refusal, Way, way_of
+from udpbench.ways import READS, WAITS, WAYS, Refusal, Way, wait_ns, wait_of, way_of
 
 PROGRAMS: dict[str, Any] = {"command": ["./a"], "attach": {"port": 4321}}
 VALUES: dict[str, Any] = {
@@ -65,12 +66,31 @@ def problems(way: Way, key: str = "", value: Any = None) -> list[str]:
     return []
 
 
-def test_only_rows_know_a_call_by_its_name() -> None:
+def test_only_rows_know_a_way_by_its_name() -> None:
     """Else a new way would have to be named wherever one is compared."""
     files = Path(udpbench.__file__).parent.rglob("*.py")
     text = {file.name: file.read_text() for file in files if file.name != "ways.py"}
-    compared = re.compile(r"\b(?:send|receive|work|block)\.call(?:\]| [!=i])")
+    names = "|".join(row.name for row in (*WAITS, *READS))
+    forms = (
+        r"\b(?:send|receive|work|block)\.call(?:\]| [!=i])",
+        r"\breceive\.(?:wait|read)(?: (?:[!=]=|in|not in) |\.)",
+        rf"\b(?:wait|read) (?:[!=]=|in|not in) \(?\"(?:{names})\"",
+    )
+    compared = re.compile("|".join(forms))
     assert [] == [name for name, content in text.items() if compared.search(content)]
+
+
+def test_each_wait_and_each_read_has_a_row() -> None:
+    """As the file accepts them, and with a constant of the C loops."""
+    assert sorted(get_args(ReadName)) == sorted(row.name for row in READS)
+    for wait in WAITS:
+        receive = Receive(wait=f"{wait.name} {wait.example}".strip())
+        data = {"question": "x", "receive": {"wait": receive.wait}}
+        written = load.load_experiment_data(data, "x")
+        assert (wait, receive.wait) == (wait_of(receive), written.points[0].receive.wait)
+        assert (wait_ns(receive) != 0) == (wait.example != "")
+    rows = (*WAITS, *READS, *(way for way in WAYS if way.constant))
+    assert [] == [row.constant for row in rows if not hasattr(lib, row.constant)]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.key)

@@ -54,6 +54,7 @@ from udpbench.model.host import FIREWALL_RULES
 from udpbench.model.limits import NUMBER, SAMPLE_NS, SECOND_NS
 from udpbench.model.record import Stall, WorkerStats
 from udpbench.model.result import Ledger
+from udpbench.ways import wait_of
 
 LAG = 0.01
 """Share of the load's time by which receivers may be late (``Search.precision``)."""
@@ -64,8 +65,6 @@ LITTLE = 0.05
 LONG_STALL_NS = 50 * 10**6
 """A sender that is late for its CPU stalls for less, again and again."""
 SENDING = ("unsent", "tx_qdisc")
-SLEEPLESS = ("spin", "nap", "busy-poll")
-"""Ways to wait by which a CPU is busy, or not, whether datagrams come or not."""
 MOVING = ("received_packets", "dropped_packets")
 LASTING = 0.8
 """Share of the intervals that lose packets, from which on a load is more than its reader's."""
@@ -333,7 +332,7 @@ class Evidence:
 
     def is_behind(self, cpu: LoadedCpu) -> bool:
         """Whether readers have no time left: those that never sleep, if calls return datagrams."""
-        if self.readings.record.trial.receive.wait.split()[0] not in SLEEPLESS:
+        if not wait_of(self.readings.receive).sleepless:
             return cpu.full
         calls, empty = (
             sum(stats.counts.get(name, 0) for stats in cpu.workers)
@@ -446,7 +445,7 @@ class Evidence:
             runnable = min(sum(runnable_ns) / load_ns / len(own), 1.0) if runnable_ns else None
             beside = runnable if runnable is not None else self._beside(cpu)
             waiting, asleep = max(1 - running - beside - stopped, 0.0), 0.0
-            if cpu is not None and cpu.cpu is not None and self._naps:
+            if cpu is not None and cpu.cpu is not None and wait_of(self.readings.receive).naps:
                 waiting = min(waiting, 1 - cpu.busy)  # asleep, it leaves its CPU idle
         elif threads:
             count, running, runnable = len(threads), spent_by.running, spent_by.runnable
@@ -478,11 +477,6 @@ class Evidence:
             always_full=emptied is False,
         )
 
-    @property
-    def _naps(self) -> bool:
-        """Whether readers sleep for a time where they have nothing to read."""
-        return self.readings.record.trial.receive.wait.startswith("nap")
-
     def _busy_share(
         self, cpu: LoadedCpu | None, own: Sequence[WorkerStats], always_full: bool
     ) -> float:
@@ -494,8 +488,7 @@ class Evidence:
         spent_ns = sum(s.counts.get(n, 0) for s in own for n in ("user_ns", "system_ns"))
         count = 1 if cpu is not None and cpu.cpu is not None else len(own)
         running = min(spent_ns / load_ns / count, 1.0)
-        sleepless = self.readings.record.trial.receive.wait.split()[0] in SLEEPLESS
-        if always_full or not sleepless:
+        if always_full or not wait_of(self.readings.receive).sleepless:
             return running
         calls, empty = (
             sum(stats.counts.get(name, 0) for stats in own)

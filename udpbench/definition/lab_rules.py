@@ -27,7 +27,7 @@ from udpbench.host_settings import Settings, set_keys
 from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.lab import BRIDGE, Lab, Node
 from udpbench.model.limits import ADDRESSES_MAX, HEADER_BYTES, SECOND_NS, Part
-from udpbench.ways import way_to_receive
+from udpbench.ways import READS, WAITS, read_of, wait_of, way_to_receive
 
 LAB_ADDRESSES_MAX = 2**14
 POINTS_ADDRESSES_MAX = 2**20
@@ -52,11 +52,17 @@ def point_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 
 def _sizes(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    read, of_program = trial.receive.read, way_to_receive(trial.receive).takes == "program"
+    read, of_program = read_of(trial.receive), way_to_receive(trial.receive).takes == "program"
     short = trial.traffic.payload is None and not trial.traffic.datagrams.have_headers
-    if not of_program and short and read in ("header", "verify"):
-        what, limit = "no room for the header", f"at least {HEADER_BYTES}B with read: {read}"
-        yield tree.problem(("traffic", "size"), what, limit, "set receive.read: copy or none")
+    if not of_program and short and read.sees_header:
+        what, limit = "no room for the header", f"at least {HEADER_BYTES}B with read: {read.name}"
+        step = f"set receive.read: {_either(row.name for row in READS if not row.sees_header)}"
+        yield tree.problem(("traffic", "size"), what, limit, step)
+
+
+def _either(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
@@ -76,10 +82,11 @@ def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
         yield tree.problem((*where, "to"), f"{numbered} flows are too many", f"{MAX_FLOWS}", step)
     ports = parse_to(trial.traffic.flows.to).ports
     receive = trial.receive
-    one_each = way_to_receive(receive).takes == "sockets" and not traffic_rules.takes_turns(receive)
+    one_each = way_to_receive(receive).takes == "sockets" and not wait_of(receive).takes_turns
     if one_each and 0 < receive.workers < len(ports):
         limit = f"at least {len(ports)}, one for each port of traffic.flows.to"
-        step = "raise it, narrow the ports, or wait by epoll, spin, nap or auto"
+        waits = _either(row.name for row in WAITS if row.takes_turns)
+        step = f"raise it, narrow the ports, or wait by {waits}"
         yield tree.problem(("receive", "workers"), "too few receiving workers", limit, step)
 
 
@@ -130,8 +137,10 @@ def _one_root_queue(tree: Tree, trial: Trial) -> Iterator[Problem]:
 def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
     """Yield options that need the datagram's header or a copy, without having it."""
     receive, traffic = trial.receive, trial.traffic
-    blind = receive.read in ("none", "copy") or traffic.protocol == "tcp"
-    limit = "a header that is read: read: header or verify, protocol: udp"
+    read, tcp = read_of(receive), traffic.protocol == "tcp"
+    blind = not read.sees_header or tcp
+    seeing = _either(row.name for row in READS if row.sees_header)
+    limit = f"a header that is read: read: {seeing}, protocol: udp"
     if traffic.echo is not None and blind:
         step = "change receive.read, or omit echo"
         yield tree.problem(("traffic", "echo"), "an echo needs the header to be read", limit, step)
@@ -146,8 +155,9 @@ def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
         step = "change receive.read, or omit timestamps"
         where = ("receive", "timestamps")
         yield tree.problem(where, "delays need the header to be read", limit, step)
-    if receive.log is not None and (receive.read == "none" or traffic.protocol == "tcp"):
-        limit = "copied datagrams: read: header, verify or copy, protocol: udp"
+    if receive.log is not None and (not read.copies or tcp):
+        copying = _either(row.name for row in READS if row.copies)
+        limit = f"copied datagrams: read: {copying}, protocol: udp"
         step = "change receive.read, or omit log"
         yield tree.problem(("receive", "log"), "nothing to log", limit, step)
 

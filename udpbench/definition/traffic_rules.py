@@ -12,7 +12,7 @@ from udpbench.definition.binding.bind import flow_count
 from udpbench.definition.endpoints import parse_to
 from udpbench.definition.problems import Tree
 from udpbench.errors import Problem
-from udpbench.model.experiment import Answers, Attach, Receive, Trial
+from udpbench.model.experiment import Answers, Attach, Trial
 from udpbench.model.limits import (
     FRAME_HEADERS_BYTES,
     HEADER_BYTES,
@@ -38,11 +38,6 @@ DATAGRAMS_ONLY = {
     ),
 }
 """Keys that a TCP stream, the baseline, does not have."""
-
-
-def takes_turns(receive: Receive) -> bool:
-    """Return whether a worker can read several sockets: it does not block in a call on one."""
-    return receive.wait.partition(" ")[0] in ("epoll", "spin", "nap", "auto")
 
 
 def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:

@@ -39,6 +39,7 @@ from udpbench.model.limits import (
     sysctl_refusal,
 )
 from udpbench.units import Bytes, Count, Nanoseconds, Rate
+from udpbench.ways import WAITS
 
 T = TypeVar("T")
 CPU_RELATIONS = ("same-cpu", "smt-sibling", "same-node", "other-node")
@@ -273,8 +274,10 @@ def _pattern(pattern: str, example: str) -> Leaf:
 
 def _wait(text: str) -> None:
     word, _, duration = text.partition(" ")
-    if word not in ("nap", "busy-poll") or not duration:
-        raise ValueError("unknown value; or write for example nap 100us or busy-poll 50us")
+    timed = {row.name: row.example for row in WAITS if row.example}
+    if word not in timed or not duration:
+        examples = " or ".join(f"{name} {example}" for name, example in timed.items())
+        raise ValueError(f"unknown value; or write for example {examples}")
     if not 0 < units.parse_duration(duration) <= 10**9:
         raise ValueError("out of range; above 0s, to 1s")
 
@@ -549,6 +552,7 @@ _DATAGRAM = {
 _BOTH = {"type": "object", "required": ["in", "out"]}
 _STRING = {"type": ["string", "integer"]}
 _STUDY_FIGURE = _pattern(r"[a-z0-9-]+/[a-z0-9-]+", "cloudflare-2015/naive")
+_UNTIMED = tuple(row.name for row in WAITS if not row.example)
 _IO_LEVELS = {"best-effort": (0, 7), "realtime": (0, 7)}
 
 # Leaves with a grammar of their own, by the name of a plain text field or of a Named marker.
@@ -559,7 +563,7 @@ NAMED: dict[str, Leaf] = {
     "cpu_tuple": Leaf(_STRING, lambda value: parse_cpus(_cpus(value))),
     "source_ports": Leaf(_STRING, _checked(parse_ports)),
     "to": Leaf({"type": "string"}, _checked(parse_to)),
-    "wait": Leaf({"type": "string"}, _checked(_wait), _words("block", "epoll", "spin", "auto")),
+    "wait": Leaf({"type": "string"}, _checked(_wait), _words(*_UNTIMED)),
     "priority": Leaf(
         {"type": "string"},
         _checked(_levels({"nice": (-20, 19), "fifo": (1, 99)})),

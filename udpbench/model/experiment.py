@@ -183,6 +183,9 @@ class Attach:
     """A unit of systemd."""
 
 
+ReadName = Literal["none", "copy", "header", "verify"]
+
+
 @dataclass(frozen=True)
 class Receive:
     """How the receiving workers receive; ``workers: 0`` leaves the port closed."""
@@ -199,7 +202,7 @@ class Receive:
     )
     steering: Optional[str] = None
     """For ``reuseport-ebpf``: the pinned program of the user's that chooses among the sockets."""
-    read: Literal["none", "copy", "header", "verify"] = "header"
+    read: ReadName = "header"
     buffer_bytes: Optional[Annotated[int, Bytes(1, 2**30)]] = 4 * 2**20
     force_buffer: bool = True
     room: Union[Literal["auto"], Annotated[int, Bytes(1, 65536)]] = "auto"

@@ -19,28 +19,12 @@ from udpbench.agent.workers import logs
 from udpbench.agent.workers.frame_sender import FrameSender
 from udpbench.agent.workers.memory import Memory, flow_indices
 from udpbench.agent.workers.orders import LoopOrder
-from udpbench.agent.workers.sockets import discard, parse_wait
+from udpbench.agent.workers.sockets import discard
 from udpbench.folder import Folder, calling_user
 from udpbench.model.experiment import Answers, Log, Receive, Send, Traffic
 from udpbench.model.work import WorkerSpec
-from udpbench.ways import way_to_receive, way_to_send
+from udpbench.ways import read_named, wait_ns, wait_of, way_to_receive, way_to_send
 
-WAITS = {
-    "block": lib.UB_WAIT_BLOCK,
-    # The socket has SO_BUSY_POLL; the call itself polls the device before it sleeps.
-    "busy-poll": lib.UB_WAIT_BLOCK,
-    "epoll": lib.UB_WAIT_EPOLL,
-    "spin": lib.UB_WAIT_SPIN,
-    "nap": lib.UB_WAIT_NAP,
-    "auto": lib.UB_WAIT_AUTO,
-}
-READS = {
-    "header": lib.UB_READ_HEADER,
-    "copy": lib.UB_READ_COPY,
-    "none": lib.UB_READ_NONE,
-    "verify": lib.UB_READ_VERIFY,
-}
-SEE_HEADERS = (lib.UB_READ_HEADER, lib.UB_READ_VERIFY)
 FAULTS = {"hang": lib.UB_FAULT_HANG, "exit": lib.UB_FAULT_EXIT}
 ROOM_MIN_BYTES = 64
 MESSAGE_BYTES = 65535
@@ -49,8 +33,6 @@ LOG_RING_BYTES = 32 * 2**20
 """Memory of a worker's log: 1.5 s of 40,000 datagrams of 512 B per second."""
 LOG_DRAIN_NS = 2 * 10**9
 """Limit for writing what is left in the ring when the loop ends."""
-AUTO_NAP_NS = 50_000
-"""With a thread's default timer slack of 50 µs it takes 100 µs."""
 ECHO_QUIET_NS = 200 * 10**6
 """How long a sender waits for each further echo after its last packet."""
 ECHO_LONGEST_NS = 2 * 10**9
@@ -240,7 +222,7 @@ class Receiving:
 
     def _values(self, phase: LoopOrder) -> dict[str, Any]:
         memory, spec, receive = self._memory, self._spec, self._receive
-        wait, wait_ns = parse_wait(receive)
+        wait = wait_of(receive)
         return {
             "call": getattr(lib, way_to_receive(receive).constant),
             "batch": receive.messages,
@@ -256,10 +238,10 @@ class Receiving:
             "work_ns": receive.work_ns,
             "flows": memory.at("struct ub_flow_state *", memory.layout.windows),
             "control": memory.at("struct ub_control *", 0),
-            "wait": WAITS[wait],
-            "read": READS[phase.read],
+            "wait": getattr(lib, wait.constant),
+            "read": getattr(lib, read_named(phase.read).constant),
             "gro": receive.gro,
-            "nap_ns": AUTO_NAP_NS if wait == "auto" else wait_ns if wait == "nap" else 0,
+            "nap_ns": wait_ns(receive) if wait.naps else wait.nap_ns,
             **self._fault(phase),
             **self._notes(phase),
         }
@@ -270,7 +252,7 @@ class Receiving:
         return {
             "epoch_ns": phase.at_ns,
             "echo_every": phase.echo_every,
-            "timestamps": self._receive.timestamps and READS[phase.read] in SEE_HEADERS,
+            "timestamps": self._receive.timestamps and read_named(phase.read).sees_header,
             **{name: self._memory.block(self._index, name) for name in blocks},
         }
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Literal, Optional, TypeVar
 
 from udpbench.json_lines import LinePipe
+from udpbench.model.experiment import ReadName
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import PhaseOrder, Prepared, encode, read_message, write_line
+from udpbench.ways import read_named
 
-BLIND = ("copy", "none")
-"""Ways of reading that do not parse headers."""
 Message = TypeVar("Message")
 
 
@@ -40,7 +40,7 @@ class WorkersOrder:
 class LoopOrder(PhaseOrder):
     """A phase, with what is read and echoed in it."""
 
-    read: Literal["none", "copy", "header", "verify"] = "header"
+    read: ReadName = "header"
     faulty: bool = False
     """Planned faults occur."""
     echo_every: int = 0
@@ -74,7 +74,7 @@ def loop_order(spec: WorkerSpec, order: PhaseOrder) -> LoopOrder:
     """
     traffic, path = spec.traffic, order.phase == "path"
     read = spec.receive.read if spec.receive is not None else "header"
-    if path and read in BLIND and traffic.datagrams.have_headers:
+    if path and not read_named(read).sees_header and traffic.datagrams.have_headers:
         read = "header"
     echo_every = traffic.echo if traffic.echo is not None else 0
     if echo_every != 0 and path:

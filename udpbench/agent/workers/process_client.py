@@ -18,27 +18,15 @@ from typing import IO, Any, Callable, Optional, cast
 from udpbench.agent.host.files import lines_of
 from udpbench.agent.host.own_python import own_command
 from udpbench.agent.workers import logs
-from udpbench.agent.workers.orders import (
-    BLIND,
-    Message,
-    WorkerEvent,
-    WorkersOrder,
-    loop_order,
-)
+from udpbench.agent.workers.orders import Message, WorkerEvent, WorkersOrder, loop_order
 from udpbench.errors import DeadlineExceeded, WorkerFailed, next_step
 from udpbench.json_lines import LinePipe
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import FlowStats, Histogram, Stall
 from udpbench.model.work import WorkerSpec
 from udpbench.protocol import PhaseOrder, Prepared, WorkersState, encode, read_message, write_line
+from udpbench.ways import HEADER_COUNTS, UNSEEN_OF_STREAMS, read_named
 
-HEADER_COUNTS = frozenset(
-    f"{kind}_packets" for kind in ("duplicate", "late", "ancient", "foreign", "corrupt")
-)
-TRUNCATED = frozenset(("truncated_packets",))
-STANDSTILLS = frozenset(("standstills", "standstill_ns"))
-FOREIGN_SIZE = frozenset(("foreign_size_packets",))
-"""Only if headers are not read: otherwise foreign datagrams may have any size."""
 STDERR_LINES = 5
 
 
@@ -295,7 +283,7 @@ class WorkerProcess:
 
     def flows(self) -> tuple[FlowStats, ...]:
         """Return every flow's counts; empty if no worker reads headers."""
-        if self._unseen >= HEADER_COUNTS:
+        if self._unseen.issuperset(HEADER_COUNTS):
             return ()
         return tuple(
             FlowStats(flow, packets, following - 1 if following else None)
@@ -348,11 +336,8 @@ def unseen(spec: WorkerSpec, read: str) -> frozenset[str]:
     """Return the counts that a receiver's way of reading cannot know, which are not 0."""
     if spec.role == "sender":
         return frozenset()
-    tcp = spec.traffic.protocol == "tcp"
-    if not tcp and read not in BLIND:
-        return FOREIGN_SIZE
-    cut = TRUNCATED if read == "none" else frozenset()
-    return HEADER_COUNTS | cut | (FOREIGN_SIZE | STANDSTILLS if tcp else frozenset())
+    of_streams = UNSEEN_OF_STREAMS if spec.traffic.protocol == "tcp" else ()
+    return frozenset((*read_named(read).unseen, *of_streams))
 
 
 def exit_text(stderr: int, status: int) -> str:

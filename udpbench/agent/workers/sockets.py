@@ -46,7 +46,7 @@ from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
 from udpbench.agent.host.system import Host
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.work import FlowSpec
-from udpbench.units import parse_duration
+from udpbench.ways import wait_ns, wait_of
 
 CONTROL_BYTES = sum(socket.CMSG_SPACE(size) for size in (4, 16, 20))
 """Control data of a message: UDP_GRO's int, a timespec, and the larger pktinfo struct."""
@@ -163,9 +163,8 @@ def receiving_socket(
                 else (socket.IPPROTO_IP, IP_PKTINFO)
             )
             sock.setsockopt(level, pktinfo, 1)
-        wait, wait_ns = parse_wait(receive)
-        if wait == "busy-poll":
-            sock.setsockopt(socket.SOL_SOCKET, SO_BUSY_POLL, -(-wait_ns // 1000))
+        if wait_of(receive).busy_polls:
+            sock.setsockopt(socket.SOL_SOCKET, SO_BUSY_POLL, -(-wait_ns(receive) // 1000))
         _set_buffer(sock, receive, SO_RCVBUFFORCE, socket.SO_RCVBUF)
         if tcp:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -180,12 +179,6 @@ def receiving_socket(
             text += f" by {holders_in_words(host, port_inodes(host, (port,))) or 'nobody now'}"
         raise OSError(error.errno, text) from error
     return sock
-
-
-def parse_wait(receive: Receive) -> tuple[str, int]:
-    """Return the word and the nanoseconds of ``nap 100us``; 0 without a duration."""
-    word, _, duration = receive.wait.partition(" ")
-    return word, parse_duration(duration) if duration else 0
 
 
 def accept_streams(listener: socket.socket, count: int) -> list[socket.socket]:

@@ -9,6 +9,7 @@ from udpbench.analysis.ledger.sockets import total_packets
 from udpbench.analysis.ledger.stage import Stage
 from udpbench.analysis.readings import CounterView
 from udpbench.analysis.worker_use import unlogged_packets
+from udpbench.ways import read_of
 
 ANSWERS_OUT = "{udp}OutDatagrams"
 SNDBUF = "{udp}SndbufErrors"
@@ -17,7 +18,8 @@ SNDBUF = "{udp}SndbufErrors"
 def _app_truncated(readings: CounterView) -> Span | None:
     """Return the packets that were cut off; None if the way of reading cannot tell."""
     packets = readings.receiver.count("truncated_packets")
-    return None if readings.receive.read == "none" and packets == 0 else exactly(packets)
+    unseen = "truncated_packets" in read_of(readings.receive).unseen
+    return None if unseen and packets == 0 else exactly(packets)
 
 
 def _app_unanswered(readings: CounterView) -> Span | None:

@@ -17,7 +17,7 @@ from udpbench.host_settings import VethPair
 from udpbench.model.experiment import Trial
 from udpbench.model.lab import Lab
 from udpbench.model.limits import Role
-from udpbench.ways import WAYS, Way, ways_of
+from udpbench.ways import WAITS, WAYS, Wait, Way, wait_of, ways_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class Requirement:
 
 def _goes(way: Way, trial: Trial) -> bool:
     return way in ways_of(trial)
+
+
+def _waits(wait: Wait, trial: Trial) -> bool:
+    return wait == wait_of(trial.receive)
 
 
 REQUIREMENTS: Mapping[str, Requirement] = {
@@ -92,13 +96,14 @@ REQUIREMENTS: Mapping[str, Requirement] = {
         "choice of UDP sockets by SO_INCOMING_CPU",
         "available since Linux 6.2",
     ),
-    "busy_poll": Requirement(
-        "receiver",
-        lambda trial: trial.receive.wait.startswith("busy-poll"),
-        "receive.wait: busy-poll",
-        "busy polling (SO_BUSY_POLL)",
-        "available since Linux 3.11, with CONFIG_NET_RX_BUSY_POLL; it needs CAP_NET_ADMIN",
-    ),
+    **{
+        wait.need.capability: Requirement(
+            *("receiver", partial(_waits, wait), f"receive.wait: {wait.name}"),
+            *(wait.need.what, wait.need.since),
+        )
+        for wait in WAITS
+        if wait.need is not None
+    },
     "bpf": Requirement(
         "receiver",
         lambda trial: bool(set(PROGRAMS) & set(trial.losses)),
