@@ -10,41 +10,48 @@
 
 #include "loop.h"
 
-/* What is asked for: opcodes, and flags of entries and of completions. */
-enum { UB_URING_SENDMSG = 9, UB_URING_CANCEL = 14, UB_URING_SEND = 26, UB_URING_RECV = 27 };
-enum { UB_URING_LINK = 1 << 2, UB_URING_SELECT_BUFFER = 1 << 5 };
-enum { UB_URING_MULTISHOT = 1 << 1 };
-enum { UB_URING_CANCEL_ALL = 1 << 0, UB_URING_CANCEL_ANY = 1 << 2 };
-enum { UB_URING_HAS_BUFFER = 1 << 0, UB_URING_MORE = 1 << 1, UB_URING_BUFFER_SHIFT = 16 };
+/* What is asked for: opcodes, and flags of entries and of completions, by the kernel's names. */
+enum {
+    IORING_OP_SENDMSG = 9,
+    IORING_OP_ASYNC_CANCEL = 14,
+    IORING_OP_SEND = 26,
+    IORING_OP_RECV = 27
+};
+enum { IOSQE_IO_LINK = 1 << 2, IOSQE_BUFFER_SELECT = 1 << 5 };
+enum { IORING_RECV_MULTISHOT = 1 << 1 };
+enum { IORING_ASYNC_CANCEL_ALL = 1 << 0, IORING_ASYNC_CANCEL_ANY = 1 << 2 };
+enum { IORING_CQE_F_BUFFER = 1 << 0, IORING_CQE_F_MORE = 1 << 1, IORING_CQE_BUFFER_SHIFT = 16 };
 
-struct ub_uring_entry {
+/* struct io_uring_sqe */
+struct ub_uring_sqe {
     uint8_t opcode;
-    uint8_t flags;
-    uint16_t operation; /* of a receive: UB_URING_MULTISHOT */
-    int32_t descriptor;
-    uint64_t offset;
-    uint64_t address;
-    uint32_t length;
-    uint32_t operation_flags; /* of a message: MSG_; of a cancellation: UB_URING_CANCEL_ */
-    uint64_t number;          /* comes back in its completions */
-    uint16_t buffer_group;
+    uint8_t flags;   /* IOSQE_ */
+    uint16_t ioprio; /* of a receive: IORING_RECV_ */
+    int32_t fd;
+    uint64_t off;
+    uint64_t addr;
+    uint32_t len;
+    uint32_t op_flags;  /* of a message: MSG_; of a cancellation: IORING_ASYNC_CANCEL_ */
+    uint64_t user_data; /* comes back in its completions */
+    uint16_t buf_group;
     uint16_t personality;
     int32_t file_index;
-    uint64_t reserved[2];
+    uint64_t resv[2];
 };
 
-struct ub_uring_completion {
-    uint64_t number;
-    int32_t result; /* or -errno */
-    uint32_t flags; /* from UB_URING_BUFFER_SHIFT on the number of its buffer */
+/* struct io_uring_cqe */
+struct ub_uring_cqe {
+    uint64_t user_data;
+    int32_t res;    /* or -errno */
+    uint32_t flags; /* IORING_CQE_F_; from IORING_CQE_BUFFER_SHIFT on the number of its buffer */
 };
 
-/* A buffer that the kernel may fill. A ring of them begins with one whose last field is the ring's
- * tail. */
-struct ub_uring_buffer {
-    uint64_t address;
-    uint32_t length;
-    uint16_t number;
+/* struct io_uring_buf: a buffer that the kernel may fill. A ring of them begins with one whose last
+ * field is the ring's tail. */
+struct ub_uring_buf {
+    uint64_t addr;
+    uint32_t len;
+    uint16_t bid;
     uint16_t tail;
 };
 
@@ -58,8 +65,8 @@ struct ub_uring {
     uint32_t *entries_flags;
     uint32_t *completions_head;
     uint32_t *completions_tail;
-    struct ub_uring_entry *entries;
-    struct ub_uring_completion *completions;
+    struct ub_uring_sqe *entries;
+    struct ub_uring_cqe *completions;
     void *rings;
     size_t rings_bytes;
 };
@@ -72,15 +79,15 @@ void ub_uring_close(struct ub_uring *ring);
 
 /* Memory for a ring of buffers, zeroed, which begins at a page, as the kernel demands, whatever
  * their size; NULL: there is none. */
-struct ub_uring_buffer *ub_uring_map_buffers(uint32_t count);
-void ub_uring_unmap_buffers(struct ub_uring_buffer *buffers, uint32_t count);
+struct ub_uring_buf *ub_uring_map_buffers(uint32_t count);
+void ub_uring_unmap_buffers(struct ub_uring_buf *buffers, uint32_t count);
 
 /* Gives the kernel a ring of buffers, or takes it back: 0 or -errno. */
-int ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buffer *buffers, uint32_t count);
+int ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buf *buffers, uint32_t count);
 int ub_uring_take_buffers(struct ub_uring *ring);
 
 /* The next entry, zeroed; NULL if the kernel has not taken those before. */
-struct ub_uring_entry *ub_uring_next(struct ub_uring *ring);
+struct ub_uring_sqe *ub_uring_next(struct ub_uring *ring);
 
 /* Submits what was written, lets the kernel do what it put off, and waits for so many completions;
  * a wait of 0 ns has no end. The number of entries taken, or -errno: ETIME when the wait is over.
@@ -99,7 +106,7 @@ int ub_uring_pending(const struct ub_uring *ring);
 
 /* The next completion, NULL if there is none; it is the caller's until it says that it has seen it.
  */
-static inline const struct ub_uring_completion *ub_uring_completed(const struct ub_uring *ring) {
+static inline const struct ub_uring_cqe *ub_uring_completed(const struct ub_uring *ring) {
     uint32_t head = *ring->completions_head;
     if (head == __atomic_load_n(ring->completions_tail, __ATOMIC_ACQUIRE))
         return NULL;

@@ -18,7 +18,7 @@ struct hearing {
     struct ub_uring ring;
     const struct ub_receive_config *config;
     size_t stride_bytes; /* distance of buffers in the inbox's memory */
-    struct ub_uring_buffer *buffers;
+    struct ub_uring_buf *buffers;
     uint32_t buffer_mask;
     uint16_t buffers_tail;
     uint16_t *held; /* the buffers of the latest call */
@@ -32,11 +32,11 @@ struct hearing {
 
 static void give(struct ub_inbox *inbox, uint16_t number) {
     struct hearing *own = inbox->own;
-    struct ub_uring_buffer *buffer = &own->buffers[own->buffers_tail++ & own->buffer_mask];
+    struct ub_uring_buf *buffer = &own->buffers[own->buffers_tail++ & own->buffer_mask];
     /* Not as a whole: the tail of the ring lies in the first. */
-    buffer->address = (uintptr_t)(inbox->room + number * own->stride_bytes);
-    buffer->length = inbox->room_bytes;
-    buffer->number = number;
+    buffer->addr = (uintptr_t)(inbox->room + number * own->stride_bytes);
+    buffer->len = inbox->room_bytes;
+    buffer->bid = number;
 }
 
 static void give_back(struct ub_inbox *inbox) {
@@ -70,48 +70,48 @@ static void ask(struct hearing *own) {
     const struct ub_receive_config *config = own->config;
     for (uint32_t index = 0;
          index < config->socket_count && own->asked_count < config->socket_count; index++) {
-        struct ub_uring_entry *entry = own->asked[index] ? NULL : ub_uring_next(&own->ring);
+        struct ub_uring_sqe *entry = own->asked[index] ? NULL : ub_uring_next(&own->ring);
         if (entry == NULL)
             continue;
-        entry->opcode = UB_URING_RECV;
-        entry->flags = UB_URING_SELECT_BUFFER;
-        entry->operation = UB_URING_MULTISHOT;
-        entry->operation_flags = MSG_TRUNC;
-        entry->descriptor = config->sockets[index];
-        entry->buffer_group = GROUP;
-        entry->number = index;
+        entry->opcode = IORING_OP_RECV;
+        entry->flags = IOSQE_BUFFER_SELECT;
+        entry->ioprio = IORING_RECV_MULTISHOT;
+        entry->op_flags = MSG_TRUNC;
+        entry->fd = config->sockets[index];
+        entry->buf_group = GROUP;
+        entry->user_data = index;
         own->asked[index] = 1;
         own->asked_count++;
     }
 }
 
 static void put_message(struct ub_inbox *inbox, uint32_t at,
-                        const struct ub_uring_completion *completion) {
+                        const struct ub_uring_cqe *completion) {
     struct hearing *own = inbox->own;
-    uint16_t number = (uint16_t)(completion->flags >> UB_URING_BUFFER_SHIFT);
+    uint16_t number = (uint16_t)(completion->flags >> IORING_CQE_BUFFER_SHIFT);
     /* One without payload has no buffer. */
-    size_t place = completion->flags & UB_URING_HAS_BUFFER ? number * own->stride_bytes : 0;
-    if (completion->flags & UB_URING_HAS_BUFFER)
+    size_t place = completion->flags & IORING_CQE_F_BUFFER ? number * own->stride_bytes : 0;
+    if (completion->flags & IORING_CQE_F_BUFFER)
         own->held[own->held_count++] = number;
     inbox->vectors[at].iov_base = inbox->room + place;
-    inbox->messages[at].msg_len = (uint32_t)completion->result;
+    inbox->messages[at].msg_len = (uint32_t)completion->res;
 }
 
 /* Takes completions; returns the number of messages in the inbox. */
 static uint32_t collect(struct ub_inbox *inbox, uint32_t messages) {
     struct hearing *own = inbox->own;
-    const struct ub_uring_completion *completion;
+    const struct ub_uring_cqe *completion;
     for (; (completion = ub_uring_completed(&own->ring)) != NULL; ub_uring_seen(&own->ring)) {
-        if (completion->number == CANCELLATION)
+        if (completion->user_data == CANCELLATION)
             continue;
-        if (!(completion->flags & UB_URING_MORE)) {
-            own->asked[completion->number] = 0;
+        if (!(completion->flags & IORING_CQE_F_MORE)) {
+            own->asked[completion->user_data] = 0;
             own->asked_count--;
         }
-        if (completion->result >= 0)
+        if (completion->res >= 0)
             put_message(inbox, messages++, completion);
-        else if (completion->result != -ENOBUFS)
-            own->error = completion->result;
+        else if (completion->res != -ENOBUFS)
+            own->error = completion->res;
     }
     return messages;
 }
@@ -179,13 +179,13 @@ static int receive(struct ub_inbox *inbox, int socket, int flags) {
  */
 static void end_requests(struct ub_inbox *inbox) {
     struct hearing *own = inbox->own;
-    struct ub_uring_entry *entry = ub_uring_next(&own->ring);
+    struct ub_uring_sqe *entry = ub_uring_next(&own->ring);
     uint64_t deadline_ns = ub_now_ns() + UB_SECOND_NS;
     if (entry == NULL)
         return;
-    entry->opcode = UB_URING_CANCEL;
-    entry->operation_flags = UB_URING_CANCEL_ALL | UB_URING_CANCEL_ANY;
-    entry->number = CANCELLATION;
+    entry->opcode = IORING_OP_ASYNC_CANCEL;
+    entry->op_flags = IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY;
+    entry->user_data = CANCELLATION;
     do {
         (void)ub_uring_enter(&own->ring, 1, UB_SLICE_NS);
         (void)collect(inbox, 0);

@@ -32,17 +32,17 @@ static void release(struct ub_outbox *box) {
 
 /* With MSG_DONTWAIT it completes as soon as it is issued; otherwise one that has to wait would let
  * the call wait with it, whatever the end and stop. */
-static void put_message(struct ub_uring_entry *entry, int socket, const struct msghdr *message) {
-    entry->descriptor = socket;
-    entry->operation_flags = MSG_DONTWAIT;
+static void put_message(struct ub_uring_sqe *entry, int socket, const struct msghdr *message) {
+    entry->fd = socket;
+    entry->op_flags = MSG_DONTWAIT;
     if (message->msg_controllen != 0) {
-        entry->opcode = UB_URING_SENDMSG;
-        entry->address = (uintptr_t)message;
-        entry->length = 1;
+        entry->opcode = IORING_OP_SENDMSG;
+        entry->addr = (uintptr_t)message;
+        entry->len = 1;
     } else {
-        entry->opcode = UB_URING_SEND;
-        entry->address = (uintptr_t)message->msg_iov->iov_base;
-        entry->length = (uint32_t)message->msg_iov->iov_len;
+        entry->opcode = IORING_OP_SEND;
+        entry->addr = (uintptr_t)message->msg_iov->iov_base;
+        entry->len = (uint32_t)message->msg_iov->iov_len;
     }
 }
 
@@ -52,7 +52,7 @@ static int await(struct ub_uring *ring, uint32_t entries) {
     uint32_t taken = entries;
     int error = 0;
     for (uint32_t completed = 0; completed < entries;) {
-        const struct ub_uring_completion *completion = ub_uring_completed(ring);
+        const struct ub_uring_cqe *completion = ub_uring_completed(ring);
         if (completion == NULL) {
             int entered = ub_uring_enter(ring, entries - completed, 0);
             if (entered < 0 && entered != -EINTR)
@@ -60,9 +60,9 @@ static int await(struct ub_uring *ring, uint32_t entries) {
             continue;
         }
         /* Those behind it in the chain are cancelled. */
-        if (completion->result < 0 && completion->number < taken) {
-            taken = (uint32_t)completion->number;
-            error = completion->result;
+        if (completion->res < 0 && completion->user_data < taken) {
+            taken = (uint32_t)completion->user_data;
+            error = completion->res;
         }
         ub_uring_seen(ring);
         completed++;
@@ -73,10 +73,10 @@ static int await(struct ub_uring *ring, uint32_t entries) {
 static int offer_chain(struct ub_uring *ring, int socket, const struct mmsghdr *messages,
                        uint32_t count) {
     for (uint32_t index = 0; index < count; index++) {
-        struct ub_uring_entry *entry = ub_uring_next(ring);
+        struct ub_uring_sqe *entry = ub_uring_next(ring);
         put_message(entry, socket, &messages[index].msg_hdr);
-        entry->flags = index + 1 < count ? UB_URING_LINK : 0;
-        entry->number = index;
+        entry->flags = index + 1 < count ? IOSQE_IO_LINK : 0;
+        entry->user_data = index;
     }
     int submitted = ub_uring_enter(ring, count, 0);
     /* Short of memory the kernel takes a part, and the chain ends with it. */

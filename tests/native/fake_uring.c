@@ -32,10 +32,10 @@ static const int32_t *events;
 static uint32_t event_count, event_next;
 static uint64_t arrival;
 
-static struct ub_uring_entry entries[RING];
-static struct ub_uring_completion completions[COMPLETIONS];
+static struct ub_uring_sqe entries[RING];
+static struct ub_uring_cqe completions[COMPLETIONS];
 static uint32_t entries_head, entries_tail, entries_flags, completions_head, completions_tail;
-static struct ub_uring_buffer *buffers;
+static struct ub_uring_buf *buffers;
 static uint32_t buffer_count, buffers_head, asked;
 
 /* ---- what a test says ------------------------------------------------------------------------ */
@@ -85,13 +85,12 @@ void fake_uring_events(const int32_t *script, uint32_t count) {
 /* ---- the kernel's side ----------------------------------------------------------------------- */
 
 static void post(uint64_t number, int32_t result, uint32_t flags) {
-    completions[completions_tail++ % COMPLETIONS] =
-        (struct ub_uring_completion){number, result, flags};
+    completions[completions_tail++ % COMPLETIONS] = (struct ub_uring_cqe){number, result, flags};
 }
 
-static const uint8_t *payload_of(const struct ub_uring_entry *entry) {
-    const struct msghdr *message = (const void *)(uintptr_t)entry->address;
-    return entry->opcode == UB_URING_SENDMSG ? message->msg_iov->iov_base : (const void *)message;
+static const uint8_t *payload_of(const struct ub_uring_sqe *entry) {
+    const struct msghdr *message = (const void *)(uintptr_t)entry->addr;
+    return entry->opcode == IORING_OP_SENDMSG ? message->msg_iov->iov_base : (const void *)message;
 }
 
 static int play_chain(uint32_t submitted) {
@@ -104,26 +103,27 @@ static int play_chain(uint32_t submitted) {
         submitted = (uint32_t)step.accepts;
     int cancels = 0;
     for (uint32_t index = 0; index < submitted; index++, entries_head++) {
-        const struct ub_uring_entry *entry = &entries[entries_head % RING];
+        const struct ub_uring_sqe *entry = &entries[entries_head % RING];
         struct ub_header header;
         int fails = step.error != 0 && index == step.takes;
-        post(entry->number, cancels ? -ECANCELED : fails ? -step.error : 1, 0);
+        post(entry->user_data, cancels ? -ECANCELED : fails ? -step.error : 1, 0);
         if (!cancels && !fails && taken_count < LOG_MAX) {
             ub_header_read(payload_of(entry), &header);
             taken[taken_count++] = header.sequence;
         }
-        cancels = (cancels || fails) && (entry->flags & UB_URING_LINK);
+        cancels = (cancels || fails) && (entry->flags & IOSQE_IO_LINK);
     }
     return (int)submitted;
 }
 
 static void deliver(void) {
-    struct ub_uring_buffer *buffer = &buffers[buffers_head++ % buffer_count];
-    uint8_t *bytes = (uint8_t *)(uintptr_t)buffer->address;
-    memset(bytes, 0, buffer->length);
+    struct ub_uring_buf *buffer = &buffers[buffers_head++ % buffer_count];
+    uint8_t *bytes = (uint8_t *)(uintptr_t)buffer->addr;
+    memset(bytes, 0, buffer->len);
     ub_header_write(bytes, 0x1234abcd, 0, arrival++, 0);
     post(0, 32,
-         UB_URING_MORE | UB_URING_HAS_BUFFER | (uint32_t)buffer->number << UB_URING_BUFFER_SHIFT);
+         IORING_CQE_F_MORE | IORING_CQE_F_BUFFER |
+             (uint32_t)buffer->bid << IORING_CQE_BUFFER_SHIFT);
 }
 
 static void end(int32_t result) {
@@ -133,8 +133,8 @@ static void end(int32_t result) {
 
 static int play_events(uint32_t submitted) {
     for (uint32_t index = 0; index < submitted; index++) {
-        const struct ub_uring_entry *entry = &entries[entries_head++ % RING];
-        if (entry->opcode == UB_URING_RECV)
+        const struct ub_uring_sqe *entry = &entries[entries_head++ % RING];
+        if (entry->opcode == IORING_OP_RECV)
             asked = 1;
         else if (asked)
             end(-ECANCELED);
@@ -191,12 +191,9 @@ void __wrap_ub_uring_close(struct ub_uring *ring) {
         __real_ub_uring_close(ring);
 }
 
-int __real_ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buffer *own,
-                                 uint32_t count);
-int __wrap_ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buffer *own,
-                                 uint32_t count);
-int __wrap_ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buffer *own,
-                                 uint32_t count) {
+int __real_ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buf *own, uint32_t count);
+int __wrap_ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buf *own, uint32_t count);
+int __wrap_ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buf *own, uint32_t count) {
     if (give_error != 0)
         return -give_error;
     if (ring->descriptor != INT32_MAX)
