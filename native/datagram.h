@@ -26,7 +26,7 @@ struct ub_header {
     uint64_t sequence;
 };
 
-/* Whether there are any, each of so many bytes at least and UB_MESSAGE_BYTES_MAX at most. */
+/* Whether there are any, each of `least_bytes` to UB_MESSAGE_BYTES_MAX. */
 int ub_datagrams_valid(const struct ub_datagram *datagrams, uint32_t count, uint32_t least_bytes);
 
 uint32_t ub_longest_bytes(const struct ub_datagram *datagrams, uint32_t count);

@@ -71,9 +71,9 @@ struct ub_uring {
     size_t rings_bytes;
 };
 
-/* For the calling thread alone, with room for so many entries and completions at least: 0 or
- * -errno, then closed. ENOSYS: not built in; EPERM: kernel.io_uring_disabled or seccomp; EINVAL:
- * before Linux 6.1. */
+/* Opens a ring for the calling thread alone, with room for at least `entries` and `completions`.
+ * Returns 0, or -errno with the ring closed: ENOSYS if it is not built in, EPERM by
+ * kernel.io_uring_disabled or seccomp, EINVAL before Linux 6.1. */
 int ub_uring_open(struct ub_uring *ring, uint32_t entries, uint32_t completions);
 void ub_uring_close(struct ub_uring *ring);
 
@@ -89,9 +89,9 @@ int ub_uring_take_buffers(struct ub_uring *ring);
 /* The next entry, zeroed; NULL if the kernel has not taken those before. */
 struct ub_uring_sqe *ub_uring_next(struct ub_uring *ring);
 
-/* Submits what was written, lets the kernel do what it put off, and waits for so many completions;
- * a wait of 0 ns has no end. The number of entries taken, or -errno: ETIME when the wait is over.
- */
+/* Submits what was written, lets the kernel do what it put off, and waits for at least `least`
+ * completions, for `wait_ns` or, if that is 0, without end. Returns the number of entries taken, or
+ * -errno: ETIME when the wait is over. */
 int ub_uring_enter(struct ub_uring *ring, uint32_t least, uint64_t wait_ns);
 
 /* Drops the entries that the kernel did not take. */

@@ -22,11 +22,11 @@ enum ub_constant {
     UB_STALLS_MAX = 256,
     UB_XSK_FRAMES = 2048, /* and descriptors of each ring: two batches, and a card's ring */
     UB_XSK_FRAME_BYTES_MAX = 4096, /* a page, the largest chunk (net/xdp/xdp_umem.c) */
-    UB_XSK_ROOM_BYTES = 256,       /* of a chunk, that the kernel keeps before a received frame:
-                                      XDP_PACKET_HEADROOM */
-    UB_XSK_TAKEN_FRAMES = 4096,    /* of a receiver: a full ring, and as many that are read or free,
-                                      so that a slow reader never leaves the kernel without any */
-    UB_LOG_BYTES_MAX = 1 << 30,    /* of a ring, a power of two */
+    UB_XSK_ROOM_BYTES = 256,       /* which the kernel keeps free in a chunk before a received
+                                      frame: XDP_PACKET_HEADROOM */
+    UB_XSK_TAKEN_FRAMES = 4096,    /* of a receiver: a full ring, and as many again that are read or
+                                      free, so that a slow reader never leaves the kernel without */
+    UB_LOG_BYTES_MAX = 1 << 30,    /* of a log's ring, a power of two */
     UB_STANDSTILL_NS = 100000000,  /* twice the longest wait for a datagram */
     UB_IDS = 65536                 /* of a flow's datagrams, 16 bits wide */
 };

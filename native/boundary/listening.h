@@ -9,10 +9,11 @@
 
 struct ub_listen_config {
     const struct ub_control *control; /* stop: it leaves at once */
-    const struct ub_control *ended;   /* stop: no more is sent, or read; it leaves as soon as */
-    uint64_t quiet_ns;                /* this is over without an echo or answer, */
-    uint64_t longest_ns;              /* or this, even if more come, */
-    const struct ub_send_stats *sent; /* only of answers: or each datagram sent has one */
+    const struct ub_control *ended;   /* stop: no more is sent, or read; the listener then leaves
+                                         by one of the next three fields */
+    uint64_t quiet_ns;                /* after this time without an echo or answer */
+    uint64_t longest_ns;              /* after this time, even if more come */
+    const struct ub_send_stats *sent; /* only of answers: once each datagram sent has one */
     const int32_t *sockets;           /* socket_count sockets; a sending loop uses them, too */
     uint32_t socket_count;
     struct ub_histogram *round_trip; /* from the time in the header, or when the datagram was due,
@@ -36,11 +37,11 @@ struct ub_echo_stats {
 
 struct ub_answers_stats {
     uint64_t answered_packets;
-    uint64_t unmatched_packets; /* of them with ids: those that no datagram awaits */
-    uint64_t answered_bytes;    /* UDP payload */
-    uint64_t answer_first_ns;   /* time after the call that returned the first, the latest */
-    uint64_t answer_last_ns;
-    uint64_t answer_first_packets; /* by the call that answer_first_ns is of */
+    uint64_t unmatched_packets;    /* of these, with ids, those that no datagram awaits */
+    uint64_t answered_bytes;       /* UDP payload */
+    uint64_t answer_first_ns;      /* time after the call that returned the first answer */
+    uint64_t answer_last_ns;       /* and after the one that returned the latest */
+    uint64_t answer_first_packets; /* answers that the call of answer_first_ns returned */
     uint64_t answer_errors;
     uint64_t answer_last_errno;
 };

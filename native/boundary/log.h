@@ -8,20 +8,20 @@
 
 struct ub_log_head {
     char magic[8];         /* "UBLOG1" and two zeros */
-    uint64_t monotonic_ns; /* two clocks at one time: frames have the first, calendars the second */
-    uint64_t realtime_ns;
+    uint64_t monotonic_ns; /* the clock that stamps frames, */
+    uint64_t realtime_ns;  /* and the calendar's, read at one moment */
 };
 
 struct ub_log_frame {
     uint64_t arrived_ns; /* CLOCK_MONOTONIC when its call had returned */
     uint32_t length;     /* payload on the wire */
-    uint32_t bytes;      /* of it, behind this frame */
+    uint32_t bytes;      /* how many bytes of it follow this frame */
 };
 
 struct ub_log {
-    uint64_t put_bytes; /* ever; by the loop */
+    uint64_t put_bytes; /* that the loop ever put into the ring */
     uint64_t reserved_put[7];
-    uint64_t taken_bytes; /* ever; by the writer */
+    uint64_t taken_bytes; /* that the writer ever took out of it */
     uint64_t reserved_taken[7];
     uint8_t *ring;
     uint64_t ring_bytes; /* a power of two */
@@ -30,7 +30,7 @@ struct ub_log {
 struct ub_log_config {
     struct ub_log *log;
     const struct ub_control *ended; /* stop: the loop has left */
-    uint64_t drain_ns;              /* to write what is in the ring when the loop has left */
+    uint64_t drain_ns;              /* how long it may write what is left in the ring then */
 
     /* Files. */
     int32_t folder;          /* its descriptor */
@@ -49,7 +49,7 @@ struct ub_log_stats {
     uint64_t log_last_errno;
     uint64_t log_first_ns; /* stamps of the first and the latest logged frame */
     uint64_t log_last_ns;
-    uint64_t log_first_packets; /* logged, with log_first_ns as their stamp */
+    uint64_t log_first_packets; /* logged packets whose stamp is log_first_ns */
 };
 
 int ub_log_write(const struct ub_log_config *config, struct ub_log_stats *stats);

@@ -43,14 +43,14 @@ enum ub_fault {
 
 /* A stream of an iperf3 client, as its own server would count it; the window is exact. */
 struct ub_iperf3_stream {
-    uint64_t read_packets; /* with a counter, also repeated ones */
-    uint64_t read_bytes;   /* UDP payload of them */
-    uint64_t hellos;       /* datagrams of 4 bytes: the greeting, once more */
-    uint64_t highest;      /* counter, beyond its 32 bits */
-    uint64_t gap_packets;  /* left out by counters, less one for each packet that came behind */
-    uint64_t behind_packets;
-    uint64_t jitter_16th_ns; /* RFC 3550, 16 times as large */
-    uint64_t transit_ns;     /* of the latest; a difference of two clocks, which may wrap */
+    uint64_t read_packets;   /* datagrams with a counter, repeated ones included */
+    uint64_t read_bytes;     /* their UDP payload */
+    uint64_t hellos;         /* datagrams of 4 bytes: the greeting, repeated */
+    uint64_t highest;        /* the highest counter so far, continued beyond 32 bits */
+    uint64_t gap_packets;    /* counters left out, less one for each packet that came behind */
+    uint64_t behind_packets; /* packets whose counter is not above the highest */
+    uint64_t jitter_16th_ns; /* 16 times the jitter of RFC 3550 */
+    uint64_t transit_ns;     /* of the latest packet; a difference of two clocks, which may wrap */
 };
 
 struct ub_flow_state; /* opaque: one per flow, shared by every worker of the host */
@@ -117,17 +117,18 @@ struct ub_receive_stats {
     uint64_t empty_calls; /* calls that returned without a datagram */
     uint64_t errors;
     uint64_t last_errno;
-    uint64_t first_ns; /* time after the call that returned the first, the latest of ours */
-    uint64_t last_ns;
-    uint64_t last_cpu;      /* as in ub_send_stats */
-    uint64_t read_messages; /* that the calls returned, each one skb; with gro several datagrams */
-    uint64_t wait_calls;    /* epoll_wait calls, or naps */
+    uint64_t first_ns;         /* time after the call that returned the first of ours */
+    uint64_t last_ns;          /* and after the one that returned the latest of ours */
+    uint64_t last_cpu;         /* as in ub_send_stats */
+    uint64_t read_messages;    /* messages that the calls returned, each one skb; with gro each may
+                                  hold several datagrams */
+    uint64_t wait_calls;       /* epoll_wait calls, or naps */
     uint64_t unlogged_packets; /* of ours, for which the log's ring had no room */
     uint64_t echoed_packets;
-    uint64_t unechoed_packets; /* that the socket did not take */
-    uint64_t first_packets;    /* received by the call that first_ns is of: they came before it, and
-                                  not in the span to last_ns */
-    uint64_t first_bytes;
+    uint64_t unechoed_packets; /* echoes that the socket did not take */
+    uint64_t first_packets;    /* received by the call of first_ns: they came before it, not in the
+                                  span to last_ns */
+    uint64_t first_bytes;      /* and their bytes */
     uint64_t foreign_size_packets; /* COPY and NONE: not of a size that this run sends */
     uint64_t standstills;   /* times of more than UB_STANDSTILL_NS, naps left out, in which the loop
                                neither came back from a call nor worked, and datagrams waited then */

@@ -14,18 +14,18 @@ enum ub_send_call { UB_SEND_SENDMMSG = 0, UB_SEND_SEND = 1, UB_SEND_AF_XDP = 2, 
 /* The ids of one flow's datagrams: by the loop that sends, and by the listener for answers. */
 struct ub_ids {
     uint64_t next;         /* of the next datagram, modulo UB_IDS */
-    uint64_t used[UB_IDS]; /* when the datagram was due that had an id last, twice, and 1 more while
-                              its answer is awaited; 0: none had it */
+    uint64_t used[UB_IDS]; /* by id: twice the time at which the last datagram with it was due, plus
+                              1 while its answer is awaited; 0: no datagram had it */
 };
 
 struct ub_send_config {
     const struct ub_control *control;
 
     /* The way of sending. */
-    uint32_t call;     /* enum ub_send_call */
-    uint32_t batch;    /* messages per call at most; the rate and the duration of calls decide below
-                          that; send has 1 */
-    uint32_t zerocopy; /* MSG_ZEROCOPY; the sockets have SO_ZEROCOPY set */
+    uint32_t call;      /* enum ub_send_call */
+    uint32_t batch;     /* most messages per call, of send 1; the rate and the duration of calls may
+                           make it fewer */
+    uint32_t zerocopy;  /* MSG_ZEROCOPY; the sockets have SO_ZEROCOPY set */
     struct ub_xsk *xsk; /* only of af_xdp, which sends by it and not by `sockets` */
 
     /* Flows: arrays of flow_count elements. */
@@ -42,11 +42,11 @@ struct ub_send_config {
     /* The datagrams. */
     const struct ub_datagram *datagrams; /* each flow sends them in turn, by sequence number */
     uint32_t datagram_count;
-    uint32_t gso_segments; /* datagrams per message (UDP_SEGMENT): all like the first of one or two
-                              but its last, which is like the last of them; 0 or 1: no GSO */
+    uint32_t gso_segments; /* datagrams per message (UDP_SEGMENT); 0 or 1: no GSO. The last of a
+                              message is like the last in `datagrams`, the others like the first */
     uint32_t tag;          /* run and phase */
     struct ub_ids **ids;   /* of each flow: each datagram of the user's gets an id; NULL: none */
-    uint32_t id_at;        /* where in it, 16 bits big-endian */
+    uint32_t id_at;        /* where in a datagram the id lies, 16 bits big-endian */
     uint64_t id_ns;        /* after this an id may be used again, answered or not */
 
     /* When and how many. */
@@ -90,7 +90,7 @@ struct ub_send_stats {
                                last_ns; 0 with an unlimited rate, whose span has all its calls */
     uint64_t ebusy;         /* af_xdp: of sent_packets, those that the device dropped at once */
     uint64_t refused_calls; /* af_xdp: calls with an error that takes no frame, in last_errno */
-    uint64_t id_waits;      /* checks at which a flow's next id was not free */
+    uint64_t id_waits;      /* how often a flow's next id was not free */
 };
 
 int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats);

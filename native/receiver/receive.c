@@ -46,7 +46,7 @@ static const struct ub_receive_way *const ways[] = {
     [UB_RECEIVE_RECVMMSG] = &batch_way,
     [UB_RECEIVE_RECV] = &single_way,
     [UB_RECEIVE_URING] = &ub_uring_receive_way,
-    [UB_RECEIVE_AF_XDP] = &ub_taken_way,
+    [UB_RECEIVE_AF_XDP] = &ub_xsk_receive_way,
 };
 
 const struct ub_receive_way *ub_receive_way_of(uint32_t call) {

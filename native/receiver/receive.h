@@ -31,7 +31,7 @@ struct ub_receive_way {
                               one allows UB_WAIT_BLOCK alone */
 };
 
-extern const struct ub_receive_way ub_taken_way, ub_uring_receive_way;
+extern const struct ub_receive_way ub_xsk_receive_way, ub_uring_receive_way;
 
 /* NULL: no such way. */
 const struct ub_receive_way *ub_receive_way_of(uint32_t call);

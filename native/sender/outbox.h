@@ -21,33 +21,34 @@ struct ub_outbox {
     uint8_t *controls; /* UDP_SEGMENT; NULL without GSO */
     uint8_t *payloads;
     size_t stride_bytes;
-    uint32_t segments;           /* datagrams of a whole message */
-    uint32_t turns;              /* datagrams of the config that messages begin with, in turn */
-    uint32_t last;               /* how far behind it in the config is what a message ends with */
-    uint32_t varies;             /* messages are not all alike but for the header */
-    uint32_t headers;            /* the datagrams have our header */
-    uint32_t first_slot;         /* of the next messages */
+    uint32_t segments;   /* datagrams of a whole message */
+    uint32_t turns;      /* how many of the config's datagrams messages begin with, in turn */
+    uint32_t last;       /* a message ends with the datagram that is `last` places after the one it
+                            begins with in the config */
+    uint32_t varies;     /* messages differ in more than the header */
+    uint32_t headers;    /* the datagrams have our header */
+    uint32_t first_slot; /* slot of the next call's first message */
     struct ub_zerocopy zerocopy; /* only with zerocopy */
     /* Of a way that fills memory of its own: */
     void *own;
-    uint32_t left; /* messages offered, not taken and to be offered again as they are */
-    uint32_t left_flow;
+    uint32_t left; /* messages that were offered and not taken, and are offered again unchanged */
+    uint32_t left_flow; /* their flow */
 };
 
-/* One call: packets of a flow, and when they were due. A step of 0 gives all of them one time. */
+/* One call: packets of a flow, and when they were due. With a step of 0 all have one time. */
 struct ub_offer {
     uint32_t flow;
     uint32_t packets;
     struct ub_due due; /* of the first packet */
 };
 
-/* Without any slots. */
+/* An outbox without slots, until ub_outbox_prepare. */
 struct ub_outbox ub_outbox_of(const struct ub_send_config *config, struct ub_send_stats *stats);
 
-/* Payload bytes of the first messages of the latest that were filled, with so many packets. */
+/* The payload bytes of the first `messages` of those that were filled last; they hold `packets`. */
 uint64_t ub_outbox_bytes(const struct ub_outbox *box, uint32_t messages, uint64_t packets);
 
-/* For the hooks of a way (send.h) that calls with `messages`. */
+/* Hooks (send.h) of a way whose call takes the outbox's `messages`. */
 int ub_outbox_prepare(struct ub_outbox *box, uint32_t batch);
 uint32_t ub_outbox_ready(struct ub_outbox *box, const struct ub_offer *offer, uint64_t now_ns);
 uint32_t ub_outbox_fill(struct ub_outbox *box, const struct ub_offer *offer);

@@ -48,7 +48,7 @@ static const struct ub_send_way single_way = {.prepare = ub_outbox_prepare,
 static const struct ub_send_way *const ways[] = {
     [UB_SEND_SENDMMSG] = &batch_way,
     [UB_SEND_SEND] = &single_way,
-    [UB_SEND_AF_XDP] = &ub_frames_way,
+    [UB_SEND_AF_XDP] = &ub_xsk_send_way,
     [UB_SEND_URING] = &ub_uring_send_way,
 };
 

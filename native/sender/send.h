@@ -31,7 +31,7 @@ struct ub_send_way {
     uint32_t zerocopy;     /* it may send with MSG_ZEROCOPY */
 };
 
-extern const struct ub_send_way ub_frames_way, ub_uring_send_way;
+extern const struct ub_send_way ub_xsk_send_way, ub_uring_send_way;
 
 /* NULL: no such way. */
 const struct ub_send_way *ub_send_way_of(uint32_t call);

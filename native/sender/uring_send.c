@@ -46,8 +46,8 @@ static void put_message(struct ub_uring_sqe *entry, int socket, const struct msg
     }
 }
 
-/* Waits for the completions of so many entries: how many messages the kernel took before the first
- * that it did not, or -errno if that is the first of all. */
+/* Waits for the completions of `entries`. Returns how many messages the kernel took before the
+ * first that it did not, or -errno if that is the first of all. */
 static int await(struct ub_uring *ring, uint32_t entries) {
     uint32_t taken = entries;
     int error = 0;

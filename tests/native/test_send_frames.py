@@ -327,7 +327,7 @@ def test_every_guard_of_frames_names_its_field(scripted: tuple[Any, Any]) -> Non
     ]
     config, check = queue.sender.config, fake_lib.ub_send_check
     assert "" == refusal(fake_ffi, check, config, {"sizes": [128 - 42]})
-    assert guards("frames.c") == {refusal(fake_ffi, check, config, each) for each in bad}
+    assert guards("xsk_send.c") == {refusal(fake_ffi, check, config, each) for each in bad}
 
 
 @pytest.mark.parametrize("allocations", range(4))

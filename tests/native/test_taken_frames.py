@@ -272,7 +272,7 @@ def test_every_guard_of_taken_frames_names_its_field(sock: socket.socket) -> Non
     ]
     config, check = receiver.config, lib.ub_receive_check
     assert "" == refusal(ffi, check, config, {"sizes": [SIZE_BYTES]})
-    assert guards("taken_frames.c") == {refusal(ffi, check, config, each) for each in bad}
+    assert guards("xsk_receive.c") == {refusal(ffi, check, config, each) for each in bad}
     blocking = refusal(ffi, check, config, {"wait": lib.UB_WAIT_BLOCK})
     assert "wait: one that the way of receiving allows" == blocking
 

@@ -103,7 +103,7 @@ static int receive(struct ub_inbox *inbox, int socket, int flags) {
     return (int)frames;
 }
 
-const struct ub_receive_way ub_taken_way = {
+const struct ub_receive_way ub_xsk_receive_way = {
     .check = check,
     .prepare = prepare,
     .receive = receive,

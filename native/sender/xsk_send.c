@@ -276,12 +276,12 @@ static void release(struct ub_outbox *box) {
     free(frames);
 }
 
-const struct ub_send_way ub_frames_way = {.check = check,
-                                          .prepare = prepare,
-                                          .ready = ready,
-                                          .fill = fill,
-                                          .offer = offer_frames,
-                                          .finish = finish,
-                                          .release = release,
-                                          .messages_max = UB_BATCH_MAX,
-                                          .returns = 1};
+const struct ub_send_way ub_xsk_send_way = {.check = check,
+                                            .prepare = prepare,
+                                            .ready = ready,
+                                            .fill = fill,
+                                            .offer = offer_frames,
+                                            .finish = finish,
+                                            .release = release,
+                                            .messages_max = UB_BATCH_MAX,
+                                            .returns = 1};
