@@ -318,14 +318,15 @@ def test_a_loop_that_refuses_its_config_fails_the_phase(pool: Pool) -> None:
 
 def test_a_bug_in_a_worker_ends_its_process_with_its_last_words(pool: Pool, port: int) -> None:
     """A thread that fails unforeseen takes the process along, and the agent tells why."""
-    pool.prepare([receiver(port, receive=Receive(wait="pigeon"))], "lo")
+    pool.prepare([receiver(port, receive=Receive(wait="nap pigeon"))], "lo")
     pool.start(phase())
     until("failed", lambda: pool.sample(0).state == "failed")
 
     error = pool.sample(0).error
     assert error is not None
     assert error["message"].startswith("the worker process ended unexpectedly (exit status 1): ")
-    assert error["message"].endswith("KeyError: 'pigeon'; report it if it happens again")
+    assert "ValueError: not a quantity" in error["message"]
+    assert error["message"].endswith("; report it if it happens again")
 
 
 @pytest.mark.parametrize("workers_as", ["threads", "processes"])
