@@ -184,12 +184,18 @@ class Folder:
             _give_to_caller(fd)
         return fd
 
-    def write(self, name: str, content: bytes) -> Path:
-        """Write a whole file, replacing any of its name; the OSError names it."""
+    def write(self, name: str, content: bytes, mode: int | None = None) -> Path:
+        """Write a whole file, replacing any of its name; the OSError names it.
+
+        With a mode whatever the umask is. By its name it could be another file, which whoever
+        else writes the folder put there.
+        """
         beside = f".{name}.{secrets.token_hex(4)}"
         try:
             with open(self.file(beside, _NEW), "wb") as file:  # noqa: PTH123 - a descriptor
                 file.write(content)
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
             os.replace(beside, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError as error:
             with suppress(OSError):

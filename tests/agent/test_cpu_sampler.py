@@ -199,13 +199,13 @@ def named(pid: int, name: bytes) -> bytes:
 class Ring(cpu_sampler._Ring):
     """A ring of 4 KiB that no kernel fills."""
 
-    def __init__(self, content: bytes, begun: int = 0) -> None:
+    def __init__(self, content: bytes, begun: int = 0, most: int = 99) -> None:
         page, size = cpu_sampler.mmap.PAGESIZE, 4096
         memory: Any = bytearray(page + size)
         for place, byte in enumerate(content):
             memory[page + (begun + place) % size] = byte
         struct.pack_into("=Q", memory, 1024, begun + len(content))
-        super().__init__(-1, memory, size, tail=begun)
+        super().__init__(-1, memory, size, most, tail=begun)
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -249,6 +249,28 @@ def test_a_ring_is_read_wherever_it_begins(
     rows = zip(seen.sampled_pids, seen.sampled_nodes, seen.sampled_counts, seen.sampled_ns)
     assert [(7, 2, 2, 2000), (8, -2, 1, 1000), (8, -1, 1, 1000)] == list(rows)
     assert ({"0": 3}, "reader") == (seen.lost_samples, seen.programs["7"])
+
+
+def test_processes_without_end_take_no_more_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Samples beyond those that are kept apart are lost; names are kept of what was sampled."""
+    rcv = 0xFFFFFFFF81000004
+    content = b"".join(named(pid, b"n") + sampled(pid, 150, rcv) for pid in range(2, 12))
+    seen = read(monkeypatch, tmp_path, Ring(content + sampled(3, 150, rcv), most=4))
+    assert ((2, 3, 4, 5), (1, 2, 1, 1)) == (seen.sampled_pids, seen.sampled_counts)
+    assert {"0": 6} == seen.lost_samples
+    sampler = CpuSampler(kernel(tmp_path))
+    ring = Ring(b"", most=4)
+    sampler._rings[0] = ring
+    monkeypatch.setattr(cpu_sampler, "NAMES_SPARE", 3)
+    kept = []
+    for pid in range(2, 42):
+        monkeypatch.setattr(ring, "take", lambda p=pid: named(p, b"n") + sampled(p, 150, rcv))
+        sampler._read(ring)
+        kept.append(len(sampler._programs))
+    assert (4, 11) == (len(ring.seen), max(kept))
+    assert {2, 3, 4, 5} <= {*sampler._programs}
 
 
 def test_a_return_address_is_the_callers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

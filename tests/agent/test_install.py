@@ -240,6 +240,24 @@ def test_a_home_without_execution_is_left(home: Path, monkeypatch: pytest.Monkey
     assert shared
 
 
+def test_a_link_in_the_place_of_a_new_folder_changes_no_mode(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes the folder above may put it there between two calls; it is not gone by."""
+    own, make = home / "own", os.mkdir
+    own.mkdir(0o750)
+
+    def swapped(path: str, mode: int) -> None:
+        make(path, mode)
+        os.rmdir(path)  # noqa: PTH106
+        os.symlink(own, path)  # noqa: PTH211
+
+    monkeypatch.setattr(install.os, "mkdir", swapped)
+    with pytest.raises((OSError, install.Refused)):
+        install.make_place(str(home / "agent"))
+    assert 0o750 == own.stat().st_mode & 0o777
+
+
 @pytest.mark.parametrize("harm", ["file", "link", "mode"])
 def test_a_folder_that_others_could_change_is_left(home: Path, harm: str) -> None:
     """A file or a link in its place, or a mode that lets others write; nothing in it is touched."""

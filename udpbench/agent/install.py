@@ -191,7 +191,8 @@ def make_place(place: str) -> None:
         for part in reversed(missing):
             with suppress(FileExistsError):  # another controller may create it at the same time
                 os.mkdir(part, 0o700)
-                os.chmod(part, 0o755 if place == SYSTEM else 0o700)  # regardless of umask
+                if place == SYSTEM:  # regardless of umask; others may write the parents elsewhere
+                    os.chmod(part, 0o755)  # noqa: S103 - for who starts its launchers
         _refuse_shared(os.path.dirname(place))
         _prove(place)
         if missing:

@@ -23,7 +23,7 @@ from udpbench.control.run import RunOptions, run_name
 from udpbench.control.wait import Clock
 from udpbench.control.watch import Onlooker, Watched
 from udpbench.drivers import driver_of
-from udpbench.errors import InputError, Problem
+from udpbench.errors import AgentLost, InputError, Problem
 from udpbench.model.experiment import Experiment, Needs, Receive, Send, Traffic, Trial
 from udpbench.model.host import Facts
 from udpbench.model.lab import Lab
@@ -189,7 +189,7 @@ class ServedHost:
         elif event.event == "prepared" and event.served is not None:
             self._begin(event, event.served)
         elif event.event == "started":
-            self._start(self._attended[event.test], event.clock_ns)
+            self._start(self._known(event), event.clock_ns)
         elif event.event == "ended" and event.served is not None and event.sampled is not None:
             self._end(event, event.served, event.sampled)
         elif event.event == "closed":
@@ -197,12 +197,23 @@ class ServedHost:
 
     def _begin(self, event: ClientEvent, served: ServedTest) -> None:
         """Read the host before the client may send."""
+        if len(self._attended) >= self._terms.clients or event.test in self._attended:
+            what = f"test {event.test} begins beside as many as are served at a time"
+            raise AgentLost(f"{what} ({self._terms.clients})", self._server.name)
         facts = self._observer.facts(served.interface)
         before = self._observer.snapshot(interface=served.interface)
         test = Attended(served, event.specs, facts, before, before, now_utc())
         self._attended[event.test] = test
         self._screen.say(f"test {event.test}: {described(served)}")
         self._server.proceed(event.test)
+
+    def _known(self, event: ClientEvent) -> Attended:
+        """Return a test that is going on."""
+        test = self._attended.get(event.test)
+        if test is None:
+            what = f"test {event.test} has {event.event} and was not prepared"
+            raise AgentLost(what, self._server.name)
+        return test
 
     def _start(self, test: Attended, start_ns: int) -> None:
         test.start_ns = start_ns
@@ -229,7 +240,7 @@ class ServedHost:
 
     def _end(self, event: ClientEvent, served: ServedTest, reply: SampleReply) -> None:
         """Read the host again, and let the client have its results."""
-        test = self._attended[event.test]
+        test = self._known(event)
         late_ns = driver_of(test.facts).late_ns
         if late_ns is not None:  # a card's counters of what came last
             self._clock.sleep_ns(late_ns)

@@ -152,8 +152,7 @@ class TextFile:
 
     def replace(self, text: bytes) -> None:
         """Write a text, which node_exporter may read whatever the umask is; OSError."""
-        self._folder.write(self._name, text)
-        os.chmod(self._name, 0o644, dir_fd=self._folder.fd)
+        self._folder.write(self._name, text, 0o644)
 
     def remove(self) -> None:
         """Leave nothing that node_exporter would take for news."""

@@ -30,7 +30,7 @@ from udpbench.control.serve import (
     store_test,
 )
 from udpbench.control.watch import lab_to_watch
-from udpbench.errors import InputError
+from udpbench.errors import AgentLost, InputError
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import (
@@ -251,6 +251,30 @@ def test_ctrl_c_ends_it() -> None:
     world = Served(lambda _: [])
     world.interrupt.requested = True
     assert 0 == world.run(ServeTerms())
+
+
+def clients_beside(host: str) -> list[ClientEvent]:
+    """Return the beginnings of two tests."""
+    first = events_of(host)[0]
+    return [first, replace(first, test=2)]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        lambda host: events_of(host)[1:],
+        lambda host: events_of(host)[2:],
+        lambda host: [events_of(host)[number] for number in (0, 2, 2)],
+        clients_beside,
+    ],
+)
+def test_a_test_that_can_not_be_ends_it_with_the_hosts_name(
+    events: Callable[[str], list[ClientEvent]],
+) -> None:
+    """One that was not prepared or has ended, and one more than are served at a time."""
+    with pytest.raises(AgentLost, match=r"was not prepared|served at a time") as ended:
+        Served(events).run(ServeTerms())
+    assert lab_to_watch(None, None).hosts[0].name == ended.value.host
 
 
 def test_it_listens_at_loopback_unless_an_address_is_named() -> None:

@@ -101,6 +101,24 @@ def test_what_a_killed_exporter_left_is_removed_and_nothing_else(tmp_path: Path)
     assert not (tmp_path / "a.prom").exists()
 
 
+def test_whoever_writes_the_folder_opens_no_file_of_anothers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that a group's member puts in the place of the new file leads the mode nowhere."""
+    secret, moved = tmp_path / "secret", os.replace
+    secret.touch(0o600)
+    file = TextFile(tmp_path / "a.prom")
+
+    def swapped(*names: str, **folders: int) -> None:
+        moved(*names, **folders)
+        (tmp_path / "a.prom").unlink()
+        (tmp_path / "a.prom").symlink_to(secret)
+
+    monkeypatch.setattr(os, "replace", swapped)
+    file.replace(b"one 1\n")
+    assert 0o600 == secret.stat().st_mode & 0o777
+
+
 class Broken(TextFile):
     """A file on a disk that is full."""
 

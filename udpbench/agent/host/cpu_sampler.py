@@ -54,6 +54,10 @@ LEAST_RING_BYTES = 2**18
 NODES_MAX = 2**16
 """Nodes of the tree of functions: 2 CPUs under load have some thousand. Chains beyond it keep their
 anchors alone, which are few."""
+LEAST_SEEN = 2**13
+"""Of different samples of a CPU, however many CPUs share STACKS_MAX: some 0.6 kB each."""
+NAMES_SPARE = 2**12
+"""Names of processes that were not sampled, beside as many as were."""
 USER, GUEST = -1, -2
 """Nodes of samples outside of the kernel: of a program, and of a virtual machine."""
 ROOT = -1
@@ -76,10 +80,21 @@ class _Ring:
     file: int
     memory: mmap.mmap
     size_bytes: int
+    most: int
+    """Of different samples; what else comes is lost."""
     tail: int = 0
     lost: int = 0
     seen: dict[tuple[int, int, bytes], list[int]] = field(default_factory=dict)
     """Process, mode and chain → how many samples, and their time in ns."""
+
+    def count(self, key: tuple[int, int, bytes], period_ns: int) -> None:
+        """Count a sample: anybody can make ever more processes, which have ever other chains."""
+        if key not in self.seen and len(self.seen) >= self.most:
+            self.lost += 1
+            return
+        counts = self.seen.setdefault(key, [0, 0])
+        counts[0] += 1
+        counts[1] += period_ns
 
     def waiting(self) -> int:
         """Return how many bytes wait to be read."""
@@ -109,6 +124,7 @@ class CpuSampler:
         self._host = host
         self._rings: dict[int, _Ring] = {}
         self._programs: dict[int, str] = {}
+        self._names_max = 0
         self._from_ns = 0
         self._to_ns: Optional[int] = None
         self._period_ns = 0
@@ -126,11 +142,12 @@ class CpuSampler:
         self._from_ns, self._to_ns, self._why = 0, None, ""
         self._period_ns = SECOND_NS // frequency
         self._programs = self._host.process_names()
+        self._names_max = 2 * len(self._programs) + NAMES_SPARE
         cpus = parse_cpu_list(read(self._host, "/sys/devices/system/cpu/online") or "")
         try:
             self._why = self._hidden()
             for cpu in () if self._why else cpus:
-                self._rings[cpu] = _opened(cpu, frequency, _ring_bytes(len(cpus)))
+                self._rings[cpu] = _opened(cpu, frequency, len(cpus))
         except OSError as error:
             self.close()
             self._why = self._refusal(error)
@@ -208,9 +225,7 @@ class CpuSampler:
                 if from_ns <= time_ns and (to_ns is None or time_ns < to_ns):
                     place += HEAD.size
                     chain = data[place : place + 8 * length] or struct.pack("=Q", address)
-                    counts = ring.seen.setdefault((pid, bits & MODES, chain), [0, 0])
-                    counts[0] += 1
-                    counts[1] += period
+                    ring.count((pid, bits & MODES, chain), period)
             elif kind == LOST:
                 ring.lost += struct.unpack_from("=QQ", data, at + HEADER.size)[1]
             elif kind == NAMED:
@@ -219,6 +234,10 @@ class CpuSampler:
                     name = data[at + HEADER.size + 8 : at + size].partition(b"\0")[0]
                     self._programs[pid] = name.decode("utf-8", "replace")
             at += max(size, HEADER.size)
+        if len(self._programs) > self._names_max:
+            sampled = {pid for each in self._rings.values() for pid, _, _ in each.seen}
+            self._programs = {p: name for p, name in self._programs.items() if p in sampled}
+            self._names_max = 2 * len(self._programs) + NAMES_SPARE
 
     def _samples(self, rings: dict[int, _Ring]) -> CpuSamples:
         tree = _Tree(_Symbols(self._symbols or self._host.read_text(SYMBOLS)))
@@ -271,8 +290,9 @@ def _ring_bytes(cpus: int) -> int:
     return max(1 << (share.bit_length() - 1), LEAST_RING_BYTES)
 
 
-def _opened(cpu: int, frequency: int, size_bytes: int) -> _Ring:
-    """Return a CPU's event, not yet enabled."""
+def _opened(cpu: int, frequency: int, cpus: int) -> _Ring:
+    """Return the event of one of so many CPUs, not yet enabled."""
+    size_bytes, most = _ring_bytes(cpus), max(STACKS_MAX // cpus, LEAST_SEEN)
     flags = DISABLED | COMM | FREQUENCY | WATERMARK | KERNEL_CHAINS | OWN_CLOCK
     attributes = struct.pack(
         ATTRIBUTES,
@@ -281,7 +301,7 @@ def _opened(cpu: int, frequency: int, size_bytes: int) -> _Ring:
     )
     file = native.perf_event_open(bytearray(attributes), -1, cpu)
     try:
-        return _Ring(file, mmap.mmap(file, mmap.PAGESIZE + size_bytes), size_bytes)
+        return _Ring(file, mmap.mmap(file, mmap.PAGESIZE + size_bytes), size_bytes, most)
     except OSError as error:
         os.close(file)
         # Of another cause than the same refusal of the event: RLIMIT_MEMLOCK, from 3 CPUs on.
