@@ -14,7 +14,6 @@ import fcntl
 import grp
 import os
 import pwd
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -190,7 +189,7 @@ class Folder:
         With a mode whatever the umask is. By its name it could be another file, which whoever
         else writes the folder put there.
         """
-        beside = f".{name}.{secrets.token_hex(4)}"
+        beside = f".{name}.{os.urandom(4).hex()}"
         try:
             with open(self.file(beside, _NEW), "wb") as file:  # noqa: PTH123 - a descriptor
                 file.write(content)

@@ -90,14 +90,13 @@ def bounds(result: Result, name: str) -> tuple[float, float] | None:
         value = result.numbers.get(name)
         return (value, value) if value is not None else None
     entries = result.ledger.entries if result.ledger is not None else ()
+    named = [entry for entry in entries if name in (entry.stage, stage_of(entry.stage))]
     spans = [
         (entry.packets or 0, (entry.packets or 0) if entry.at_most is None else entry.at_most)
-        for entry in entries
-        if name in (entry.stage, stage_of(entry.stage))
-        and (entry.packets, entry.at_most) != (None, None)
+        for entry in named
+        if (entry.packets, entry.at_most) != (None, None)
     ]
-    named = sum(name in (entry.stage, stage_of(entry.stage)) for entry in entries)
-    if not spans or len(spans) < named:
+    if not spans or len(spans) < len(named):
         return None  # of several nodes one cannot tell
     return sum(least for least, _ in spans), sum(most for _, most in spans)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from udpbench.commands.verbs.output import say
+from udpbench.commands.verbs.output import own_version, say
 
 SECTION = "1"
 SEE_ALSO = "Every option with its default: docs/commands.md of the source, or its site."
@@ -61,7 +60,7 @@ def _page(name: str, context: typer.Context, below: Mapping[str, Any]) -> str:
     summary, _, rest = (command.help or "").strip().partition("\n")
     verbs = [(verb, each.get_short_help_str(300)) for verb, each in below.items()]
     lines = [
-        f'.TH {name.upper()} {SECTION} "" "udpbench {version("udpbench")}"',
+        f'.TH {name.upper()} {SECTION} "" "udpbench {own_version()}"',
         *(".SH NAME", f"{_roff(name)} \\- {_roff(summary.rstrip('.'))}"),
         *(".SH SYNOPSIS", _roff(usage)),
         *([".SH DESCRIPTION", _roff(rest)] if rest.strip() else ()),
