@@ -80,6 +80,25 @@ def test_who_reads_what_strangers_send_has_no_right(started: Started) -> None:
     assert "1" == status["NoNewPrivs"].strip()
 
 
+@as_root
+@pytest.mark.parametrize("option", [socket.SO_REUSEADDR, socket.SO_REUSEPORT])
+def test_no_other_user_has_the_port_as_streams_come(
+    started: Started, port: int, option: int
+) -> None:
+    """The kernel compares whose sockets are; the server's own are nobody's, which it has become."""
+    started.greet()
+    client = Client(port)
+    assert 10 == client.ask(parallel=2)
+    client.greet()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        os.fchown(stranger.fileno(), NOBODY - 1, -1)
+        stranger.setsockopt(socket.SOL_SOCKET, option, 1)
+        with pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", port))
+    client.greet()
+    client.close()
+
+
 def test_its_controller_alone_lets_a_test_begin(started: Started, port: int) -> None:
     """And gets all that was counted; nothing of a client is answered before hello."""
     started.greet()

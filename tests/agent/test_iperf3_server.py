@@ -396,7 +396,7 @@ def test_a_port_that_is_taken_is_named_with_its_holder(port: int) -> None:
 
 
 def test_the_port_is_shared_with_nobody(driven: Driven, client: Client) -> None:
-    """Neither before a test nor during it: whoever could would get its greetings."""
+    """Neither before a test nor in it, nor as streams come: who could would get its greetings."""
 
     def bound() -> Any:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -405,6 +405,10 @@ def test_the_port_is_shared_with_nobody(driven: Driven, client: Client) -> None:
             sock.bind(("127.0.0.1", driven.port))
 
     bound()
-    client.begin()
+    assert talk.CREATE_STREAMS == client.ask(parallel=2)
+    client.greet()
     bound()
-    client.end(0)
+    client.greet()
+    assert (talk.TEST_START, talk.TEST_RUNNING) == (client.state(), client.state())
+    bound()
+    client.end(0, 0)

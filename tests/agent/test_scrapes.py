@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import ssl
@@ -141,6 +142,25 @@ def test_whoever_comes_without_end_makes_the_oldest_leave(server: Server) -> Non
         client.close()
 
 
+def test_whoever_asks_and_takes_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if what waits for it is little; nothing of it stays after that."""
+    monkeypatch.setattr(module, "CLIENT_S", 0.2)
+    scrapes = module.Scrapes(60)
+    served, client = socket.socketpair()
+    served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    served.setblocking(False)
+    scrapes.replace(b"a 1\n" * 2500)
+
+    async def answered() -> int:
+        await scrapes.answer(served, None)
+        await asyncio.sleep(0)
+        return served.fileno()
+
+    client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert -1 == asyncio.run(answered())
+    client.close()
+
+
 @pytest.mark.parametrize(
     "request_bytes",
     [b"\x00" * 9000, b"GET\r\n\r\n", b"\xff\xfe /metrics\r\n\r\n", b"GET  \r\n\r\n"],
@@ -167,6 +187,26 @@ def test_it_has_no_right_at_all(server: Server) -> None:
     sets = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
     assert {0} == {int(lines[name], 16) for name in sets}
     assert ("", "1") == (lines["Groups"].strip(), lines["NoNewPrivs"])
+
+
+def test_whoever_comes_without_a_certificate_takes_no_memory(tmp_path: Path) -> None:
+    """Also who does not greet counts among the clients; of those who have gone nothing stays."""
+    files = certificates(tmp_path)
+    started = Server(60, *(str(files / name) for name in ("server.pem", "server.key", "ca.pem")))
+    for _ in range(10):
+        silent = [
+            socket.create_connection(("127.0.0.1", started.port))
+            for _ in range(module.MOST_CLIENTS + 40)
+        ]
+        silent[0].settimeout(module.CLIENT_S / 2)
+        with suppress(ConnectionResetError):
+            assert b"" == silent[0].recv(1)
+        for each in silent:
+            each.close()
+    lines = Path(f"/proc/{started.process.pid}/status").read_text().splitlines()
+    (peak,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    assert peak < 256 * 1024
+    assert 0 == started.close()
 
 
 def certificates(folder: Path) -> Path:

@@ -6,6 +6,7 @@ make of it could change nothing of the host. Its controller alone tells it when 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -68,7 +69,7 @@ class Server(Bystander):
         """Take nothing."""
         return Taken()
 
-    def watch(self) -> None:
+    def check_guardian(self) -> None:
         """Do nothing: there is no guardian."""
 
     def clients(self, since: int) -> tuple[ClientEvent, ...]:
@@ -99,6 +100,8 @@ def prepare(host: Host, words: Sequence[str]) -> Server:
     for module in EARLY:
         import_module(module)
     server = Iperf3Server(host, addresses, int(port), int(clients))
+    if os.geteuid() == 0:
+        server.give_to(NOBODY)
     keep_only(host, (), NOBODY)
     return Server(host, server)
 

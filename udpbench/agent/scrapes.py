@@ -10,6 +10,7 @@ Stdin has each text behind its length, eight bytes in network order.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import ssl
@@ -29,6 +30,10 @@ CLIENT_S = 10.0
 """For a client to ask, and to take the answer; Prometheus's own limit is by default the same."""
 MOST_CLIENTS = 256
 """At a time; the next makes the oldest leave."""
+AGAIN_S = 0.1
+"""Until the next is accepted, if one could not be."""
+COLLECTED = (200, 2, 2)
+"""Of gc.set_threshold: of TLS that was cut off 0.2 MB wait for it each; by default thousands do."""
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ROOT = b'<a href="/metrics">metrics</a>\n'
 
@@ -41,26 +46,52 @@ class Scrapes:
         self._text = b""
         self._number = self._delivered = 0
         self._since_s = 0.0
-        self._clients: dict[asyncio.StreamWriter, None] = {}
+        self._clients: dict[asyncio.Task[None], None] = {}
 
     def replace(self, text: bytes) -> None:
         """Show this from now on."""
         self._text, self._number, self._since_s = text, self._number + 1, time.monotonic()
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(self, listener: socket.socket, tls: Optional[ssl.SSLContext]) -> None:
+        """Answer everybody who connects, of whom a handshake that does not end is one, too."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listener)
+            except OSError:  # no descriptor is left, or the client has gone
+                await asyncio.sleep(AGAIN_S)
+                continue
+            if len(self._clients) >= MOST_CLIENTS:
+                oldest = next(iter(self._clients))
+                del self._clients[oldest]
+                oldest.cancel()
+            self._clients[asyncio.ensure_future(self.answer(client, tls))] = None
+            await asyncio.sleep(0)
+
+    async def answer(self, client: socket.socket, tls: Optional[ssl.SSLContext]) -> None:
         """Answer one request, and close the connection."""
-        if len(self._clients) >= MOST_CLIENTS:
-            oldest = next(iter(self._clients))
-            del self._clients[oldest]
-            oldest.transport.abort()
-        self._clients[writer] = None
+        failures = (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.TimeoutError)
         try:
-            await asyncio.wait_for(self._talk(reader, writer), CLIENT_S)
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.TimeoutError):
-            writer.transport.abort()
+            with suppress(*failures), client:
+                await asyncio.wait_for(self._greet(client, tls), CLIENT_S)
         finally:
-            self._clients.pop(writer, None)
+            task = asyncio.current_task()
+            if task is not None:
+                self._clients.pop(task, None)
+
+    async def _greet(self, client: socket.socket, tls: Optional[ssl.SSLContext]) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(HEAD_BYTES, loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, client, ssl=tls)
+        try:
+            transport.set_write_buffer_limits(0)
+            writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+            await self._talk(reader, writer)
             writer.close()
+            await writer.wait_closed()
+        finally:
+            transport.abort()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -94,15 +125,15 @@ async def serve(listener: socket.socket, tls: Optional[ssl.SSLContext], scrapes:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=2**20)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-    limits: dict[str, Any] = {"ssl_handshake_timeout": CLIENT_S} if tls is not None else {}
     loop.set_exception_handler(lambda *_: None)  # a client that does not speak TLS is no news
-    await asyncio.start_server(
-        scrapes.answer, sock=listener, ssl=tls, limit=HEAD_BYTES, backlog=MOST_CLIENTS, **limits
-    )
+    listener.listen(MOST_CLIENTS)
+    listener.setblocking(False)
+    accepting = asyncio.ensure_future(scrapes.accept(listener, tls))
     with suppress(asyncio.IncompleteReadError):
         while True:
             size_bytes = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
             scrapes.replace(await reader.readexactly(size_bytes))
+    accepting.cancel()
 
 
 def mutual_tls(certificate: str, key: str, authority: str) -> ssl.SSLContext:
@@ -122,6 +153,8 @@ def main() -> int:
     listener = socket.socket(fileno=int(number))
     working: Coroutine[Any, Any, None] = serve(listener, tls, Scrapes(float(fresh_s)))
     keep_only(ReadingHost(), ())
+    gc.freeze()
+    gc.set_threshold(*COLLECTED)
     asyncio.run(working)
     return 0
 

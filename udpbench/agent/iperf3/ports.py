@@ -50,7 +50,7 @@ def _listening(host: Host, address: str, port: int, kind: socket.SocketKind) -> 
             sock.setsockopt(level, option, 1)
             sock.bind((address, port))
         else:
-            share_port(sock, True)  # of connections that have ended
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of ended connections
             sock.bind((address, port))
             sock.listen(BACKLOG)
         sock.setblocking(False)
@@ -108,8 +108,11 @@ def stream_socket(hello: Greeting, port: int, buffer_bytes: Optional[int]) -> so
 
 
 def share_port(sock: socket.socket, shares: bool) -> None:
-    """Let other sockets have the port of a socket; else nobody can bind to it beside it."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shares)
+    """Let sockets of the same user have the port of a socket; else nobody can bind beside it.
+
+    By SO_REUSEADDR any user could, and would be sent what comes.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shares)
 
 
 def discard_before(sock: socket.socket) -> None:

@@ -128,6 +128,14 @@ class Iperf3Server:
         self._hellos.append(hellos)
         return True
 
+    def give_to(self, user: int) -> None:
+        """Have the port shared with the sockets of a user, as whom streams will be opened.
+
+        The kernel asks whose each socket's inode is (SO_REUSEPORT).
+        """
+        for sock in self._hellos:
+            os.fchown(sock.fileno(), user, -1)
+
     def fds(self) -> list[int]:
         """Return the descriptors on which there may be something to do."""
         fds = [each.fileno() for each in self._listeners]
@@ -277,7 +285,7 @@ class Iperf3Server:
             discard_before(stream.sock)
 
     def _share_port(self, shares: bool) -> None:
-        """Let streams be opened at the port, beside those of every test; else nobody can."""
+        """Let this user open streams at the port, beside those of every test; else nobody can."""
         streams = (stream.sock for test in self.tests for stream in test.streams)
         for sock in (*self._hellos, *streams):
             share_port(sock, shares)
