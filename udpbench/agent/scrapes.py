@@ -33,7 +33,7 @@ MOST_CLIENTS = 256
 AGAIN_S = 0.1
 """Until the next is accepted, if one could not be."""
 COLLECTED = (200, 2, 2)
-"""Of gc.set_threshold: of TLS that was cut off 0.2 MB wait for it each; by default thousands do."""
+"""As gc.set_threshold takes it: TLS that was cut off leaves 0.2 MB each; by default for long."""
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ROOT = b'<a href="/metrics">metrics</a>\n'
 

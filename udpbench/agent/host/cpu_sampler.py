@@ -55,7 +55,7 @@ NODES_MAX = 2**16
 """Nodes of the tree of functions: 2 CPUs under load have some thousand. Chains beyond it keep their
 anchors alone, which are few."""
 LEAST_SEEN = 2**13
-"""Of different samples of a CPU, however many CPUs share STACKS_MAX: some 0.6 kB each."""
+"""Different samples kept of a CPU, however many share STACKS_MAX: some 0.6 kB each."""
 NAMES_SPARE = 2**12
 """Names of processes that were not sampled, beside as many as were."""
 USER, GUEST = -1, -2
@@ -81,7 +81,7 @@ class _Ring:
     memory: mmap.mmap
     size_bytes: int
     most: int
-    """Of different samples; what else comes is lost."""
+    """Different samples that are kept; what else comes is lost."""
     tail: int = 0
     lost: int = 0
     seen: dict[tuple[int, int, bytes], list[int]] = field(default_factory=dict)
