@@ -138,7 +138,13 @@ WAITING = f"--numprocesses={1 + len(os.sched_getaffinity(0))}"
 """One process more than CPUs, for tests that wait half of their time."""
 TOOLS = ("lint", "types", "test")
 """Dependency groups of pyproject.toml, 400 MB, which a demonstration does not need."""
-CHECKS = ("quick", "agent", "native", "lab", "docs")
+CHECKS = ("quick", "lab", "agent", "native", "docs")
+BESIDE = "UDPBENCH_LAB_BESIDE"
+"""Set by ``test``: lab tests marked apart, which wait for half of their time, run beside quick."""
+LAB_OUTPUT, LAB_CACHE = ROOT / ".nox" / "lab.txt", ROOT / ".nox" / "lab-cache"
+APART = ("-m", f"apart and {SAMPLE}", "--numprocesses=3", "--dist=loadfile")
+running: list[subprocess.Popen[bytes]] = []
+"""The lab tests that run beside: from their begin until session ``lab`` has their result."""
 
 
 def prepare(session: nox.Session, tools: tuple[str, ...] = TOOLS) -> None:
@@ -172,9 +178,12 @@ def run(
     env: dict[str, str] | None = None,
     codes: tuple[int, ...] = (0,),
 ) -> None:
-    """Run a program of the shared environment; it must exit with one of the given codes."""
-    path = str(HOME / "bin" / program)
-    session.run(path, *args, env=env, external=True, success_codes=codes)
+    """Run a program of the shared environment; it must exit with one of the given codes.
+
+    Lab tests that run beside come first: they have deadlines.
+    """
+    words = (*(("nice",) if running else ()), str(HOME / "bin" / program), *args)
+    session.run(*words, env=env, external=True, success_codes=codes)
 
 
 def in_memory() -> dict[str, str]:
@@ -208,7 +217,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """Run every check, with a sample of the lab tests; about twenty minutes on two CPUs."""
+    """Run every check, with a sample of the lab tests; about fifteen minutes on two CPUs."""
     for name in CHECKS:
         session.notify(name)
 
@@ -217,7 +226,9 @@ def test(session: nox.Session) -> None:
 def quick(session: nox.Session) -> None:
     """Run lint, types and unit, the last two in parallel; about five minutes."""
     lint(session)
-    with subprocess.Popen([HOME / "bin" / "mypy"], text=True, stdout=subprocess.PIPE) as mypy:
+    begin_lab_tests()
+    types = ["nice", HOME / "bin" / "mypy"]
+    with subprocess.Popen(types, text=True, stdout=subprocess.PIPE) as mypy:
         try:
             unit(session)
         finally:
@@ -326,22 +337,48 @@ def deaths(session: nox.Session) -> None:
     run_lab_tests(session, "tests/lab/test_deaths.py")
 
 
+def runs_lab_tests() -> bool:
+    """Return whether lab tests run here: elsewhere they are skipped."""
+    return os.geteuid() == 0 or bool(os.environ.get("UDPBENCH_REQUIRE_LAB"))
+
+
+def begin_lab_tests() -> None:
+    """Begin the lab tests that may run beside others, if ``test`` asks for it."""
+    if not os.environ.get(BESIDE) or not runs_lab_tests():
+        return
+    install_system_packages(LAB_PACKAGES)
+    words = (HOME / "bin" / "pytest", "-o", f"cache_dir={LAB_CACHE}", *APART, "tests/lab")
+    with LAB_OUTPUT.open("wb") as output:
+        running.append(subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT))
+
+
+def end_lab_tests() -> int:
+    """Wait for the lab tests that run beside, print their output and return their exit code."""
+    print("waiting for the lab tests that run beside", flush=True)
+    code = running.pop().wait()
+    print(LAB_OUTPUT.read_text(errors="replace"), flush=True)
+    return code
+
+
 def run_lab_tests(
     session: nox.Session, *places: str, sample: str = "", packages=LAB_PACKAGES
 ) -> None:
     """Run lab tests: those marked apart three at a time, each in its own lab; then the rest."""
     prepare(session)
-    if os.geteuid() != 0 and not os.environ.get("UDPBENCH_REQUIRE_LAB"):
+    if not runs_lab_tests():
         session.skip(f"the lab tests need root: sudo python3 noxfile.py {session.name}")
     install_system_packages(packages)
-    beside = ("--numprocesses=3", "--dist=loadfile")
     may_be_empty = (0, NO_TEST)
-    for which, workers, codes in (
-        ("apart", beside, may_be_empty),
+    ended = [end_lab_tests()] if running else []
+    parts = (
+        ("apart", APART[2:], may_be_empty),
         ("not apart", (), may_be_empty if session.posargs else (0,)),
-    ):
+    )
+    for which, workers, codes in parts[len(ended) :]:
         words = ("-m", which + sample, *workers, *tests_in(session, *places))
         run(session, "pytest", *words, codes=codes)
+    if not set(ended) <= set(may_be_empty):
+        session.error("lab tests that ran beside others failed: see above")
 
 
 @nox.session
@@ -619,8 +656,8 @@ def _answers(python: Path) -> bool:
 
 
 REPORT = ROOT / ".nox" / "report.json"
-FAILED_TESTS = ROOT / ".pytest_cache/v/cache/lastfailed"
-"""pytest's own list, of all its runs here."""
+FAILED_TESTS = tuple(c / "v/cache/lastfailed" for c in (ROOT / ".pytest_cache", LAB_CACHE))
+"""pytest's own lists, of all its runs here."""
 ROOMS = {name: f"tests/{'unit' if name == 'quick' else name}/" for name in CHECKS}
 MOST_NAMED = 12
 
@@ -629,7 +666,9 @@ def last_line() -> str:
     """Return which sessions failed and what repeats just that; empty if all passed."""
     sessions = json.loads(REPORT.read_text())["sessions"] if REPORT.exists() else []
     failed = [ran["name"] for ran in sessions if ran["result"] in ("failed", "aborted")]
-    tests = list(json.loads(FAILED_TESTS.read_text())) if FAILED_TESTS.exists() else []
+    tests = [
+        test for file in FAILED_TESTS if file.exists() for test in json.loads(file.read_text())
+    ]
     commands = []
     for name in failed:
         named = [test for test in tests if test.startswith(ROOMS.get(name, "?"))]
@@ -645,7 +684,9 @@ def main() -> None:
     asked = sys.argv[1:2]
     if asked == ["test"]:  # its sessions alone, since by itself it can only succeed
         asked = list(CHECKS)
-        FAILED_TESTS.unlink(missing_ok=True)
+        os.environ[BESIDE] = "1"
+        for file in FAILED_TESTS:
+            file.unlink(missing_ok=True)
     # nox takes a session's name only behind --session.
     sys.argv[1:2] = ["--report", str(REPORT), "--session", *asked]
     try:

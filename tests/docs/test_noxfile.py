@@ -29,6 +29,7 @@ prepare = install_system_packages = lambda *_: None
 for name, fails in dict(quick=True, agent=False, native=False, docs=False).items():
     def session(session, fails=fails):
         if fails:
+            begin_lab_tests()
             session.error("style")
     nox.session(session, name=name)
 
@@ -41,6 +42,10 @@ import pytest
 @pytest.mark.parametrize("what", ["well", "not well"])
 def test_it(what):
     assert what == "well"
+
+@pytest.mark.apart
+def test_beside():
+    assert not %s
 """
 
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="needs nox, which noxfile.py installs")
@@ -49,10 +54,16 @@ pytestmark = pytest.mark.skipif(PYTHON is None, reason="needs nox, which noxfile
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Make a project whose style is bad, and one of whose lab tests fails."""
-    (tmp_path / "noxfile.py").write_text(NOXFILE)
-    (tmp_path / "tests/lab").mkdir(parents=True)
-    (tmp_path / "tests/lab/test_x.py").write_text(TESTS)
-    return tmp_path
+    return make_project(tmp_path, beside_fails=False)
+
+
+def make_project(folder: Path, beside_fails: bool) -> Path:
+    """Make such a project; the lab test that runs beside the others may fail, too."""
+    (folder / "noxfile.py").write_text(NOXFILE)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = apart\n")
+    (folder / "tests/lab").mkdir(parents=True)
+    (folder / "tests/lab/test_x.py").write_text(TESTS % beside_fails)
+    return folder
 
 
 def lines(project: Path, *words: str) -> list[str]:
@@ -83,3 +94,12 @@ def test_the_last_line_repeats_just_what_failed(project: Path) -> None:
     again = lines(project, "lab", "--", failed)
     assert f"failed: lab; to repeat: python3 noxfile.py lab -- '{failed}'" == again[-1]
     assert [line for line in again if "1 failed in" in line]
+
+
+def test_lab_tests_that_run_beside_others_are_named_too(tmp_path: Path) -> None:
+    """They have ended before the lab's others begin, and their output stands there."""
+    printed = lines(make_project(tmp_path, beside_fails=True), "test")
+    tests = "'tests/lab/test_x.py::test_it[not well]' tests/lab/test_x.py::test_beside"
+    assert printed[-1].endswith(f"noxfile.py lab -- {tests}")
+    (waits,) = (n for n, line in enumerate(printed) if line.startswith("waiting for the lab tests"))
+    assert [line for line in printed[waits:] if "test_beside - assert not True" in line]
