@@ -21,6 +21,7 @@ from udpbench.model.record import TrialRecord
 from udpbench.model.result import Ledger, Progress
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]

@@ -33,6 +33,7 @@ from udpbench.model.record import TrialRecord
 from udpbench.records import read_run
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(shutil.which("iperf3") is None, reason="apt-get install iperf3"),
 ]
