@@ -20,7 +20,7 @@ from typing import Any, Optional
 from udpbench.folder import Folder
 from udpbench.json_lines import Room, append, read_lines
 from udpbench.model.host import Facts
-from udpbench.model.limits import SECOND_NS
+from udpbench.model.limits import COUNTERS_MAX, SECOND_NS
 from udpbench.model.record import HostLook, Snapshot, UdpSocket
 from udpbench.model.survey import MachineLook, Moment, SpaceLook
 from udpbench.protocol import decode, encode
@@ -37,6 +37,12 @@ BEFORE_NS, AFTER_NS = 10 * SECOND_NS, 60 * SECOND_NS
 """Around a loss, which is kept longer than the rest."""
 SYNC_NS = 10 * SECOND_NS
 """Between two flushes to the disk: what a power cut takes."""
+HELD_MAX = COUNTERS_MAX // 2
+"""Counters of all namespaces together that are read, 0.6 kB each."""
+ENTRIES_MAX = 2**24
+"""Counters, sockets and settings read over all looks, 2 us each: 4.6 hours with 1000 of them."""
+FACTS_ENTRIES = 64
+"""As much as an interface's facts cost at each look."""
 LEAST_LOST = 10
 """Packets lost between two looks, from which on they are kept longer."""
 
@@ -222,8 +228,8 @@ def span_ns(path: Path) -> tuple[int, int]:
     named = segments(os.listdir(path))  # noqa: PTH208 - names
     last_ns = 0
     for name, _, _ in reversed(named):
-        for moment in _moments(path / name):
-            last_ns = moment.survey.wall_ns
+        for survey, _, _ in _looks(path / name):
+            last_ns = survey.wall_ns
         if last_ns:
             break
     return named[0][2], last_ns
@@ -235,35 +241,59 @@ def moments(path: Path, since_ns: int, until_ns: int) -> Iterator[Moment]:
     OSError, ValueError for what is none.
     """
     named = segments(os.listdir(path))  # noqa: PTH208 - names
+    entries = 0
     for place, (name, _, begin_ns) in enumerate(named):
         later_ns = [begin for _, _, begin in named[place + 1 :]]
         if (later_ns and later_ns[0] <= since_ns) or begin_ns > until_ns:
             continue
-        for moment in _moments(path / name):
+        for moment, held in _moments(path / name):
+            entries += held
+            if entries > ENTRIES_MAX:
+                what = f"its looks have more than {ENTRIES_MAX} counters, sockets and settings"
+                step = "ask for a shorter time by --since and --until"
+                raise OSError(errno.EFBIG, f"{what}; {step}", str(path))
             if moment.survey.wall_ns <= until_ns:
                 yield moment
 
 
-def _moments(path: Path) -> Iterator[Moment]:
-    """Yield the looks of a segment; its counters, settings and facts are whole in each."""
+def _moments(path: Path) -> Iterator[tuple[Moment, int]]:
+    """Yield the looks of a segment, each with how many entries it stands for.
+
+    Counters, settings and facts are whole in each.
+    """
     spaces: dict[int, dict[str, int]] = {}
+    sockets: dict[int, set[int]] = {}
     facts: dict[str, Facts] = {}
     settings: dict[str, str] = {}
+    for survey, new, is_whole in _looks(path):
+        facts.update(new)
+        settings = survey.settings or settings
+        whole = [_whole_space(each, spaces) for each in survey.spaces]
+        held = sum(map(len, spaces.values()))
+        if held > HELD_MAX:
+            raise OSError(errno.EFBIG, f"more than {HELD_MAX} counters at a time", str(path))
+        for each in survey.spaces:
+            if each.look is not None:
+                known = sockets.setdefault(each.netns, set())
+                known.difference_update(known if is_whole else each.look.ended)
+                known.update(socket.cookie for socket in each.look.sockets)
+        held += sum(map(len, sockets.values())) + len(settings) + FACTS_ENTRIES * len(facts)
+        survey = replace(survey, spaces=tuple(whole), settings=settings)
+        yield Moment(survey, dict(facts), is_whole), held
+
+
+def _looks(path: Path) -> Iterator[tuple[MachineLook, dict[str, Facts], bool]]:
+    """Yield each look of a segment as it was written, what facts are new, and if it is whole."""
     for number, line, _ in read_lines(path, Room(), follow=False):
         if line is None or number == 1:
             continue
         try:
             is_whole = "whole" in line
             survey = decode(MachineLook, line["whole" if is_whole else "look"])
-            facts.update(
-                {name: decode(Facts, known) for name, known in dict(line["facts"]).items()}
-            )
+            facts = {name: decode(Facts, known) for name, known in dict(line["facts"]).items()}
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}:{number}: not a look of this version: {error}") from error
-        settings = survey.settings or settings
-        whole = [_whole_space(each, spaces) for each in survey.spaces]
-        survey = replace(survey, spaces=tuple(whole), settings=settings)
-        yield Moment(survey, dict(facts), is_whole)
+        yield survey, facts, is_whole
 
 
 def _whole_space(each: SpaceLook, spaces: dict[int, dict[str, int]]) -> SpaceLook:

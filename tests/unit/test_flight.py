@@ -250,6 +250,20 @@ def test_the_form_of_a_segment_is_known(tmp_path: Path) -> None:
     assert {"schema": 1, "version": "1"} == json.loads(file.read_text().split("\n")[0])
 
 
+@pytest.mark.parametrize(("limit", "most"), [("HELD_MAX", 3), ("ENTRIES_MAX", 60)])
+def test_what_stands_for_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    """However short each look is; the time that is asked for is what can be less."""
+    looks = [at(second, DNS, moved=counted(4, *RCVBUF)) for second in range(9)]
+    recorded(tmp_path, looks)
+    assert 9 == len([*moments(tmp_path, *ALWAYS)])
+    monkeypatch.setattr(module, limit, most)
+    with pytest.raises(RecordError, match=f"more than {most} counters"):
+        read_flight(tmp_path, None, None)
+    assert MIDNIGHT_NS + 8 * SECOND_NS == span_ns(tmp_path)[1]
+
+
 STRANGE = (None, -1, 2**63, 2**64, 1e300, "", "x\n\x1b", [], {}, [[]], {"a": None}, True)
 
 

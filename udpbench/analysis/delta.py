@@ -9,23 +9,26 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from udpbench.model.limits import NUMBER
 from udpbench.model.record import Snapshot
 
-U32_COUNTERS = ("interrupt.*", "softirq.*", "softnet.*", "socket.*.drops", "stranger.*.drops")
+U32_BLOCKS = ("interrupt.", "softirq.", "softnet.")
 """Counters that the kernel keeps in 32 bits and that wrap: those of /proc/interrupts and
-/proc/softirqs, softnet_stat columns, sk_drops."""
+/proc/softirqs, softnet_stat columns."""
+U32_DROPS = re.compile(r"(?:socket|stranger)\..*\.drops", re.DOTALL)
+"""As are sk_drops."""
 
 
 SPECIAL = set("*?[")
 
 
-@lru_cache(maxsize=4096)
 def is_u32(name: str) -> bool:
     """Return whether the kernel keeps a counter in 32 bits."""
-    return any(fnmatchcase(name, pattern) for pattern in U32_COUNTERS)
+    return name.startswith(U32_BLOCKS) or (
+        name.endswith(".drops") and U32_DROPS.fullmatch(name) is not None
+    )
 
 
 @dataclass(frozen=True)

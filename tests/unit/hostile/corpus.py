@@ -1012,7 +1012,42 @@ def agents() -> Iterator[tuple[str, Case]]:
         yield f"answer-{label}", partial(_answer, body)
 
 
-CASES: dict[str, Case] = dict((*runs(), *reports(), *stores(), *definitions(), *agents(), *pages()))
+# --- recordings ------------------------------------------------------------------------------------
+
+FLIGHTS = {
+    "counters": (9000, 2500, 0),
+    "counters-more": (100_000, 2, 0),
+    "counters-ever-new": (0, 20, 9000),
+}
+"""Label → counters of the first look, looks after it, and new counters in each."""
+
+
+def _flight(first: int, looks: int, new: int, at: Path) -> Work:
+    """Write looks of which each stands for all counters before it, however short its line is."""
+    lines = ['{"schema":1}']
+    for number in range(looks + 1):
+        names = range(number * new, number * new + new) if number else range(first)
+        counters = {f"{number if new else 0:x}.{each:x}": 0 for each in names}
+        snapshot = {"host": "h", "clock_ns": number * 10**9, "counters": counters}
+        seen = {"snapshot": snapshot, "interfaces": [], "sockets": []}
+        space = {"netns": 1, "name": "host", "look": seen}
+        survey = {"wall_ns": 1_764_115_200 * 10**9 + number * 10**9, "spaces": [space]}
+        lines.append(json.dumps({"look" if number else "whole": survey, "facts": {}}))
+    (at / "flight").mkdir()
+    path = at / "flight" / "looks-0000000001-1764115200000.jsonl"
+    path.write_text("\n".join([*lines, ""]))
+    return commands(("show", "flight"))
+
+
+def flights() -> Iterator[tuple[str, Case]]:
+    """Yield every recording that stands for more than it holds."""
+    for label, (first, looks, new) in FLIGHTS.items():
+        yield f"flight-{label}", partial(_flight, first, looks, new)
+
+
+CASES: dict[str, Case] = dict(
+    (*runs(), *reports(), *stores(), *definitions(), *agents(), *pages(), *flights())
+)
 
 
 def content_bytes(at: Path) -> int:
