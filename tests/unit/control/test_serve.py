@@ -18,6 +18,7 @@ from udpbench.__main__ import main
 from udpbench.analysis.judge import judge
 from udpbench.analysis.served import answer, burst_text, own_number
 from udpbench.client_gate import ClientGate
+from udpbench.commands.verbs import serve as verb
 from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings
 from udpbench.control.serve import (
@@ -334,6 +335,21 @@ def test_a_server_that_is_started_again_stores_beside_what_is_there(tmp_path: Pa
     assert tmp_path / "0001" == next_folder(tmp_path)
     stored(next_folder(tmp_path))
     assert tmp_path / "0002" == next_folder(tmp_path)
+
+
+def test_of_clients_without_end_so_many_tests_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each further one says that it is not."""
+    monkeypatch.setattr(verb, "STORED_MAX", 1)
+    world = Served()
+    world.run(ServeTerms(once=True))
+    kept = verb._Kept(lab_to_watch(None, None), tmp_path, once=False)
+    for _ in range(3):
+        kept.keep(world.records[0])
+    assert [tmp_path / "0001"] == [*tmp_path.iterdir()]
+    printed = capsys.readouterr()
+    assert 2 == (printed.out + printed.err).count("not stored: 1 tests are")
 
 
 def test_stored_tests_have_a_history_and_json(

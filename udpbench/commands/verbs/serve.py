@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from udpbench.model.record import TrialRecord
 
 
+STORED_MAX = 1000
+"""Tests that one server stores: anybody who reaches it can have ever more of them."""
+
+
 def serve(
     host: Annotated[
         str | None, typer.Argument(metavar="[HOST]", help="[user@]host[:port] (default: this one)")
@@ -123,7 +127,7 @@ class _Kept:
         self._lab = lab
         self._out = out
         self._once = once
-        self._tests = 0
+        self._tests = self._stored = 0
         self._lossy = False
 
     @property
@@ -156,6 +160,12 @@ class _Kept:
             for chapter in judged([served_experiment(record.trial)], [record]):
                 print_chapter(open_console(), chapter)
         if self._out is None:
+            return
+        self._stored += 1
+        if self._stored > STORED_MAX:
+            with reader_may_leave():
+                what = f"not stored: {STORED_MAX} tests are, as many as a server stores"
+                say(f"{what}; start it again to store more")
             return
         folder = self._out if self._once else next_folder(self._out)
         store_test(record, self._lab, folder, typed_command())
