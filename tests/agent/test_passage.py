@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import struct
 from pathlib import Path
 from typing import Any, Optional
 
@@ -11,9 +12,10 @@ import pytest
 from settings_world import fake_host
 
 from udpbench.agent.host import genetlink
+from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.reading import Done
 from udpbench.agent.host.system import Host
-from udpbench.agent.passage import passage
+from udpbench.agent.passage import led_away, passage
 from udpbench.agent.settings.own_tables import rules_of
 from udpbench.protocol import Passage
 
@@ -76,6 +78,8 @@ class Message(dict[str, Any]):
 def router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Router:
     """Return a router without rules, programs or filters."""
     monkeypatch.setattr(genetlink, "dump", lambda *_: [])
+    monkeypatch.setattr(genetlink, "dump_whole", lambda *_: [])
+    monkeypatch.setattr(bpf, "tcx_programs", lambda *_: 0)
     fake_host(tmp_path)
     host = Router(tmp_path)
     host.printed = {}
@@ -136,6 +140,79 @@ def test_tables_of_the_legacy_kind_are_read_or_named(
     assert (why,) == look(router).unread
     router.printed[f"{name}-legacy-save"] = "*filter\nCOMMIT\n" + DNAT.format("10.9.9.9")
     assert (("10.9.9.9",), ()) == (look(router).rewrites, look(router).unread)
+
+
+def led(host: Router) -> tuple[str, ...]:
+    """Return what may lead packets elsewhere that a host sends itself."""
+    return led_away(host, "out0", ("10.0.1.1",), (4321,))
+
+
+def test_a_senders_own_rules_are_looked_at(router: Router) -> None:
+    """OUTPUT rewrites before a route is chosen; PREROUTING is for what others send."""
+    router.rules = 2
+    router.printed = {"nft": ruleset({"dnat": {"addr": "10.9.9.9"}})}
+    assert ("a rule to 10.9.9.9 (DNAT)",) == led(router)
+    tables = router.root / "proc/thread-self/net/ip_tables_names"
+    tables.parent.mkdir(parents=True, exist_ok=True)
+    tables.write_text("nat\n")
+    router.printed = {"nft": ruleset(), "iptables-save": DNAT.format("10.9.9.9")}
+    assert () == led(router)
+    router.printed["iptables-save"] = DNAT.format("10.9.9.9").replace("PREROUTING", "OUTPUT")
+    assert ("a rule to 10.9.9.9 (DNAT)",) == led(router)
+    assert () == led_away(router, "out0", (), ())
+
+
+def test_a_senders_filters_are_looked_at_where_packets_leave(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of a discipline within another; what comes in is of no concern."""
+    asked: list[int] = []
+
+    def dump(kind: int, protocol: int, wanted: bytes, *_: int) -> list[bytes]:
+        if kind == 38:
+            handles = ((3, 0x10000), (3, 0x200000), (2, 0x30000), (3, 0xFFFF0000))
+            return [struct.pack("=iIII", *each, 0, 0) for each in handles]
+        asked.append(struct.unpack_from("=iII", wanted)[2])
+        return [b"mirred\0"] if asked[-1] == 0x200000 else []
+
+    monkeypatch.setattr(genetlink, "dump", dump)
+    assert ("a tc filter on out0",) == led(router)
+    assert [0x10000, 0x200000] == asked
+    monkeypatch.setattr(genetlink, "dump", lambda *_: [])
+    monkeypatch.setattr(bpf, "tcx_programs", lambda _, hook: hook == bpf.TCX_EGRESS)
+    router.xdp = 7
+    assert ("a tcx program on out0",) == led(router)
+
+
+def policy_rule(kind: int, tos: int = 0) -> bytes:
+    """Return a rule of ``ip rule`` as the kernel lists it."""
+    return struct.pack("=BBBBBBBBI", 2, 0, 0, tos, 0, 0, 0, 0, 0) + genetlink.number(kind, 7)
+
+
+def test_a_rule_by_marks_concerns_a_sender_that_sets_them(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VPNs have such rules; one by ports goes by what every packet has."""
+    listed = [policy_rule(10), policy_rule(1, tos=16)]
+    monkeypatch.setattr(genetlink, "dump_whole", lambda kind, *_: listed if kind == 34 else [])
+    assert () == led(router)
+    router.rules = 1
+    mark = {"mangle": {"key": {"meta": {"key": "mark"}}, "value": 7}}
+    router.printed = {"nft": ruleset(mark)}
+    by = ("a route by a mark (ip rule)", "a route by the type of service (ip rule)")
+    assert by == led(router)
+    router.rules = 0
+    listed[:] = [policy_rule(kind) for kind in (20, 22, 23, 24)]
+    whats = ("the user", "the protocol", "the source port", "the destination port")
+    assert tuple(f"a route by {what} (ip rule)" for what in whats) == led(router)
+
+
+def test_rules_that_are_not_as_expected_are_named(router: Router) -> None:
+    """Of another version of nft, for example."""
+    router.rules = 1
+    router.printed = {"nft": ruleset({"dnat": "10.9.9.9"})}
+    (why,) = led(router)
+    assert why.startswith("the rules of the firewall, not as expected (")
 
 
 def test_rules_without_nft_are_named(router: Router) -> None:

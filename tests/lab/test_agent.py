@@ -599,6 +599,106 @@ def test_nothing_is_sent_without_a_proven_route(pair: tuple[Agent, Agent]) -> No
         assert "none" == sample(left).state
 
 
+SEG6 = "encap seg6 mode encap segs fc00:9::2"
+AWAY = "protocol ip u32 match u32 0 0 action mirred egress redirect dev lo"
+IPSEC = "ip xfrm policy add src 198.18.0.0/24 dst"
+TUNNEL = f"tmpl src {SENDER} dst"
+OUTPUT = "add chain ip t c {{ type {} hook output priority 0 ; }} ; add rule ip t c"
+
+
+@pytest.mark.parametrize(
+    ("commands", "why"),
+    [
+        ([f"ip route add {RECEIVER}/32 {SEG6} dev send0"], "a route that encapsulates"),
+        (
+            [
+                f"ip nexthop add id 5 {SEG6} dev send0",
+                f"ip route add {RECEIVER}/32 nhid 5",
+            ],
+            "a route that encapsulates",
+        ),
+        (
+            [
+                f"ip nexthop add id 5 {SEG6} dev send0",
+                "ip nexthop add id 6 via 198.18.0.9 dev send0",
+                "ip nexthop add id 7 group 5/6",
+                f"ip route add {RECEIVER}/32 nhid 7",
+            ],
+            "a route with several next hops",
+        ),
+        (
+            [f"ip route add {RECEIVER}/32 nexthop dev send0 nexthop via 198.18.0.9 dev send0"],
+            "a route with several next hops",
+        ),
+        (
+            [f"nft add table ip t ; {OUTPUT.format('nat')} dnat to 198.18.0.9"],
+            "a rule to 198.18.0.9 (DNAT)",
+        ),
+        (
+            [f"nft add table ip t ; {OUTPUT.format('route')} ip daddr set 198.18.0.9"],
+            "mangle may lead",
+        ),
+        (
+            [
+                f"nft add table ip t ; {OUTPUT.format('route')} meta mark set 7",
+                "ip rule add fwmark 7 table 77",
+            ],
+            "a route by a mark (ip rule)",
+        ),
+        (
+            [
+                "iptables -t nat -A OUTPUT -m comment --comment -p -j DNAT --to-destination 198.18.0.9"
+            ],
+            "a rule to 198.18.0.9 (DNAT)",
+        ),
+        (
+            [
+                "tc qdisc add dev send0 root handle 1: htb default 1",
+                "tc class add dev send0 parent 1: classid 1:1 htb rate 1gbit",
+                "tc qdisc add dev send0 parent 1:1 handle 20: htb",
+                f"tc filter add dev send0 parent 20: {AWAY}",
+            ],
+            "a tc filter on send0",
+        ),
+        (
+            [
+                f"{IPSEC} {RECEIVER} dir out {TUNNEL} 198.18.0.9 proto esp mode tunnel",
+            ],
+            f"an IPsec tunnel for {RECEIVER}/32",
+        ),
+    ],
+)
+def test_what_would_lead_packets_elsewhere_is_refused_at_the_sender(
+    pair: tuple[Agent, Agent], commands: list[str], why: str
+) -> None:
+    """Behind a route that looks right: each is one more way to another host."""
+    left, _ = pair
+    for command in commands:
+        inside(left, *command.split())
+    error = left.ask("prepare", interface="send0", workers=[sender()])
+    assert "SafetyError" == error["kind"], error
+    assert why in error["message"]
+
+
+def test_rules_for_others_do_not_keep_a_sender_from_sending(pair: tuple[Agent, Agent]) -> None:
+    """A VPN's and a container engine's, and IPsec to the receiver itself."""
+    left, _ = pair
+    for command in (
+        "iptables -t nat -N DOCKER",
+        "iptables -t nat -A OUTPUT ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j DOCKER",
+        "iptables -t nat -A DOCKER -p udp --dport 4321 -j DNAT --to-destination 172.17.0.2:53",
+        "iptables -t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+        "iptables -t nat -A PREROUTING -j REDIRECT",
+        "ip rule add not fwmark 7 table 77",
+        f"{IPSEC} {RECEIVER} dir out {TUNNEL} {RECEIVER} proto esp mode tunnel",
+        f"{IPSEC} 10.0.0.0/8 dir out {TUNNEL} 198.18.0.9 proto esp mode tunnel",
+        "ip nexthop add id 5 dev send0",
+        f"ip route add {RECEIVER}/32 nhid 5",
+    ):
+        inside(left, *command.split())
+    left.done("prepare", interface="send0", workers=[sender()])
+
+
 def test_a_route_by_another_interface_is_refused(pair: tuple[Agent, Agent]) -> None:
     """The route exists, but does not leave where the lab says."""
     left, _ = pair

@@ -389,6 +389,15 @@ def quiet(pid: int) -> None:
             "several next hops",
         ),
         (f"ip route add {RECEIVER}.2/32 via 192.168.253.99", "no address of receiver"),
+        (
+            f"ip route add {RECEIVER}.2/32 encap seg6 mode encap segs fc00:9::2 dev out0",
+            "a route that encapsulates",
+        ),
+        (
+            "nft add rule ip nat p iifname @ifs dnat to 10.9.9.2",
+            "a rule may send packets to 10.9.9.2",
+        ),
+        ("nft add rule ip nat p ip daddr set 10.9.9.2", "mangle may lead packets elsewhere"),
     ],
 )
 def test_what_a_node_would_send_elsewhere_is_refused(tmp_path: Path, words: str, why: str) -> None:
@@ -403,6 +412,8 @@ def test_what_a_node_would_send_elsewhere_is_refused(tmp_path: Path, words: str,
                 inside(pid, "nft", "add", "table", "ip", "nat")
                 hook = "{ type nat hook prerouting priority dstnat ; }"
                 inside(pid, "nft", "add", "chain", "ip", "nat", "p", hook)
+                of_names = "{ type ifname ; elements = { in0 } ; }"
+                inside(pid, "nft", "add", "set", "ip", "nat", "ifs", of_names)
             inside(pid, *words.split())
             seen.append(left())
 
@@ -569,6 +580,26 @@ def test_a_container_is_the_namespace_of_its_first_process(
             process.kill()
 
 
+def leads_through_ipv6(there: There) -> None:
+    """Give the gateway a way of IPv6, too, to what lies beyond, which counts what comes."""
+    for short, words in (
+        ("gateway", "sysctl -qw net.ipv6.conf.all.forwarding=1 net.ipv6.conf.all.seg6_enabled=1"),
+        (
+            "gateway",
+            "sysctl -qw net.ipv6.conf.eth3.disable_ipv6=0 net.ipv6.conf.eth1.disable_ipv6=0",
+        ),
+        ("gateway", "ip addr add fc00:3::1/64 dev eth3 nodad"),
+        ("gateway", "ip neigh add fc00:3::2 lladdr 02:00:00:00:00:03 dev eth3"),
+        ("beyond", "nft add table netdev counts"),
+        (
+            "beyond",
+            "nft add chain netdev counts i { type filter hook ingress device eth0 priority 0 ; }",
+        ),
+        ("beyond", "nft add rule netdev counts i meta l4proto != icmpv6 counter"),
+    ):
+        there.inside(short, words)
+
+
 def run_error(folder: Path, lab: Lab) -> str:
     """Return the error of a run that does not begin."""
     experiment = load_experiment_data({**TINY, "traffic": traffic(1)}, "tiny")
@@ -599,6 +630,9 @@ def test_a_namespace_of_another_name_is_not_entered(there: There, tmp_path: Path
         "ip route add 10.2.0.2/32 via 10.3.0.2",
         "ip route replace 10.2.0.0/24 via 10.3.0.2",
         "nft add rule ip nat pre udp dport 4321 dnat to 10.3.0.2",
+        "ip route add 10.2.0.2/32 encap seg6 mode encap segs fc00:3::2 dev eth2",
+        "ip route add 10.2.0.2/32 encap seg6 mode encap.red segs fc00:3::2 dev eth2",
+        "ip route add 10.2.0.2/32 encap seg6 mode l2encap segs fc00:3::2 dev eth2",
     ],
 )
 def test_whoever_changes_the_path_nothing_leaves_a_node_by_another_way(
@@ -608,11 +642,12 @@ def test_whoever_changes_the_path_nothing_leaves_a_node_by_another_way(
     there.inside("gateway", "nft add table ip nat")
     there.inside("gateway", "nft add chain ip nat pre { type nat hook prerouting priority -100 ; }")
     there.inside("gateway", "ip neigh add 10.3.0.2 lladdr 02:00:00:00:00:03 dev eth3")
+    leads_through_ipv6(there)
     attacked: list[str] = []
 
     def beyond() -> int:
-        text = there.inside("beyond", "cat /proc/net/dev").split("eth0:")[1].split()
-        return int(text[1])
+        text = there.inside("beyond", "nft list table netdev counts")
+        return int(text.split("packets ")[1].split()[0])
 
     def tell(progress: Progress) -> None:
         if progress.event == "sample" and not attacked:

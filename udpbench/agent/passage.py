@@ -10,32 +10,44 @@ import socket
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Optional
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Any, Optional, Union
 
 from udpbench.agent.host import genetlink, programs
+from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.facts import addresses
 from udpbench.agent.host.files import lines_of, read
 from udpbench.agent.host.system import Host, link_kind
 from udpbench.agent.neighbours import KNOWN
-from udpbench.agent.rewrites import FlowMarks, Rewrites, of_iptables, of_nft
-from udpbench.agent.route_proof import ROUTE_TYPES, gateway_of
+from udpbench.agent.rewrites import FlowMarks, Look, Rewrites, of_iptables, of_nft, settled
+from udpbench.agent.route_proof import ROUTE_TYPES, gateway_of, unfollowed
 from udpbench.protocol import Hop, Passage
 
-RTM_GETTFILTER = 46
-TC_INGRESS, TC_EGRESS, TC_ROOT = 0xFFFFFFF1, 0xFFFFFFF3, 0xFFFFFFFF
+RTM_GETQDISC, RTM_GETTFILTER = 38, 46
+TC_COMING, TC_LEAVING = (0xFFFFFFF1, 0xFFFFFFF2), 0xFFFFFFF3
 """TC_H_CLSACT is TC_H_INGRESS; its hooks are minor numbers FFF2 and FFF3 (linux/pkt_sched.h)."""
+NETLINK_XFRM, XFRM_MSG_GETPOLICY, XFRMA_TMPL = 6, 0x15, 5
+_POLICY = struct.Struct("=16s16s8xHBBB3x8x104xBB6x")
+"""struct xfrm_userpolicy_info (linux/xfrm.h): addresses, version, lengths, protocol, direction."""
+_TEMPLATE = struct.Struct("=16s8xH2x16s4xB15x")
+"""struct xfrm_user_tmpl: the other end, its IP version, this end, the mode."""
 LEADING_AWAY = (b"mirred\0", b"bpf\0", b"nat\0", b"pedit\0", b"tunnel_key\0", b"ct\0", b"goto\0")
 """Kinds of filter and action that may send packets elsewhere, or rewrite them."""
-RTM_F_FIB_MATCH = 0x2000
 NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EXDEV)
 """No route; one of the types unreachable, prohibit or blackhole; or the source is refused there."""
+RTM_GETRULE = 34
+_RULE = struct.Struct("=BBBBBBBBI")
+"""struct fib_rule_hdr (linux/fib_rules.h); its type of service is the fourth."""
+BY_MARK = {0: "the type of service", 10: "a mark", 25: "the type of service"}
 RULE_PARTS = {
-    "FRA_FWMARK": "a mark",
-    "FRA_IP_PROTO": "the protocol",
-    "FRA_SPORT_RANGE": "the source port",
-    "FRA_DPORT_RANGE": "the destination port",
-    "FRA_UID_RANGE": "the user",
+    **BY_MARK,
+    20: "the user",
+    22: "the protocol",
+    23: "the source port",
+    24: "the destination port",
 }
+"""FRA_* of linux/fib_rules.h; 0 stands for the type of service in the header."""
 IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}
 LEGACY_TABLES = "/proc/thread-self/net/{}_tables_names"
 
@@ -54,8 +66,7 @@ def passage(
     """
     destinations = tuple(dict.fromkeys(to for _, to in pairs))
     known = dict(_neighbours(host, out))
-    ours = FlowMarks(interface, destinations, tuple(ports))
-    rewritten = _rewrites(host, ours) if interface else Rewrites()
+    rewritten = _rewrites(host, FlowMarks(_seen_by(host, interface), destinations, tuple(ports)))
     sides = (interface, out) if interface else (out,)
     return Passage(
         hops=tuple(_hop(host, interface, pair, known) for pair in pairs),
@@ -65,10 +76,46 @@ def passage(
         out_mac=read(host, f"/sys/class/net/{out}/address"),
         rewrites=rewritten.addresses,
         sources=_sources(host, out, rewritten.sources),
-        unread=(*rewritten.unread, *_programs(host, sides), *_rules(host, destinations)),
+        unread=(
+            *rewritten.unread,
+            *_programs(host, sides),
+            *_rules(destinations, RULE_PARTS),
+            *_policies(destinations),
+        ),
         pair=_pair(host, interface) if interface else None,
         out_pair=_pair(host, out),
     )
+
+
+def led_away(
+    host: Host, out: str, destinations: Sequence[str], ports: Sequence[int]
+) -> tuple[str, ...]:
+    """Return what may lead packets that are sent here elsewhere than their route, in words.
+
+    A rule that goes by marks does so only if another may set one, as packets have none of their
+    own: VPNs have such rules on many hosts.
+    """
+    if not destinations:
+        return ()
+    rewritten = _rewrites(host, FlowMarks((), tuple(destinations), tuple(ports)))
+    parts = {
+        kind: what for kind, what in RULE_PARTS.items() if rewritten.marks or kind not in BY_MARK
+    }
+    return (
+        *(f"a rule to {address} (DNAT)" for address in rewritten.addresses),
+        *rewritten.unread,
+        *_programs(host, (out,), coming=False),
+        *_rules(destinations, parts),
+        *_policies(destinations),
+    )
+
+
+def _seen_by(host: Host, interface: str) -> tuple[str, ...]:
+    """Return the interfaces by which rules see packets come in: within a VRF by both."""
+    if not interface:
+        return ()
+    above = host.link(interface).get_attr("IFLA_MASTER")
+    return interface, *filter(None, [host.name_of(above) if above else None])
 
 
 def _sources(host: Host, out: str, given: Sequence[str]) -> tuple[str, ...]:
@@ -93,14 +140,14 @@ def _hop(host: Host, interface: str, pair: tuple[str, str], known: dict[str, str
         asked["iif"] = host.index(interface)
     try:
         route = host.rtnl("route", "get", **asked)[0]
-        whole = host.rtnl("route", "get", **asked, flags=RTM_F_FIB_MATCH)[0]
+        reasons = unfollowed(source, destination, asked.get("iif", 0))
     except OSError as error:
         if error.errno not in NO_ROUTE:
             raise
         return Hop(source, destination, "none")
     kind = ROUTE_TYPES.get(route["type"], f"type {route['type']}")
-    if whole.get_attr("RTA_MULTIPATH"):
-        kind = "a route with several next hops"
+    if reasons:
+        kind = reasons[0]
     gateway = gateway_of(route)
     leaves = route.get_attr("RTA_OIF")
     return Hop(
@@ -128,26 +175,30 @@ def _rewrites(host: Host, ours: FlowMarks) -> Rewrites:
         count = host.firewall_rules()
     except OSError:
         count = 0  # no nf_tables in this kernel
-    parts: list[Rewrites] = []
+    looks: list[Look] = []
+    unread: list[str] = []
     rules: list[dict[str, Any]] = []
     if count:
         try:
             items = programs.ruleset(host)
-            parts.append(of_nft(items, ours))
             rules = [item["rule"] for item in items if "rule" in item]
+            looks.append(partial(of_nft, items))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            parts.append(Rewrites(unread=(f"the rules of nf_tables ({_why(error)}): install nft",)))
+            unread.append(f"the rules of nf_tables ({_why(error)}): install nft")
     for family, name in IPTABLES.items():
         tables = {
             "legacy": {*(read(host, LEGACY_TABLES.format(family)) or "").split()},
             "nft": {rule["table"] for rule in rules if rule["family"] == family and _is_xt(rule)},
         }
-        parts += [_by_iptables(host, name, kind, own, ours) for kind, own in tables.items()]
-    return Rewrites(
-        tuple(dict.fromkeys(each for part in parts for each in part.addresses)),
-        tuple(dict.fromkeys(each for part in parts for each in part.sources)),
-        tuple(dict.fromkeys(each for part in parts for each in part.unread)),
-    )
+        for kind, own in tables.items():
+            text, missing = _by_iptables(host, name, kind, own)
+            looks.append(partial(of_iptables, text))
+            unread += missing
+    try:
+        whole = settled(looks, ours)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        whole = Rewrites(unread=(f"the rules of the firewall, not as expected ({_why(error)})",))
+    return replace(whole, unread=(*unread, *whole.unread))
 
 
 def _is_xt(rule: Mapping[str, Any]) -> bool:
@@ -156,39 +207,45 @@ def _is_xt(rule: Mapping[str, Any]) -> bool:
 
 
 def _by_iptables(
-    host: Host, name: str, kind: str, tables: Collection[str], ours: FlowMarks
-) -> Rewrites:
-    """Return the same of tables by either kind of iptables, which shows only its own."""
+    host: Host, name: str, kind: str, tables: Collection[str]
+) -> tuple[str, list[str]]:
+    """Return tables by either kind of iptables, which shows only its own, and what is hidden."""
     if not tables:
-        return Rewrites()
+        return "", []
     program = asked = f"{name}-{kind}-save"
     if host.program(program) is None:
         asked = f"{name}-save"  # there may be a single kind, under this name alone
     try:
-        text = programs.output(host, asked)
-        shown = of_iptables(text, ours)
+        text, why = programs.output(host, asked), f"{asked} does not show them"
     except (OSError, ValueError) as error:
-        text, shown, why = "", Rewrites(), _why(error)
-    else:
-        why = f"{asked} does not show them"
+        text, why = "", _why(error)
     hidden = [table for table in sorted(tables) if f"*{table}" not in lines_of(text)]
     unread = f"the rules of {name} in {', '.join(hidden)} ({why}): install {program}"
-    return replace(shown, unread=(*shown.unread, unread)) if hidden else shown
+    return text, [unread] if hidden else []
 
 
 def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _programs(host: Host, sides: Sequence[str]) -> Iterator[str]:
-    """Yield programs and filters that may send packets elsewhere before a route does."""
+def _programs(host: Host, sides: Sequence[str], coming: bool = True) -> Iterator[str]:
+    """Yield programs and filters that may send packets elsewhere than a route does.
+
+    ``coming``: also those that see what comes in.
+    """
+    listed = genetlink.dump(RTM_GETQDISC, socket.NETLINK_ROUTE, bytes(16))
+    queues = [struct.unpack_from("=iI", message) for message in listed]
     for name in sides:
         index = host.index(name)
-        if host.xdp_program(name) is not None:
+        if coming and host.xdp_program(name) is not None:
             yield f"an XDP program on {name}"
-        if host.tcx_programs(name):
+        if bpf.tcx_programs(index, bpf.TCX_EGRESS) or (coming and host.tcx_programs(name)):
             yield f"a tcx program on {name}"
-        for parent in (TC_INGRESS, TC_INGRESS + 1, TC_EGRESS, TC_ROOT):
+        parents = {handle for where, handle in queues if where == index and handle}
+        parents |= {TC_LEAVING, *(TC_COMING if coming else ())}
+        if not coming:
+            parents.discard(TC_COMING[0] & 0xFFFF0000)
+        for parent in sorted(parents):
             asked = struct.pack("=iIII", index, 0, parent, 0)
             try:
                 filters = genetlink.dump(RTM_GETTFILTER, socket.NETLINK_ROUTE, asked)
@@ -199,11 +256,37 @@ def _programs(host: Host, sides: Sequence[str]) -> Iterator[str]:
                 break
 
 
-def _rules(host: Host, destinations: Sequence[str]) -> Iterator[str]:
+def _policies(destinations: Sequence[str]) -> Iterator[str]:
+    """Yield what IPsec may send elsewhere: packets of a tunnel that ends at none of them."""
+    try:
+        policies = genetlink.dump_whole(XFRM_MSG_GETPOLICY, NETLINK_XFRM)
+    except OSError:
+        return  # without privileges, or without IPsec
+    for policy in policies:
+        to, _, family, length, _, protocol, way, is_block = _POLICY.unpack_from(policy)
+        tunnels = {
+            _address(end, version)
+            for kind, its in genetlink.attributes(policy[_POLICY.size :])
+            if kind == XFRMA_TMPL
+            for end, version, _, mode in _TEMPLATE.iter_unpack(its)
+            if mode
+        }
+        network = ip_network(f"{_address(to, family)}/{length}", strict=False)
+        if way and not is_block and protocol in (0, socket.IPPROTO_UDP):
+            ours = any(ip_address(each) in network for each in destinations)
+            if ours and not tunnels <= {*map(ip_address, destinations)}:
+                yield f"an IPsec tunnel for {network}"
+
+
+def _address(packed: bytes, family: int) -> Union[IPv4Address, IPv6Address]:
+    return ip_address(packed[:4] if family == socket.AF_INET else packed)
+
+
+def _rules(destinations: Sequence[str], parts: Mapping[int, str]) -> Iterator[str]:
     """Yield policy rules whose routes depend on what a look-up by addresses does not know."""
     families = {socket.AF_INET6 if ":" in to else socket.AF_INET for to in destinations}
     for family in sorted(families):
-        for message in host.rtnl("rule", "dump", family=family):
-            for attribute, what in RULE_PARTS.items():
-                if message.get_attr(attribute) is not None:
-                    yield f"a route by {what} (ip rule)"
+        for rule in genetlink.dump_whole(RTM_GETRULE, socket.NETLINK_ROUTE, family):
+            kinds = [kind for kind, _ in genetlink.attributes(rule[_RULE.size :])]
+            kinds += [0] if _RULE.unpack_from(rule)[3] else []
+            yield from (f"a route by {parts[kind]} (ip rule)" for kind in kinds if kind in parts)

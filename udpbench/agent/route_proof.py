@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
+from udpbench.agent.host import genetlink
 from udpbench.agent.host.system import Host
 from udpbench.errors import SafetyError
 from udpbench.model.work import WorkerSpec
@@ -21,6 +24,17 @@ ROUTE_TYPES = {
     8: "prohibit",
 }
 """RTN_* of include/uapi/linux/rtnetlink.h."""
+RTM_GETROUTE, RTM_F_FIB_MATCH = 26, 0x2000
+_RTMSG = struct.Struct("=BBBBI")
+"""struct rtmsg from its table on."""
+_RTA_DST, _RTA_SRC, _RTA_IIF = 1, 2, 3
+UNFOLLOWED = {
+    9: "a route with several next hops",
+    19: "a route that rewrites the destination",
+    21: "a route that encapsulates (encap)",
+    22: "a route that encapsulates (encap)",
+}
+"""RTA_MULTIPATH, RTA_NEWDST, RTA_ENCAP_TYPE and RTA_ENCAP: where these lead is not followed."""
 
 
 def prove(
@@ -28,12 +42,13 @@ def prove(
     interface: str,
     workers: Iterable[WorkerSpec],
     routed: Optional[Sequence[str]] = None,
+    rules: Sequence[str] = (),
 ) -> None:
     """Prove that every flow's route is unicast and leaves by ``interface``.
 
     ``routed`` are the networks that may be behind a gateway; None: any. The lookup uses the flow's
     own source address, so policy routing applies and an address that the host lacks is detected.
-    Raises SafetyError that lists every problem.
+    ``rules`` of this host may lead packets elsewhere. Raises SafetyError that lists every problem.
     """
     pairs = {(flow.source, flow.destination) for spec in workers for flow in spec.flows}
     wrong = [
@@ -41,6 +56,7 @@ def prove(
         for source, destination in sorted(pairs)
         for reason in _objections(host, interface, source, destination, routed)
     ]
+    wrong += [f"{what} may lead packets elsewhere" for what in rules]
     if wrong:
         raise SafetyError(
             "nothing was sent, as packets might leave the lab: "
@@ -57,9 +73,9 @@ def _objections(
     try:
         index = host.index(interface)
         route = host.rtnl("route", "get", dst=destination, src=source)[0]
+        objections = unfollowed(source, destination)
     except OSError as error:
         return [f"no route ({error.strerror})"]
-    objections = []
     route_type = ROUTE_TYPES.get(route["type"], f"type {route['type']}")
     if route_type != "unicast":
         objections.append(f"{route_type} address")
@@ -72,6 +88,23 @@ def _objections(
             "list the receiver's addresses, or the network in the sender's `routes`"
         )
     return objections
+
+
+def unfollowed(source: str, destination: str, comes_by: int = 0) -> list[str]:
+    """Return why the entry of the routing table for packets cannot be followed; OSError without.
+
+    Only the entry itself (RTM_F_FIB_MATCH) shows every next hop. That of a nexthop object is shown
+    as if it were the route's own, and its encapsulation, too (Linux 6.18, IPv4 and IPv6).
+    """
+    to, own = (ipaddress.ip_address(text) for text in (destination, source))
+    asked = _RTMSG.pack(0, 0, 0, 0, RTM_F_FIB_MATCH)
+    asked += genetlink.attribute(_RTA_DST, to.packed) + genetlink.attribute(_RTA_SRC, own.packed)
+    if comes_by:
+        asked += genetlink.number(_RTA_IIF, comes_by)
+    family = socket.AF_INET if to.version == 4 else socket.AF_INET6
+    entry = genetlink.get(RTM_GETROUTE, socket.NETLINK_ROUTE, asked, family)
+    kinds = [kind for kind, _ in genetlink.attributes(entry[_RTMSG.size :])]
+    return list(dict.fromkeys(UNFOLLOWED[kind] for kind in kinds if kind in UNFOLLOWED))
 
 
 def next_hop(host: Host, source: str, destination: str) -> str:

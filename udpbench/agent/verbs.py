@@ -26,7 +26,7 @@ from udpbench.agent.interfaces import interfaces
 from udpbench.agent.locks import Held, Locks
 from udpbench.agent.losses.inject import LossInjector
 from udpbench.agent.neighbours import frame_addresses
-from udpbench.agent.passage import passage
+from udpbench.agent.passage import led_away, passage
 from udpbench.agent.recording import record_tree
 from udpbench.agent.route_proof import prove
 from udpbench.agent.settings.engine import Engine
@@ -163,16 +163,25 @@ class Verbs:
     ) -> tuple[Prepared, ...]:
         """Prove every route, then start the workers and open their sockets."""
         senders = [spec for spec in workers if spec.role == "sender"]
-        prove(self._host, interface, senders, routed)
+        self._prove(interface, senders, routed)
         macs = frame_addresses(self._host, interface, senders)
         return self.pool.prepare(workers, interface, macs)
 
     def confirm(self, interface: str, routed: Optional[Sequence[str]] = None) -> bool:
         """Prove every route again, and look at each worker's process, CPU and sockets."""
         senders = [spec for spec in self.pool.specs if spec.role == "sender"]
-        prove(self._host, interface, senders, routed)
+        self._prove(interface, senders, routed)
         macs = frame_addresses(self._host, interface, senders)
         return self.pool.stands(interface, macs)
+
+    def _prove(
+        self, interface: str, senders: Sequence[WorkerSpec], routed: Optional[Sequence[str]]
+    ) -> None:
+        flows = [flow for spec in senders for flow in spec.flows]
+        destinations = tuple(dict.fromkeys(flow.destination for flow in flows))
+        ports = tuple({flow.destination_port for flow in flows})
+        rules = led_away(self._host, interface, destinations, ports)
+        prove(self._host, interface, senders, routed, rules)
 
     def snapshot(
         self,

@@ -60,16 +60,18 @@ def prove_path(
     pairs = sorted({pair for own in flows.values() for pair in own})
     passages: list[tuple[AgentClient, Passage]] = []
     problems: list[str] = []
+    begins: list[tuple[AgentClient, Passage]] = []
+    for client in agents.senders:
+        sent = sorted(flows.get(client.name, ()))
+        begins.append((client, client.passage("", client.interface, sent, ports)))
+        pairs = sorted({*pairs, *_after(sent, begins[-1][1])})
     for client in agents.middle:
         passage = client.passage(client.interface, client.out, pairs, ports)
         passages.append((client, passage))
         problems += _elsewhere(client.name, passage, receivers)
         pairs = _after(pairs, passage)
     stops = [_stop(client, passage) for client, passage in passages]
-    begins: list[Passage] = []
-    for client in agents.senders:
-        passage = client.passage("", client.interface, sorted(flows.get(client.name, ())), ports)
-        begins.append(passage)
+    for client, passage in begins:
         problems += _strays(client.name, client.interface, passage, stops[:1])
     for n, (client, passage) in enumerate(passages):
         following = stops[n + 1 : n + 2] or receivers
@@ -86,7 +88,7 @@ def prove_path(
         client.passage(client.interface, client.interface, (), ()) for client in agents.receivers
     ]
     return len({facts[name].boot_id for name in facts}) == 1 and _is_wired(
-        begins, [passage for _, passage in passages], ends
+        [passage for _, passage in begins], [passage for _, passage in passages], ends
     )
 
 

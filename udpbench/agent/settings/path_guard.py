@@ -1,13 +1,14 @@
 """Kinds of a node in the middle: ``path_guard``, which keeps the traffic on its path, and ``nat``.
 
 The guard's chain in FORWARD comes after all others: packets of the lab's senders that would leave
-by another interface, or for another address than a receiver's, are dropped, whoever changed a route
-or a rule meanwhile. Other packets pass it.
+by another interface, or for another address than a receiver's, or inside other packets, are
+dropped, whoever changed a route or a rule meanwhile. Other packets pass it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any, Optional
 
 from udpbench.agent.host.system import Host
@@ -18,6 +19,8 @@ GUARD, NAT = "udpbench_path", "udpbench_nat"
 LAST = {"name": "guard", "type": "filter", "hook": "forward", "prio": 300}
 """After filter (0) and security (50)."""
 BEHIND = {"name": "source", "type": "nat", "hook": "postrouting", "prio": 100}
+ETHERNET, OLD_IPIP = 143, 94
+"""Protocols of IP. The latter has no use but that nft 1.0.6 fails to list what follows a single."""
 _KEYS = {"oifname": "out", "saddr": "from", "daddr": "to"}
 
 
@@ -59,13 +62,14 @@ def _listed(right: Any) -> list[str]:
 
 def _rules(target: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rules, each of one IP version; one without senders of that version has none."""
-    rules = []
+    rules: list[dict[str, Any]] = []
     for protocol, is_6 in (("ip", False), ("ip6", True)):
         senders, receivers = (
             [text for text in value[key] if (":" in text) == is_6] for key in ("from", "to")
         )
         if not senders:
             continue
+        rules += _encapsulated(target, is_6, senders)
         source, to = ({"payload": {"protocol": protocol, "field": f}} for f in ("saddr", "daddr"))
         came = [
             match({"meta": {"key": "iifname"}}, "==", target),
@@ -79,6 +83,25 @@ def _rules(target: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
             for each in wrong
         ]
     return rules
+
+
+def _encapsulated(target: str, is_6: bool, senders: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield what drops the senders' packets inside others, which have the node's own source.
+
+    A route with ``encap seg6`` makes them before FORWARD, of either version; the transport header
+    is there that of the packet inside, or of the frame (l2encap) that has it after 14 bytes.
+    """
+    protocol, offset, size = (41, 64, 128) if is_6 else (4, 96, 32)
+    inside = [ip_address(text) for text in senders]
+    listed = [hex(int(each)) if is_6 else int(each) for each in inside]
+    for number, shift in ((protocol, 0), (ETHERNET, 8 * 14)):
+        raw = {"payload": {"base": "th", "offset": shift + offset, "len": size}}
+        expr = [
+            match({"meta": {"key": "iifname"}}, "==", target),
+            match({"meta": {"key": "l4proto"}}, "==", {"set": [number, OLD_IPIP]}),
+            match(raw, "==", {"set": listed}),
+        ]
+        yield {"comment": _comment(target), "expr": [*expr, {"counter": None}, {"drop": None}]}
 
 
 class SourceNat(Kind):

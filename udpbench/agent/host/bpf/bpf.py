@@ -39,7 +39,11 @@ MAPS_AT = 52
 """Offset in struct bpf_prog_info of the number of maps, followed by the pointer for their ids."""
 MAPS_MAX = 64  # MAX_USED_MAPS, include/linux/bpf_verifier.h
 CGROUP_INGRESS = 0  # enum bpf_attach_type: BPF_CGROUP_INET_INGRESS
-ATTACH_XDP, TCX_INGRESS = 37, 46  # enum bpf_attach_type: BPF_XDP, and that of Linux 6.6
+ATTACH_XDP, TCX_INGRESS, TCX_EGRESS = (
+    37,
+    46,
+    47,
+)  # enum bpf_attach_type: BPF_XDP, and those of Linux 6.6
 XDP_FLAGS_DRV_MODE = 4
 """Driver mode: nothing counts drops of generic XDP (docs/kernel.md, Generic XDP)."""
 
@@ -50,13 +54,13 @@ def _bpf(command: int, attr: bytes) -> tuple[int, bytes]:
     return native.bpf(command, attributes), bytes(attributes)
 
 
-def tcx_programs(index: int) -> Optional[int]:
-    """Return how many tcx ingress programs an interface has.
+def tcx_programs(index: int, hook: int = TCX_INGRESS) -> Optional[int]:
+    """Return how many tcx programs an interface has at a hook.
 
     0 before Linux 6.6, which has no tcx; None without permission.
     """
     try:
-        _, answer = _bpf(PROG_QUERY, struct.pack("=IIIIQI", index, TCX_INGRESS, 0, 0, 0, 0))
+        _, answer = _bpf(PROG_QUERY, struct.pack("=IIIIQI", index, hook, 0, 0, 0, 0))
     except OSError as error:
         return 0 if error.errno in (errno.EINVAL, errno.ENOENT) else None
     return int(struct.unpack_from("=I", answer, 24)[0])
