@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 from sampled import sampled
 
+from udpbench.agent.rewrites import FlowMarks, of_iptables, of_nft
 from udpbench.analysis.judge import judge
 from udpbench.control.run import Outcome, RunOptions, run
 from udpbench.definition.load import lab_of, load_experiment_data, load_lab
@@ -454,6 +457,106 @@ def test_a_change_on_the_path_stops_the_senders(tmp_path: Path, words: str) -> N
     assert "the senders were stopped" in record.error["message"]
     sent = sum(stats.counts.get("sent_packets", 0) for stats in record.phases[-1].stats)
     assert sent < 5000
+
+
+TRANSPORT = {
+    "udp dport": ["4321", "53", "!= 53", "1-9", "4000-5000", "{ 53, 4321 }", "{ 1-9 }", "@ports"],
+    "meta l4proto": ["udp", "tcp", "{ tcp, udp }", "!= tcp", "@protocols", "17"],
+    "tcp dport": ["4321"],
+    "ip protocol": ["udp", "!= udp"],
+    "@th,16,16": ["4321", "53"],
+    "udp dport & 1": ["1", "0"],
+}
+NETWORK = {
+    "ip daddr": [
+        *("127.0.0.2", "127.0.0.3", "!= 127.0.0.3", "127.0.0.0/8", "10.0.0.0/8", "@addresses"),
+        *("127.0.0.1-127.0.0.9", "{ 127.0.0.2, 10.0.0.1 }", "!= @addresses"),
+    ],
+}
+INTERFACES = {
+    "output": {"oifname": ["lo", "!= eth9"]},
+    "prerouting": {"iifname": ["lo", "eth9", '"l*"', "@names", "{ eth9, lo }", "!= eth9"]},
+}
+ALONE = {
+    "ip6 daddr": ["::1"],
+    "ip daddr . udp dport": [
+        *("{ 127.0.0.2 . 4321 }", "@services"),
+        "{ 127.0.0.2 . 53, 127.0.0.3 . 4321 }",
+    ],
+    "meta mark": ["0", "!= 7"],
+}
+"""What a rule of nft compares → with what; a packet goes by lo to 127.0.0.2, port 4321."""
+SETS = """
+set ports { type inet_service ; elements = { 4321 } ; }
+set addresses { type ipv4_addr ; elements = { 127.0.0.2 } ; }
+set protocols { type inet_proto ; elements = { udp } ; }
+set names { type ifname ; elements = { lo } ; }
+set services { type ipv4_addr . inet_service ; elements = { 127.0.0.2 . 4321 } ; }
+"""
+BY_IPTABLES = (
+    ["", "-d 127.0.0.2/32", "! -d 10.0.0.0/8", "-d 10.0.0.0/8", "-s 127.0.0.0/8"],
+    [
+        *("", "-p udp", "! -p tcp", "-p tcp", "-p udp --dport 4321", "-p udp ! --dport 53"),
+        *("-p udp --dport 4000:5000", "-p udp --dport :53"),
+        "-p udp -m multiport --dports 53,4321",
+    ],
+    ["", *(f"-m comment --comment {option}" for option in ("-p", "-i", "-d", "--dport"))],
+)
+SEND = "import socket; socket.socket(2, 2).sendto(b'', ('127.0.0.2', 4321))"
+
+
+@pytest.mark.parametrize("seed", sampled(list(range(20)), [0, 1]))
+def test_a_rule_that_packets_pass_is_never_taken_for_others(seed: int) -> None:
+    """Random rules of nft and iptables count a packet that is sent; each that did is read."""
+    chance = random.Random(seed)
+    hooks = ("output", "prerouting")
+
+    def drawn(hook: str) -> str:
+        groups = chance.choice(([TRANSPORT, NETWORK, INTERFACES[hook]], [ALONE]))
+        picked = chance.sample(groups, chance.randint(1, len(groups)))
+        keys = [(group, chance.choice([*group])) for group in picked]
+        return " ".join(f"{key} {chance.choice(group[key])}" for group, key in keys)
+
+    made = {hook: "\n".join(f"{drawn(hook)} counter" for _ in range(60)) for hook in hooks}
+    lines = (
+        f"chain {hook} {{ type filter hook {hook} priority 0 ;\n{rules}\n}}"
+        for hook, rules in made.items()
+    )
+    ruleset = f"table inet t {{ {SETS}\n" + "\n".join(lines) + "\n}\n"
+    written = [
+        " ".join(["-A", hook.upper(), *map(chance.choice, BY_IPTABLES)])
+        + (chance.choice((" -i lo", " ! -i eth9", " -i l+", "")) if hook == "prerouting" else "")
+        for hook in hooks
+        for _ in range(30)
+    ]
+    restored = "*raw\n" + "\n".join(written) + "\nCOMMIT\n"
+    script = (
+        'ip link set lo up; nft -f - <<<"$1" || exit 1; iptables-restore <<<"$2" || exit 1\n'
+        f'{sys.executable} -c "$3"; nft -j list table inet t; iptables-save -c -t raw'
+    )
+    words = ["unshare", "-n", "bash", "-c", script, "bash", ruleset, restored, SEND]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    listed, _, saved = done.stdout.partition("\n")
+    ours = {
+        "output": FlowMarks((), ("127.0.0.2",), (4321,)),
+        "prerouting": FlowMarks(("lo",), ("127.0.0.2",), (4321,)),
+    }
+    read = {True: 0, False: 0}
+    for rule in (item["rule"] for item in json.loads(listed)["nftables"] if "rule" in item):
+        passed = any(each.get("counter", {}).get("packets") for each in rule["expr"])
+        shown = of_nft(
+            [{"rule": {**rule, "expr": [*rule["expr"], {"redirect": None}]}}], ours[rule["chain"]]
+        )
+        assert shown.unread or not passed, rule
+        read[passed or not shown.unread] += 1
+    for line in (each for each in saved.splitlines() if each.startswith("[")):
+        counter, _, rest = line.partition(" ")
+        passed = not counter.startswith("[0:")
+        shown = of_iptables(f"{rest} -j REDIRECT", ours[rest.split()[1].lower()])
+        assert shown.unread or not passed, line
+        read[passed or not shown.unread] += 1
+    assert read[True] > 2 * read[False], "most are judged as the kernel does"
 
 
 # --- namespaces that are there already -----------------------------------------------------------
