@@ -168,11 +168,11 @@ def test_a_senders_filters_are_looked_at_where_packets_leave(
     """Also those of a discipline within another; what comes in is of no concern."""
     asked: list[int] = []
 
-    def dump(kind: int, protocol: int, wanted: bytes, *_: int) -> list[bytes]:
+    def dump(kind: int, protocol: int, request: bytes, *_: int) -> list[bytes]:
         if kind == 38:
             handles = ((3, 0x10000), (3, 0x200000), (2, 0x30000), (3, 0xFFFF0000))
             return [struct.pack("=iIII", *each, 0, 0) for each in handles]
-        asked.append(struct.unpack_from("=iII", wanted)[2])
+        asked.append(struct.unpack_from("=iII", request)[2])
         return [b"mirred\0"] if asked[-1] == 0x200000 else []
 
     monkeypatch.setattr(genetlink, "dump", dump)

@@ -165,11 +165,11 @@ def chains(*rules: tuple[str, list[Any]], **hooks: str) -> list[dict[str, Any]]:
     """Return what nft prints of rules, each in a chain; a chain with a hook begins there."""
     place = {"family": "ip", "table": "nat"}
     names = dict.fromkeys([*hooks, *(chain for chain, _ in rules)])
-    made = [
+    listed = [
         {"chain": {**place, "name": name, **({"hook": hooks[name]} if name in hooks else {})}}
         for name in names
     ]
-    return made + [{"rule": {**place, "chain": chain, "expr": expr}} for chain, expr in rules]
+    return listed + [{"rule": {**place, "chain": chain, "expr": expr}} for chain, expr in rules]
 
 
 SENT_HERE = FlowMarks((), ("10.0.1.1",), (4321,))

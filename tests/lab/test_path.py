@@ -517,10 +517,10 @@ def test_a_rule_that_packets_pass_is_never_taken_for_others(seed: int) -> None:
         keys = [(group, chance.choice([*group])) for group in picked]
         return " ".join(f"{key} {chance.choice(group[key])}" for group, key in keys)
 
-    made = {hook: "\n".join(f"{drawn(hook)} counter" for _ in range(60)) for hook in hooks}
+    chains = {hook: "\n".join(f"{drawn(hook)} counter" for _ in range(60)) for hook in hooks}
     lines = (
         f"chain {hook} {{ type filter hook {hook} priority 0 ;\n{rules}\n}}"
-        for hook, rules in made.items()
+        for hook, rules in chains.items()
     )
     ruleset = f"table inet t {{ {SETS}\n" + "\n".join(lines) + "\n}\n"
     written = [
