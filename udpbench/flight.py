@@ -283,6 +283,17 @@ def _moments(path: Path) -> Iterator[tuple[Moment, int]]:
 
 
 def _looks(path: Path) -> Iterator[tuple[MachineLook, dict[str, Facts], bool]]:
+    """Yield each look of a segment; a living recorder may have renamed or removed it meanwhile."""
+    try:
+        yield from _written_looks(path)
+    except FileNotFoundError:
+        numbers = {number for _, number, _ in segments([path.name])}
+        for name, number, _ in segments(os.listdir(path.parent)):  # noqa: PTH208 - names
+            if number in numbers:
+                yield from _written_looks(path.with_name(name))
+
+
+def _written_looks(path: Path) -> Iterator[tuple[MachineLook, dict[str, Facts], bool]]:
     """Yield each look of a segment as it was written, what facts are new, and if it is whole."""
     for number, line, _ in read_lines(path, Room(), follow=False):
         if line is None or number == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -297,3 +298,29 @@ def test_whatever_a_segment_holds_ends_in_a_text_or_in_words(tmp_path: Path, see
         return
     assert "\x1b" not in text(course)
     assert json.dumps(flight_json(course))
+
+
+def test_a_segment_that_is_renamed_or_removed_while_it_is_read_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A living recorder does: it keeps longer what lost packets, and removes the oldest."""
+    recorder = Recorder(tmp_path, 2**20, {})
+    recorder.add(at(0, DNS), FACTS, 0)
+    recorder.close()
+    (name,) = names_in(tmp_path)
+    now = name.replace("looks", "loss")
+    names = os.listdir
+
+    def listed(path: Path) -> list[str]:
+        before = names(path)
+        if (tmp_path / name).exists():
+            (tmp_path / name).rename(tmp_path / now)
+        return before
+
+    monkeypatch.setattr(os, "listdir", listed)
+    assert 1 == len([*moments(tmp_path, *ALWAYS)])
+    (tmp_path / now).rename(tmp_path / name)
+    assert (MIDNIGHT_NS, MIDNIGHT_NS) == span_ns(tmp_path)
+    listings = [[name], []]
+    monkeypatch.setattr(os, "listdir", lambda _: listings.pop(0))
+    assert [] == [*moments(tmp_path, *ALWAYS)]
