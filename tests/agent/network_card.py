@@ -360,7 +360,7 @@ class CardHost(Host):
         }
         cpus = {name: self.read_text(path) for name, path in affinity_files(self, "eth3").items()}
         values = {key: value for key, value in vars(self).items() if key[0] != "_"}
-        for key in ("root", "requests", "failing", "configured", "first_irq"):
+        for key in ("root", "requests", "failing", "configured", "first_irq", "ssh"):
             del values[key]
         return {**{str(path): text for path, text in files.items()}, **cpus, **repr_of(values)}
 
