@@ -44,6 +44,8 @@ LEADING = ("matrices", "sweeps")
 """Figures of what an experiment varies."""
 MOST_BELOW = 14
 """Points in a figure that leaves room for another."""
+LISTED_POINTS = 4
+"""Points that are each named with their numbers; of more the highest and the lowest."""
 SHOWN_VERDICTS = 2
 """Maximum expectations that are named with their numbers."""
 RATES = (("answered_pps", "answered"), ("delivered_pps", "delivered"))
@@ -156,11 +158,12 @@ def _of_comparisons(comparisons: Sequence[Comparison]) -> str:
 
 
 def _verdict(comparison: Comparison) -> str:
-    """Return ``b is faster than a by 4.2 % [1.1 – 7.0]``; of other metrics their name first."""
+    """Return ``b is faster than a by 4.2 % [1.1 – 7.0] in offered_pps``; else the metric first."""
     if comparison.verdict not in SPEED[:2]:
         return f"{compared_name(comparison)}, {comparison.metric}: {comparison.text}"
     rest = comparison.text.removeprefix(comparison.verdict)
-    return f"{comparison.b or 'all'} is {comparison.verdict} than {comparison.a or 'all'}{rest}"
+    pair = f"{comparison.b or 'all'} is {comparison.verdict} than {comparison.a or 'all'}"
+    return f"{pair}{rest} in {comparison.metric}"
 
 
 def _of_searches(chapter: Chapter) -> str:
@@ -239,12 +242,18 @@ def _without_answer(chapter: Chapter) -> str:
 
 
 def _of_points(chapter: Chapter) -> str:
-    """Return each of a few points, or of several the best and the least."""
+    """Return each of a few points, or of several the best and the least.
+
+    Bursts are compared by what they lost: their rates depend on how long the reader takes.
+    """
     best, least = best_points(chapter), worst_point(chapter)
-    if not best or least is None:
-        named = len(chapter.points) > 1
-        return "; ".join(_of_point(p, named) for p in chapter.points[:FEW_POINTS]) + "."
-    if least in best and (by_loss := _by_loss(chapter)):
+    few = chapter.points if len(chapter.points) <= LISTED_POINTS else ()
+    shown = few or (chapter.points[:FEW_POINTS] if not best or least is None else ())
+    if shown or not best or least is None:
+        return "; ".join(_of_point(point, len(chapter.points) > 1) for point in shown) + "."
+    trials = chapter.experiment.points
+    bursts = all(trial.traffic.count_packets is not None for trial in trials)
+    if (bursts or least in best) and (by_loss := _by_loss(chapter)):
         return by_loss
     if least in best:
         names = ", ".join(map(name_of, best[:FEW_POINTS]))
@@ -252,8 +261,8 @@ def _of_points(chapter: Chapter) -> str:
     alike = [name_of(point) for point in best[1:]]
     also = f" (no less than {', '.join(alike[:FEW_POINTS])})" if alike else ""
     return (
-        f"Best of {len(chapter.points)} points is {name_of(best[0])}{also}: "
-        f"{_of_point(best[0], False)}; least is {name_of(least)}: {_of_point(least, False)}."
+        f"Highest of {len(chapter.points)} points is {name_of(best[0])}{also}: "
+        f"{_of_point(best[0], False)}; lowest is {name_of(least)}: {_of_point(least, False)}."
     )
 
 

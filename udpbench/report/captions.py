@@ -91,7 +91,8 @@ _CAPTIONS = {
     "load that met the goal, and the lowest that did not. In the figure every trial is a dot, "
     "coloured by the stage that lost most.",
     "paths": "The path is that of one trial: of a point the one with median delivery, of a search "
-    "one just above the highest rate. What is hatched has no counter.",
+    "one just above the highest rate. What is grey and hatched has no counter. A virtual cable "
+    "(veth) counts at tx_device what the receiver's full ring refuses.",
     "radars": "One turn is one second: the one with the trial's busiest millisecond, or all of "
     "a shorter load. A load of more than a minute is shown whole, medians as a line, minimum to "
     "maximum as a band. Below: the minimum, median and maximum number of packets "

@@ -53,6 +53,8 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 UNSEEN, FALL = "░", "▼"
 MARGIN = 2
 """Columns between two texts."""
+GAPS = ("   ", "  ", ", ", " ")
+"""Between a picture's fillings: the first that leaves room for all of them."""
 
 
 @dataclass(frozen=True)
@@ -343,13 +345,14 @@ def path_lines(picture: PathPicture, width: int = 80) -> list[Text]:
     beside = [each.text for each in picture.fillings]
     if not all(stop.observable for stop in picture.stops):
         beside.insert(0, f"{UNSEEN} not observable")
+    gap = next((gap for gap in GAPS if len(gap.join(beside)) <= width), GAPS[-1])
     return [
         Text(_cut(head, width), style="bold"),
         Text(_zones(picture, places, width), style="dim"),
         *(Text(_band(picture, places, row, width), style="blue") for row in range(ROWS)),
         names,
         numbers,
-        Text(_cut("   ".join(beside), width), style="dim"),
+        Text(_cut(gap.join(beside), width), style="dim"),
     ]
 
 
@@ -371,8 +374,8 @@ def _zones(picture: PathPicture, places: Sequence[int], width: int) -> str:
     line = ""
     ends = [places[number] for _, number in picture.zones[1:]] + [width]
     for (zone, number), end in zip(picture.zones, ends, strict=True):
-        start = max(places[number], len(line))
-        if start + len(zone) <= max(end, places[number] + len(zone)):
+        start = max(min(places[number], width - len(zone)), len(line))
+        if start + len(zone) <= min(max(end, places[number] + len(zone)), width):
             line = f"{line:{start}}{zone} "
     return line.rstrip()
 

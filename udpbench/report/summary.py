@@ -262,7 +262,8 @@ def _validity(chapters: Sequence[Chapter]) -> list[str]:
         parts.append(f"{valid} of {len(results)} {plural} are valid")
     struck = sum(result.valid and bool(result.struck) for result in results)
     if struck:
-        parts.append(f"the rates of {struck} are struck out")
+        whose = f"the rates of {struck} of them are" if len(results) > 1 else "its rates are"
+        parts.append(f"{whose} struck out")
     skipped = len(every) - len(results)
     if skipped:
         parts.append("1 was skipped" if skipped == 1 else f"{skipped} were skipped")

@@ -65,10 +65,24 @@ def _write(out: TextIO, text: str) -> None:
 
 
 def print_watched(hosts: Sequence[LiveHost]) -> None:
-    """Print what was seen of each host at the end."""
+    """Print what was seen of each host at the end, and the answer last."""
     console = Terminal(file=sys.stdout)
     for live in hosts:
         console.print(view(live, len(live.sockets), console.width))
+    for live in hosts:
+        console.print(Text(sentence(live), style="bold"))
+
+
+def sentence(live: LiveHost) -> str:
+    """Return what a host lost, where most of it, and what would help."""
+    lost = sorted(_lost(live), key=lambda each: -each[2])
+    if not lost:
+        return f"{live.host}: nothing was lost."
+    where, what, _, step = lost[0]
+    packets = sum(each[2] for each in lost)
+    most = "most" if len(lost) > 1 else "all"
+    helps = f" {step[:1].upper()}{step[1:]}." if step else ""
+    return f"{live.host}: {_packets(packets)} lost, {most} at {where} ({what}).{helps}"
 
 
 def losses(hosts: Sequence[LiveHost]) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,24 +83,41 @@ def test_one_point_is_answered_without_its_name() -> None:
 
 def test_of_several_points_the_best_and_the_least_are_reported() -> None:
     """Whoever wants them all has the table; those that cannot be told from the best are named."""
+    of, records = swept([100, 900, 500, 300, 200], repetitions=1)
+    text = answer(chapter(*records, of=of))
+    assert text.startswith(
+        "Highest of 5 points is size=900: 1.9 kpps delivered in 1 trial, 0.00 % lost; lowest is "
+        "size=100: 1.1 kpps delivered in 1 trial, 0.00 % lost."
+    )
+    of, records = swept([1, 2, 3, 4, 5], repetitions=6)
+    text = answer(chapter(*records, of=of))
+    assert re.match(r"No point is best: [^:]* have overlapping intervals, 1\.0 kpps \[", text)
+    moves = {"left": {"link.send0.tx_dropped": 250}}
+    points = [trial(name) for name in "abcde"]
+    alike = [lossy(1250, moves, 250, of=points[0]), *(record(1000, of=each) for each in points[1:])]
+    assert answer(chapter(*alike, of=experiment(points=points))).startswith(
+        "Of 5 points b lost least: 1.0 kpps delivered in 1 trial, 0.00 % lost; a lost most: "
+    )
+
+
+def test_each_of_a_few_points_is_named() -> None:
+    """A question about each size is answered for each size."""
     of, records = swept([100, 900, 500, 300], repetitions=1)
     text = answer(chapter(*records, of=of))
     assert text.startswith(
-        "Best of 4 points is size=900: 1.9 kpps delivered in 1 trial, 0.00 % lost; least is "
-        "size=100: 1.1 kpps delivered in 1 trial, 0.00 % lost."
+        "size=100: 1.1 kpps delivered in 1 trial, 0.00 % lost; size=900: 1.9 kpps delivered in 1 "
+        "trial, 0.00 % lost; size=500: "
     )
-    of, records = swept([1, 2, 900])
-    assert "Best of 3 points is size=900: " in answer(chapter(*records, of=of))
-    of, records = swept([1, 2])
-    assert answer(chapter(*records, of=of)).startswith(
-        "No point is best: size=2, size=1 have overlapping intervals, 1.0 kpps [1.0 – 1.0]"
-    )
+
+
+def test_bursts_are_compared_by_what_they_lost() -> None:
+    """A reader that loses most of a burst is done soon: its rate is no merit."""
     moves = {"left": {"link.send0.tx_dropped": 250}}
-    points = [trial("a"), trial("b")]
-    alike = [lossy(1250, moves, 250, of=points[0]), record(1000, of=points[1])]
-    assert answer(chapter(*alike, of=experiment(points=points))).startswith(
-        "Of 2 points b lost least: 1.0 kpps delivered in 1 trial, 0.00 % lost; a lost most: "
-    )
+    points = [trial(name, traffic=Traffic(count_packets=1250)) for name in "abcde"]
+    records = [lossy(1250, moves, 250, of=points[0])]
+    records += [record(1250, of=each) for each in points[1:]]
+    text = answer(chapter(*records, of=experiment(points=points)))
+    assert re.match(r"Of 5 points . lost least: .*; a lost most: .*20\.00 % lost", text)
 
 
 BUSY = shared(LOAD_MS + 400, hog(400))
@@ -325,7 +343,7 @@ def test_points_stand_in_the_order_declared() -> None:
 def test_struck_out_rates_are_reported_with_their_reason() -> None:
     """In the line of the trial, among what to believe, and nowhere drawn over time."""
     chapter_ = chapter(BUSY)
-    assert "The one trial is valid; the rates of 1 are struck out." in answer(chapter_)
+    assert "The one trial is valid; its rates are struck out." in answer(chapter_)
     (result,) = chapter_.results
     assert one_line(result).startswith(
         "struck out: machine: CPU 0: other programs used CPUs of the load ("

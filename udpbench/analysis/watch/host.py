@@ -98,10 +98,13 @@ class LiveHost:
         return tuple(loss for loss in self.sockets if loss.dropped_pps)
 
     def helps(self) -> dict[str, str]:
-        """Return stage → what helps, of every stage named."""
+        """Return stage → what helps; none where each reader that loses has its own help."""
         named = {stage for loss in self.stages for stage in loss.stage.split(" or ")}
         named |= {stage for loss in self.sockets for stage in loss.stages}
-        return {stage: HELPS[stage] for stage in LEDGER_STAGES if stage in named}
+        losing = [loss for loss in self.sockets if loss.dropped]
+        own = {stage for loss in losing if loss.reader_helps for stage in loss.stages}
+        own -= {stage for loss in losing if not loss.reader_helps for stage in loss.stages}
+        return {stage: HELPS[stage] for stage in LEDGER_STAGES if stage in named - own}
 
 
 def live_host(
