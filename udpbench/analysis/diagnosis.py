@@ -51,6 +51,8 @@ UNSENT = 0.005
 RULE_NS = 5
 """A firewall rule that does not match takes so long at least (measured: 7 ns, nf_tables, 6.18)."""
 UDP_MEMORY, BACKLOG = "net.ipv4.udp_mem", "net.core.netdev_max_backlog"
+BACKLOG_PACKETS = 1000
+"""The kernel's default (net/core/hotdata.c: max_backlog): no less is worth a try."""
 SYSCTL_NUMBERS = re.compile(r"\s*[0-9]{1,19}(\s+[0-9]{1,19})*\s*")
 PAGE_BYTES = 4096
 """The smallest page of any CPU; larger ones make of a number of pages more memory."""
@@ -188,7 +190,8 @@ def words_of(case: Evidence) -> dict[str, str]:
     record = case.readings.record
     hosts = case.readings.receiver.facts
     ports = [port for spec in record.workers for port in spec.bind_ports]
-    words = {"port": str(min(ports))} if ports else {}
+    # What accepts the port before rules that others change meanwhile may not be before the next.
+    words = {"port": str(min(ports))} if ports and not case.firewall_changed else {}
     late = case.late
     if late is not None:
         words["late"] = "send" if late.sends else "receive"
@@ -205,7 +208,7 @@ def _of_memory(case: Evidence, hosts: Sequence[Facts]) -> dict[str, str]:
             words |= {word: format_bytes(size_bytes)} if size_bytes <= MOST_BUFFER_BYTES else {}
     backlogs = [int(text.split()[0]) for text in _in_force(case, hosts, BACKLOG)]
     if any(backlogs):
-        backlog_packets = _with_room(case, min(filter(None, backlogs)))
+        backlog_packets = max(_with_room(case, min(filter(None, backlogs))), BACKLOG_PACKETS)
         words |= {"backlog": str(backlog_packets), "large_backlog": str(8 * backlog_packets)}
     rings = [facts.rings for facts in hosts if facts.rings.get("rx-max")]
     longest = min((each["rx-max"] for each in rings), default=0)

@@ -50,7 +50,7 @@ from udpbench.analysis.reader_time import (
     time_of,
 )
 from udpbench.analysis.readings import End, Readings
-from udpbench.model.host import FIREWALL_RULES
+from udpbench.model.host import FIREWALL_CHANGED, FIREWALL_RULES
 from udpbench.model.limits import NUMBER, SAMPLE_NS, SECOND_NS
 from udpbench.model.record import Stall, WorkerStats
 from udpbench.model.result import Ledger
@@ -384,6 +384,12 @@ class Evidence:
         before = (facts.firewall_rules or 0 for facts in record.facts.values())
         after = (known.get(FIREWALL_RULES, "") for known in record.environment_after.values())
         return max((*before, *(int(n) for n in after if re.fullmatch(NUMBER, n))), default=0)
+
+    @property
+    def firewall_changed(self) -> bool:
+        """Return whether others changed a host's rules since the facts of the trial were read."""
+        struck = {each.what for each in self.readings.record.findings if each.severity == "struck"}
+        return "firewall" in self.changes or FIREWALL_CHANGED in struck
 
     @property
     def changes(self) -> dict[str, list[str]]:

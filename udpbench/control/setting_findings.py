@@ -18,7 +18,7 @@ from udpbench.definition.binding.bind import (
 )
 from udpbench.errors import SettingRefused
 from udpbench.model.experiment import Trial
-from udpbench.model.host import Change, Facts, Planned, Setting
+from udpbench.model.host import FIREWALL_CHANGED, Change, Facts, Planned, Setting
 from udpbench.model.lab import Lab
 from udpbench.model.record import Finding
 from udpbench.setting_kinds import asked_for, requested_part, show_value, show_values
@@ -141,7 +141,7 @@ def rules_changed(before: Facts, now: Facts) -> list[Finding]:
     return [
         Finding(
             "struck",
-            "the firewall was changed during the trial",
+            FIREWALL_CHANGED,
             now.host,
             "{} → {} rules".format(*rules),
             "unchanged",

@@ -20,6 +20,8 @@ SOCKET_MEMORY = "socket_memory"
 """Key there: what memory a cgroup allows sockets, ``65536 bytes of cgroup /x``, where any does."""
 FIREWALL_RULES = "firewall_rules"
 """How many a host has after a trial, beside its environment, as text."""
+FIREWALL_CHANGED = "the firewall was changed during the trial"
+"""Said of a host whose number of rules differs after a trial."""
 GENERIC_XDP = "generic"
 """In the value of ``xdp`` of a program in the stack, whose drops the driver does not count."""
 

@@ -23,6 +23,7 @@ from analysis.test_shared_hosts import Mixture
 from udpbench.analysis.doctor import READINESS
 from udpbench.analysis.judge import judge
 from udpbench.analysis.remedies import REMEDIES
+from udpbench.control.setting_findings import rules_changed
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import BEFORE_HOST, LEDGER_STAGES, SECOND_NS
 from udpbench.model.record import SelfTest, Snapshot, TrialRecord, WorkerStats
@@ -250,11 +251,22 @@ def test_a_backlog_overflows_before_programs_matter() -> None:
 def test_memory_is_raised_from_what_is_in_force() -> None:
     """As the trial set it; a network namespace of its own does not show what its machine has."""
     words = judge(stored()["backlog"]).diagnosis[0].words
-    assert ("128", "1024") == (words["backlog"], words["large_backlog"])
+    assert ("1000", "8000") == (words["backlog"], words["large_backlog"])
     assert "32768 32768 65536" == judge(stored()["udp-mem"]).diagnosis[0].words["udp_mem"]
     assert "backlog" not in judge(stored()["burst"]).diagnosis[0].words
     shown = {"limits": {"net.core.netdev_max_backlog": 1000}}
     assert "8192" == judge(changed("burst", facts=shown)).diagnosis[0].words["backlog"]
+
+
+def test_rules_that_others_change_meanwhile_have_no_step() -> None:
+    """What accepts the port before them may not come before the next."""
+    plain = judge(changed("firewall")).diagnosis[0]
+    assert ("firewall", True) == (plain.name, "port" in plain.words)
+    record = changed("firewall")
+    after_it = next(known for known in record.facts.values() if known.firewall_rules)
+    moved = rules_changed(replace(after_it, firewall_rules=0), after_it)
+    after = judge(replace(record, findings=(*record.findings, *moved))).diagnosis[0]
+    assert ("firewall", False) == (after.name, "port" in after.words)
 
 
 def limited_memory(limit: str, pages: str = "") -> list[tuple[str, str]]:
