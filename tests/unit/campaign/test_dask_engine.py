@@ -43,7 +43,7 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a program stand in for ``udpbench run``."""
     Path("stand_in.py").write_text(STAND_IN)
     monkeypatch.setattr(cell_run, "PROGRAM", (sys.executable, str(Path("stand_in.py").absolute())))
-    monkeypatch.setattr(cell_run, "read_run", lambda _: type("Run", (), {"records": ()}))
+    monkeypatch.setattr(cell_run, "read_run", lambda *_: type("Run", (), {"records": ()}))
 
 
 def test_a_campaign_in_this_process_takes_orders_of_nobody() -> None:

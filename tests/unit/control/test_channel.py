@@ -110,6 +110,7 @@ def test_the_agent_of_a_machine_may_be_started_before_it_is_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once; the next has a process of its own. What cannot be started is said when it is opened."""
+    monkeypatch.setattr(local_agent, "_launched", [])  # another test may have started some
     monkeypatch.setattr(local_agent, "AGENT_COMMAND", (sys.executable, "-c", ECHO))
     local_agent.launch_machine()
     (launched,) = local_agent._launched
