@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,20 @@ def until(folder: Path, number: int) -> None:
         assert time.monotonic() < end_s
 
 
-def recorder(holder: Holder, folder: Path) -> subprocess.Popen[bytes]:
-    """Record the holder's namespace."""
+@pytest.fixture
+def recorder(holder: Holder) -> Iterator[Callable[[Path], subprocess.Popen[bytes]]]:
+    """Yield what records the holder's namespace; no recorder outlives the test."""
     enter = ("nsenter", f"--target={holder.pid}", "--net")
-    return subprocess.Popen((*enter, *UDPBENCH, "export", "--record", str(folder)))
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def record(folder: Path) -> subprocess.Popen[bytes]:
+        begun.append(subprocess.Popen((*enter, *UDPBENCH, "export", "--record", str(folder))))
+        return begun[-1]
+
+    yield record
+    for each in begun:
+        each.kill()
+        each.wait()
 
 
 def shown(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -46,11 +57,11 @@ def shown(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_recording_says_when_it_began_at_which_socket_and_what_had_changed(
-    holder: Holder, tmp_path: Path
+    holder: Holder, recorder: Callable[[Path], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     """Within a second; a recorder that was killed has lost no look before, and the next goes on."""
     folder = tmp_path / "flight"
-    first = recorder(holder, folder)
+    first = recorder(folder)
     until(folder, 4)
     began_ns = time.time_ns()
     holder.do("lose")
@@ -59,7 +70,7 @@ def test_a_recording_says_when_it_began_at_which_socket_and_what_had_changed(
     first.wait()
     assert all(NAME.fullmatch(file.name) for file in folder.iterdir())
     before = looks(folder)
-    second = recorder(holder, folder)
+    second = recorder(folder)
     until(folder, before + 3)
     second.send_signal(signal.SIGINT)
     assert 0 == second.wait(LIMIT_S)

@@ -247,10 +247,11 @@ def _of_points(chapter: Chapter) -> str:
     Bursts are compared by what they lost: their rates depend on how long the reader takes.
     """
     best, least = best_points(chapter), worst_point(chapter)
-    few = chapter.points if len(chapter.points) <= LISTED_POINTS else ()
-    shown = few or (chapter.points[:FEW_POINTS] if not best or least is None else ())
-    if shown or not best or least is None:
-        return "; ".join(_of_point(point, len(chapter.points) > 1) for point in shown) + "."
+    few = len(chapter.points) <= LISTED_POINTS
+    if few or not best or least is None:
+        named = len(chapter.points) > 1
+        shown = chapter.points if few else chapter.points[:FEW_POINTS]
+        return "; ".join(_of_point(point, named) for point in shown) + "."
     trials = chapter.experiment.points
     bursts = all(trial.traffic.count_packets is not None for trial in trials)
     if (bursts or least in best) and (by_loss := _by_loss(chapter)):

@@ -20,7 +20,13 @@ from udpbench.model.result import LedgerEntry
 from udpbench.report.figures.experiment_figures import STAGE_STYLES, draw
 from udpbench.report.figures.path_figure import draw_paths, lay_out
 from udpbench.report.figures.style import ALARM, NARROW_INCHES, styled
-from udpbench.report.path_picture import PathPicture, path_lines, picture_lines, pictures
+from udpbench.report.path_picture import (
+    Filling,
+    PathPicture,
+    path_lines,
+    picture_lines,
+    pictures,
+)
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
@@ -169,6 +175,20 @@ def test_answers_have_a_way_back() -> None:
     assert "app_unanswered" in [stop.stage for stop in plain.stops]
     assert "answered" in plain.received_text
     assert "way back" not in [zone for zone, _ in picture(record()).zones]
+    assert text(plain)[1].endswith("way back")
+    assert 80 >= len(text(plain)[1])
+
+
+def test_what_is_beside_a_picture_has_room_in_80_columns() -> None:
+    """A stage that nobody counts, and both CPUs and the buffer, are told with less between them."""
+    names = ("sending CPU 1", "receive buffer", "receiving CPU 0")
+    fillings = tuple(Filling(name, 1.0, 0) for name in names)
+    shown = replace(picture(lossy(1000, LOST, 250)), fillings=fillings)
+    assert "sending CPU 1 100 %   receive buffer 100 %   receiving CPU 0 100 %" == text(shown)[7]
+    unseen = replace(shown.stops[0], observable=False), *shown.stops[1:]
+    last = text(replace(shown, stops=unseen))[7]
+    assert last.startswith("░ not observable sending CPU 1")
+    assert last.endswith("receiving CPU 0 100 %")
 
 
 def test_frames_of_af_xdp_pass_no_socket() -> None:

@@ -30,7 +30,7 @@ from udpbench.report.figure_data import timelines
 from udpbench.report.sessions import to_type
 from udpbench.report.sheets import ledger_rows
 from udpbench.report.terminal import Terminal
-from udpbench.report.watch import line, live_json, losses, print_watched, view, watch_view
+from udpbench.report.watch import line, live_json, losses, print_watched, sentence, view, watch_view
 
 DNS = UdpSocket(1, 1, 4, "0.0.0.0", 53, None, 0, 101, 90_000, 212_992, 5, ("unbound 812",))  # noqa: S104
 WEB = UdpSocket(2, 2, 6, "::", 443, "2001:db8::1", 999, 33, 0, None, 5)
@@ -91,6 +91,8 @@ def test_what_a_reader_does_is_beside_the_stage_and_what_helps_it_below(golden: 
     golden.check(shown(READERS, width=140))
     golden.check(line(READERS))
     golden.check(losses([READERS]))
+    golden.check(sentence(READERS))
+    golden.check(sentence(replace(LIVE, stages=(), sockets=(), ended_dropped=0, unlisted=0)))
     late, unseen, idle = [each["reader"] for each in live_json(READERS, AT)["sockets"]]
     assert None is idle
     assert {
