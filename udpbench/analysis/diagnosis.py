@@ -62,7 +62,6 @@ ROWS = {stage.name: stage for stage in (AHEAD, *STAGES)}
 REASONS_RELEASE = (5, 17)
 """Before it the kernel names no drop reasons (include/trace/events/skb.h: kfree_skb)."""
 REFUSING = tuple(stage.name for stage in STAGES if stage.refuses)
-REAL_TIME = ("fifo", "rr")
 SEND_ERRORS = ("econnrefused", "emsgsize", "other_errors")
 
 
@@ -773,11 +772,10 @@ def full_cpu(case: Evidence) -> Iterator[Bottleneck]:
 def over_polling(case: Evidence) -> Iterator[Bottleneck]:
     """Find readers of a real-time priority on the CPU whose queue they keep from being polled."""
     priority, cpu = case.readings.record.trial.receive.priority, case.polling
-    if not case.in_ring or priority.split()[0] not in REAL_TIME or cpu is None:
-        return
-    if cpu.full and cpu.workers and cpu.queues and cpu.napi:
+    if (case.in_ring or case.held_up) and cpu is not None and case.keeps_from_polling(cpu):
         what = f"the reader's priority, {priority}, keeps the queue's NAPI thread off the CPU"
-        yield _bottleneck(case, "shared_cpu", CERTAIN, what, cpu)
+        sure = CERTAIN if case.in_ring else LIKELY
+        yield _bottleneck(case, "shared_cpu", sure, what, cpu)
 
 
 WORK = (over_polling, firewall, shared_socket, unmerged, remote_node, one_queue, full_cpu)

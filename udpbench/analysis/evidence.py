@@ -64,12 +64,17 @@ LITTLE = 0.05
 """Share of a loss below which a cause is not named, nor makes another less certain."""
 LONG_STALL_NS = 50 * 10**6
 """A sender that is late for its CPU stalls for less, again and again."""
+REAL_TIME = ("fifo", "rr")
+"""Words of a priority that no ordinary thread interrupts (sched(7))."""
 SENDING = ("unsent", "tx_qdisc")
 MOVING = ("received_packets", "dropped_packets")
 LASTING = 0.8
 """Share of the intervals that lose packets, from which on a load is more than its reader's."""
 MOST_OF_IT = 0.7
 """Part of a time or a loss: shares are of the time between snapshots, longer than the load's."""
+SKB_BYTES = 1024
+"""Most that a socket is charged for a packet beside its data, which may be rounded up to twice as
+much (include/linux/skbuff.h, SKB_TRUESIZE)."""
 OWN = 0.8
 """Share of a CPU that nobody but a program can have used."""
 
@@ -122,7 +127,15 @@ class Evidence:
         peer = self.polling if self.readings.all_veth else None
         if peer is None or not self.sender_waits or full_line_bps(self.readings) is not None:
             return False
+        if self.keeps_from_polling(peer):
+            return True
         return self.is_behind(peer) if peer.workers else peer.full
+
+    def keeps_from_polling(self, cpu: LoadedCpu) -> bool:
+        """Return whether readers of a real-time priority keep a CPU from polling its queue."""
+        priority = self.readings.record.trial.receive.priority.split()[0]
+        shares = bool(cpu.full and cpu.workers and cpu.queues and cpu.napi)
+        return shares and priority in REAL_TIME
 
     @property
     def falls_behind(self) -> bool:
@@ -309,10 +322,18 @@ class Evidence:
         cpu = self.polling if self.readings.all_veth and self.stage == "unsent" else None
         if cpu is None or self.sends_late is not False or self.others_share(cpu) < SPARE:
             return None
-        came = self.ledger.received_packets + self.packets
-        explains = came * self.others_share(cpu) >= MOST_OF_IT * self.packets
+        came = (self.ledger.received_packets + self.packets) * self.others_share(cpu)
+        explains = came >= MOST_OF_IT * self.packets and self.may_fill_buffer(came)
         sending = self.sending
         return cpu if explains and (sending is None or sending.others < SPARE) else None
+
+    def may_fill_buffer(self, packets: float) -> bool:
+        """Return whether so many packets may fill the senders' buffers; only then they block."""
+        buffers = [stats.buffer_bytes for stats in self.readings.sender.workers]
+        known_bytes = [size_bytes for size_bytes in buffers if size_bytes is not None]
+        most_bytes = SKB_BYTES + 2 * self.readings.record.trial.traffic.datagrams.longest_bytes
+        whole = len(known_bytes) == len(buffers)
+        return not whole or packets * most_bytes >= sum(known_bytes)
 
     @cached_property
     def sends_late(self) -> bool | None:

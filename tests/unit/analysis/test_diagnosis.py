@@ -400,6 +400,15 @@ def test_a_full_cpu_that_holds_nobody_up() -> None:
     assert [("sender_queue", "likely")] * 2 == [first(idle), first(shaped)]
 
 
+def test_a_real_time_reader_that_spins_holds_a_sender_up() -> None:
+    """However idle it is: the queue's thread does not come to take up what the sender waits for."""
+    polls = {"receive_calls": 100, "empty_calls": 90}
+    receive = {"wait": "spin", "priority": "fifo 26"}
+    assert ("shared_cpu", "likely") == first(
+        without_loss(readers=polls, receive=receive, facts={"firewall_rules": 0})
+    )
+
+
 def test_calls_that_fail_are_no_lack_of_cpu() -> None:
     """Not sent, since the kernel refused."""
     refused = changed("healthy", senders={"sent_packets": 10, "econnrefused": 10**4})

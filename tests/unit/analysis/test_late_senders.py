@@ -15,7 +15,7 @@ from udpbench.model.record import Process, Stall, TrialRecord
 
 MS = 10**6
 STALL = Stall(200 * MS, 500 * MS, 300)
-"""Of a load of a second at 1,000 packets per second."""
+"""In a load of a second at 1,000 packets per second."""
 HOG = Process(77, "hog", 300 * MS, "other", (1,))
 
 
@@ -29,16 +29,21 @@ def stalled(
     changed: str = "",
     rate: int = 1000,
     stalls: tuple[Stall, ...] = (STALL,),
+    buffer_bytes: int | None = None,
 ) -> TrialRecord:
     """Return a trial whose sender, on time otherwise, offered nothing for 300 ms."""
     spent = {"running_ns": running_ms * MS}
     spent |= {"runnable_ns": runnable_ms * MS} if runnable_ms is not None else {}
     spent |= {"elapsed_ns": SECOND_NS, "user_ns": running_ms * MS, "system_ns": 0}
-    sender = replace(build.worker("sender", build.sender_counts(700, **spent)), stalls=stalls)
+    counts = build.sender_counts(700, **spent)
+    sender = build.worker("sender", counts, stalls=stalls, buffer_bytes=buffer_bytes)
     receiver = build.worker("receiver", build.receiver_counts(700, user_ns=0, system_ns=0))
-    busy_ms = running_ms + steal_ms + sum(each.cpu_ns // MS for each in hogs)
+    used_ms = {
+        cpu: sum(each.cpu_ns // MS for each in hogs if each.cpus == (cpu,)) for cpu in (0, 1)
+    }
+    busy_ms = running_ms + steal_ms + used_ms[1]
     machine = {"cpu.1.idle_ns": (2000 - busy_ms) * MS, "cpu.1.steal_ns": steal_ms * MS}
-    machine |= {"cpu.0.idle_ns": 2000 * MS}
+    machine |= {"cpu.0.idle_ns": (2000 - used_ms[0]) * MS}
     moves = {"machine": machine, "left": {f"changed.{changed}": 1} if changed else {}}
     of = build.paced(rate, send=Send(pace=pace))
     record = build.record(700, of=of, moves=moves, workers=(sender, receiver))
@@ -84,6 +89,24 @@ def test_others_are_no_cause_where_a_whole_cpu_would_not_have_sufficed(
     hog = replace(HOG, cpu_ns=1260 * MS)
     late = stalled(hogs=(hog,), runnable_ms=300, rate=rate, stalls=())
     assert first == causes(late)[0][0]
+
+
+@pytest.mark.parametrize(
+    ("buffer_bytes", "expected"),
+    [
+        (None, ("others_cpu", "certain")),
+        (200_000, ("others_cpu", "certain")),
+        (10**6, ("stopped_sender", "certain")),
+    ],
+)
+def test_who_has_the_polling_cpu_holds_a_sender_up_if_its_buffer_may_be_full(
+    buffer_bytes: int | None, expected: tuple[str, str]
+) -> None:
+    """Half of 1,000 packets of 32 bytes came meanwhile, each charged with 1,088 bytes at most."""
+    hog = replace(HOG, cpu_ns=500 * MS, cpus=(0,))
+    on_time = build.series([1000], "left.sender0", "sent_packets")
+    held = replace(stalled(hogs=(hog,), buffer_bytes=buffer_bytes), series=on_time)
+    assert expected == causes(held)[0]
 
 
 def test_a_sender_that_waited_for_its_cpu_was_not_stopped() -> None:
