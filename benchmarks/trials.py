@@ -51,7 +51,7 @@ class Kind(NamedTuple):
     own: Own
     bare: Rival
     packets: int
-    """Of one datagram that is read."""
+    """For each datagram that is read."""
     bar: float
 
 
@@ -112,7 +112,7 @@ class Pair(NamedTuple):
     own_pps: float
     bare_pps: float
     own_share: float
-    """Of the receiver's CPU, that udpbench took beside its workers."""
+    """The part of the receiver's CPU that udpbench took beside its workers."""
 
 
 Pairs = dict[tuple[str, str], list[Pair]]

@@ -50,13 +50,13 @@ from udpbench.records import Run
 INHERENT, NONE = 1.1, 0.1
 """Bars: in proportion, with what is measured wrongly; and not at all."""
 TIMES = 3
-"""Of which the least counts."""
+"""The least of them counts."""
 FITTED = 4
 """Numbers over which the slope is fitted."""
 HOST = "sender"
 LINK = "grown0"
 SOCKETS_EACH = 8192
-"""Of a process, whose limit of descriptors may be fixed."""
+"""For a process, whose limit of descriptors may be fixed."""
 
 
 class Growth(NamedTuple):

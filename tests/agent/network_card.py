@@ -82,7 +82,7 @@ class CardHost(Host):
         self.root_qdisc: Optional[Qdisc] = ("mq", 0, 0)
         """None: noop, before it is first up."""
         self.leaves: list[Qdisc] = []
-        """Of each queue that there could be; those of queues that are off are not shown."""
+        """Each queue that there could be; queues that are off are not shown."""
         self._attach()
         for queue in range(8):
             self._queue(queue)

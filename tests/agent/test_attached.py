@@ -122,7 +122,7 @@ def test_others_sockets_take_no_room(
 def test_a_process_is_named_by_its_number_or_its_unit(
     pool: Pool, start: Start, port: int, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all its sockets those at the traffic's port and addresses take it."""
+    """Only its sockets at the traffic's port and addresses take it."""
     server = start(f"127.0.0.1:{port}", f"127.0.0.9:{port}")
     monkeypatch.setattr(SocketOwners, "in_unit", lambda *_: [server.pid])
     value = server.pid if named == "pid" else "dns.service"

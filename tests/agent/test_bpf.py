@@ -33,7 +33,7 @@ PROGRAM = instructions.drops_port(64109, (0, 4), (DROP, PASS))
 
 @pytest.mark.parametrize("spec", [V4, V6])
 def test_datagrams_to_the_port_are_dropped_and_no_others(spec: LossSpec) -> None:
-    """Of either IP version, whatever their length."""
+    """Either IP version, whatever the length."""
     assert DROP == verdict(PROGRAM, flawed_frame(spec, "ip_header"))
     assert DROP == verdict(PROGRAM, flawed_frame(replace(spec, size_bytes=0), "ip_header"))
     assert PASS == verdict(PROGRAM, flawed_frame(replace(spec, port=64110), "ip_header"))

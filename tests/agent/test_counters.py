@@ -132,7 +132,7 @@ def test_cpu_times_are_nanoseconds_per_cpu() -> None:
 
 
 def test_softirqs_are_the_networks_two() -> None:
-    """Of all softirqs only sending and receiving are read."""
+    """Only the softirqs that send and receive are read."""
     assert {
         "softirq.cpu0.NET_TX": 4,
         "softirq.cpu1.NET_TX": 0,

@@ -281,7 +281,7 @@ def test_a_return_address_is_the_callers(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_a_tree_without_room_keeps_anchors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of which there are few, whatever a kernel does."""
+    """There are few of them, whatever a kernel does."""
     monkeypatch.setattr(cpu_sampler, "NODES_MAX", -1)
     rcv, poll = 0xFFFFFFFF81000004, 0xFFFFFFFF81000209
     seen = read(monkeypatch, tmp_path, Ring(sampled(7, 150, rcv, poll) + sampled(7, 150, poll)))

@@ -217,7 +217,7 @@ def test_chains_that_packets_of_the_host_pass(
 
 
 def test_ports_of_udp_sockets(tmp_path: Path) -> None:
-    """Of both families."""
+    """Both families."""
     assert doctor.udp_ports(host(tmp_path, {})) is None
     assert (53, 4321) == doctor.udp_ports(host(tmp_path, PORTS))
 

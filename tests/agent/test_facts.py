@@ -261,7 +261,7 @@ def test_topology_limits_and_environment_are_read(tmp_path: Path) -> None:
 def test_the_lowest_limit_of_memory_for_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str
 ) -> None:
-    """Of any cgroup around this process; version 2 refuses no datagram from Linux 6.1 on."""
+    """Any cgroup around this process; version 2 refuses no datagram from Linux 6.1 on."""
     sockets, memory = "memory.kmem.tcp.limit_in_bytes", "memory.max"
     files = {
         "proc/self/cgroup": "4:cpu,cpuacct:/a\n3:memory:/a/b\n0::/c/d\n",

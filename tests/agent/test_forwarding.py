@@ -126,7 +126,7 @@ def test_where_no_advertised_route_goes_nothing_is_refused(
     ],
 )
 def test_lro_is_not_given_up(tmp_path: Path, target: str, merging: tuple[str, ...]) -> None:
-    """Of an interface and of what it stands on; what to do first is told."""
+    """An interface and what it stands on; the error says what to do first."""
     message = refusal(forwarder(tmp_path, [], "1", "eth1", "eth2"), target)
     name = target.replace(".", "/")
     steps = "; ".join(f"ethtool -K {interface} lro off" for interface in merging)

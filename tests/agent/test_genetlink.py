@@ -34,7 +34,7 @@ def answer(name: str) -> list[bytes]:
 
 
 def test_a_cards_standard_statistics_have_the_names_that_ethtool_prints() -> None:
-    """Of group rmon errors and sizes; 64 bits stay 64 bits."""
+    """Group rmon has errors and sizes; 64 bits stay 64 bits."""
     assert {
         "eth-mac.eth3.FramesTransmittedOK": 20000,
         "eth-mac.eth3.FramesReceivedOK": 12140,
@@ -70,7 +70,7 @@ def test_a_dump_has_an_object_in_each_message() -> None:
 
 
 def test_statistics_of_queues_are_named_by_way_and_number() -> None:
-    """Of a virtio card on Linux 6.18; a loopback interface has none, and that is no error."""
+    """A virtio card on Linux 6.18; a loopback interface has none, and that is no error."""
     queues = [genetlink.numbers(message) for message in answer("virtio_net-qstats-6.18")]
     assert {
         "qstats.eth0.rx-0.packets": 9794,

@@ -125,7 +125,7 @@ def test_a_client_chooses_no_length() -> None:
 
 
 def test_a_greeting_has_a_reply_in_its_own_byte_order() -> None:
-    """Of newer and of older releases."""
+    """Newer and older releases."""
     assert {
         b"9876": b"6789",
         b"6789": b"9876",

@@ -167,7 +167,7 @@ def test_a_receiver_tells_delays_milliseconds_and_use(pool: Pool, port: int) -> 
 
 
 def test_only_the_measured_phase_tells_milliseconds(pool: Pool, port: int) -> None:
-    """Of other phases nobody draws anything."""
+    """Nobody draws anything from other phases."""
     pool.prepare([receiver(port)], "lo")
     pool.start(phase(phase="warmup"))
     give(port, [datagram(0, 0)])

@@ -37,7 +37,7 @@ def test_messages_add_up_to_what_is_to_be_lost(
 
 
 def test_messages_are_no_longer_than_a_datagram_may_be() -> None:
-    """Of 1400 bytes each a message holds 46 packets, and loses 45 of them."""
+    """A message holds 46 packets of 1400 bytes, and loses 45 of them."""
     assert [46, 6] == messages(replace(V4, stage="rx_backlog", packets=50, size_bytes=1400))
 
 

@@ -104,7 +104,7 @@ def test_a_router_without_rules_leads_nowhere_else(router: Router) -> None:
 
 
 def test_rules_of_both_iptables_are_read(router: Router) -> None:
-    """Of each IP version: nft's JSON has no destination of theirs."""
+    """Both IP versions: nft's JSON gives no destination for them."""
     router.rules = 2
     router.printed = {
         "nft": ruleset(BY_IPTABLES),
@@ -208,7 +208,7 @@ def test_a_rule_by_marks_concerns_a_sender_that_sets_them(
 
 
 def test_rules_that_are_not_as_expected_are_named(router: Router) -> None:
-    """Of another version of nft, for example."""
+    """As another version of nft might print it."""
     router.rules = 1
     router.printed = {"nft": ruleset({"dnat": "10.9.9.9"})}
     (why,) = led(router)

@@ -205,7 +205,7 @@ def test_a_name_that_a_user_chose_is_replaced() -> None:
 
 
 def test_a_recording_holds_nothing_that_is_not_listed() -> None:
-    """Of this host: each file and each answer is of a kind in these lists."""
+    """Each file and each answer of this host is of a kind in these lists."""
     tree = record_tree(Host(), "left", "lo", {})
     held = re.compile("|".join(f"(?:{pattern})" for pattern in HELD))
     assert [] == sorted(path for path in tree.files if held.fullmatch(path) is None)
@@ -360,7 +360,7 @@ def test_a_name_in_a_netlink_answer_is_replaced_in_place(name: str, stand_in: by
 
 
 def test_of_a_firewall_only_chains_and_numbers_of_rules_are_left() -> None:
-    """Of nft and iptables; what cannot be read is empty."""
+    """Rules of nft and iptables; what cannot be read is empty."""
     assert {
         "nftables": [
             {

@@ -39,7 +39,7 @@ def test_a_phase_has_a_bounded_number_of_samples(duration_ns: int) -> None:
 
 
 def test_every_so_many_ticks_are_a_sample() -> None:
-    """Of twelve minutes every second tick is one, the first included."""
+    """In twelve minutes every second tick counts, the first included."""
     series = Series(720 * SECOND_NS, None)
     assert [True, False, True, False] == [series.due() for _ in range(4)]
 

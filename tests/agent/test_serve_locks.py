@@ -405,7 +405,7 @@ class Later(Elsewhere):
 def test_a_crowd_of_names_costs_no_more_than_two_hundredths_of_the_agents_time(
     tmp_path: Path, prefix: str, listed: str, longest_s: float
 ) -> None:
-    """Of 20,000 listeners of another user, looked at every second; the user is reported."""
+    """Another user's 20,000 listeners, looked at every second; the user is reported."""
     done = subprocess.run(
         ("unshare", "--net", sys.executable, "-c", CROWDED, prefix, str(tmp_path), listed),
         capture_output=True,

@@ -241,7 +241,7 @@ def test_a_dry_run_does_not_refuse_what_another_setting_may_bring(world: World) 
 
 
 def test_a_dry_run_does_not_refuse_what_cannot_even_be_read_before(world: World) -> None:
-    """Of a kind that needs another one first, as rules for a card need its feature switched on."""
+    """A kind that needs another first, as rules for a card need its feature switched on."""
     world.values = {"eth3": 0}
     rules = copy(world)
     rules.needs = "fake"

@@ -68,7 +68,7 @@ def test_each_queue_gets_back_its_qdisc_and_its_quantum(
 
 
 def test_they_are_restored_once_nothing_alters_them_any_more(card: CardHost) -> None:
-    """Of two trials with another root qdisc the second one does not change the link again."""
+    """In two trials with another root qdisc the second does not change the link again."""
     own = engine(card)
     own.apply([Setting("channels", "eth3", 2), PFIFO])
     requests = list(card.requests)

@@ -361,7 +361,7 @@ FILTERS = [
 def test_a_filter_is_seen_by_its_owner_and_by_others(
     keep: ExitStack, kind: str, expected: bool
 ) -> None:
-    """Of a process's own socket, or through a copy of its descriptor, which is closed again."""
+    """A process's own socket, or a copy of its descriptor, which is closed again."""
     sock = with_filter(receiving(keep, sockets="reuseport"), kind)
     others = receiving(keep)
     assert expected == socket_options.has_filter(sock)
@@ -374,7 +374,7 @@ def test_a_filter_is_seen_by_its_owner_and_by_others(
 def test_a_filter_that_cannot_be_asked_for_is_not_known(
     keep: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a closed socket, one that is not held, without the call, or changed by a copy."""
+    """A closed socket, a socket that is not held, no such call, or a change by a copy."""
     sock = receiving(keep)
     known, own = [socket_options.inode(sock)], [os.getpid()]
     with socket.socket() as closed:

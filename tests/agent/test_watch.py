@@ -61,7 +61,7 @@ def test_only_what_changed_is_reported_again(receiver: socket.socket) -> None:
 
 
 def test_a_process_is_watched_by_its_own_sockets(receiver: socket.socket) -> None:
-    """Of this namespace nothing has to be entered."""
+    """For this namespace nothing has to be entered."""
     look = Looks(Host(), "here").look(os.getpid(), None, exact=False)
     assert look.watched is not None
     assert 1 <= len(look.watched)
@@ -103,7 +103,7 @@ def test_what_the_readers_of_dropping_sockets_did_is_told(
 def test_threads_of_a_few_processes_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of sockets that drop first, then those before them; those that have ended make room."""
+    """Sockets that drop come first, then those before them; those that have ended make room."""
     looks = Looks(Host(tmp_path), "here")
     monkeypatch.setattr(looks._owners, "holders", lambda inode: (inode,))
     for pid in range(1, 3 * READERS_MAX):

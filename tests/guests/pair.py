@@ -43,7 +43,7 @@ TWO_NODES = f"""
 -object memory-backend-ram,id=memory1,size=256M -numa node,nodeid=1,cpus=6-11,memdev=memory1
 -device pxb-pcie,id=node1,bus_nr=16,numa_node=1,bus=pcie.0 -device pcie-root-port,id=port1,bus=node1,chassis=1
 """
-"""Of the receiver for the tests of cards: two nodes, each with three cores of two threads; its igb card is on the
+"""The receiver for the tests of cards: two nodes, each with three cores of two threads; its igb card is on the
 second. Twelve CPUs boot slowly, so other receivers have two."""
 CARD_TESTS = "cards"
 VIRTIO_QUEUES = 2

@@ -13,7 +13,7 @@ from udpbench.model.record import TrialRecord
 pytestmark = NEEDED
 
 IRQ_CPUS = (6, 7)
-"""Of one core on the card's node, so that two more cores are left there."""
+"""One core on the card's node, so that two more cores are left there."""
 CPUS_PER_NODE, CPUS_PER_CORE = 6, 2
 RUNG = """
 question: Does this rung of the ladder run on hosts with real drivers?
@@ -28,7 +28,7 @@ expect: [unaccounted == 0]
 """
 """Paced, so that guests keep up. What is faster cannot be told at such a load, and is not asked."""
 FEWER_FLOWS = {"10-reuseport-aligned": "from: 65400-65403"}
-"""Of 64 flows each is probed by itself, which takes a guest five minutes."""
+"""Each of 64 flows is probed by itself, which takes a guest five minutes."""
 
 
 def node_of(cpu: int) -> int:

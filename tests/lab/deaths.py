@@ -31,7 +31,7 @@ When = Literal["apply", "path", "warmup", "measured", "between", "restore"]
 
 LEASE_S = 2
 PATIENT_LEASE_S = 20
-"""Of a run whose lease should not end, however long a busy machine holds it up."""
+"""For a run whose lease should not end, however long a busy machine holds it up."""
 ROOT = Path(__file__).parents[2]
 VISIBLE = (sys.executable, str(Path(settings_fixture.__file__)), "visible")
 

@@ -36,7 +36,7 @@ from udpbench.records import RunWriter, new_header, read_run
 
 OVERALL, EACH = 0.95, 0.8
 READER_CPU, SENDER_CPU = 0, 1
-"""Of the built-in lab on two CPUs."""
+"""For the built-in lab on two CPUs."""
 Data = dict[str, Any]
 STORED = Path(__file__).parents[1] / "fixtures" / "diagnoses.json.xz"
 RECORDS: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)

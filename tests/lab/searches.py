@@ -30,7 +30,7 @@ WITHIN = 0.05
 RIGHT = 19 / 20
 ROBBED = 1 / 3
 TRIES = 3
-"""Of the trial that says what a datagram costs: its rates are struck out if others run."""
+"""The trial that says what a datagram costs: its rates are struck out if others run."""
 LARGE_BYTES = 1472
 FRAME_BYTES = LARGE_BYTES + 42
 BUCKET = {"rate": "30Mbps", "burst": "32KiB"}

@@ -96,7 +96,7 @@ class SshHost:
 
     name: str
     pid: int
-    """Of the process that holds the namespaces."""
+    """The process that holds the namespaces."""
     folder: Path
 
     def inside(self, *command: str) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ DEADLINE_S = 10.0
 SECOND_NS = 10**9
 OWN_NAMESPACE = ("unshare", "--net", "--mount")
 SENDER, RECEIVER = "198.18.0.30", "198.18.0.1"
-"""Of the range that RFC 2544 sets aside for benchmarks."""
+"""From the range that RFC 2544 sets aside for benchmarks."""
 PACKETS = 20_000
 
 
@@ -459,7 +459,7 @@ def test_a_ring_that_nobody_reads_is_counted_to_the_frame(pair: tuple[Agent, Age
 
 
 def test_frames_are_refused_where_they_cannot_be_taken(pair: tuple[Agent, Agent]) -> None:
-    """Of a queue that is not there, and where a program of another's is attached."""
+    """A queue that is not there, and an interface with somebody else's program."""
     _, right = pair
     refused = right.ask("prepare", interface="receive0", workers=[taking(0), taking(2)])
     assert "AF_XDP socket on RX queue 2 of receive0: Invalid argument" in refused["message"]

@@ -33,7 +33,7 @@ pytestmark = [
 WITH_PHASES = str(Path(__file__).parents[1] / "fixtures/with_phases.py")
 LIMIT_S = 200.0
 STRANGER = 54321
-"""Of nobody here."""
+"""Nobody has it here."""
 SHORT = ("--set", "duration=400ms", "--set", "warmup=100ms", "--set", "repetitions=1")
 
 
@@ -92,7 +92,7 @@ def test_smoke_runs_shows_and_reports(tmp_path: Path) -> None:
 
 
 def test_facts_are_a_file_that_a_test_can_read(tmp_path: Path) -> None:
-    """Of a built-in lab the machine's, by its own agent; nothing else is written."""
+    """In a built-in lab the machine's, by its own agent; nothing else is written."""
     code, out, err = done(tmp_path, "facts", "--out", "facts.json")
     assert (0, "", [tmp_path / "facts.json"]) == (code, err, list(tmp_path.iterdir())), out
     (tree,) = read_recorded(tmp_path / "facts.json")[1].values()

@@ -29,7 +29,7 @@ variants:
 compare: {a: large, b: small, metric: loss_ratio, blocks: 6}
 warmup: 0s
 """
-"""Of packets, which no other load on this machine moves from one buffer to the other."""
+"""In packets, which no other load on this machine moves from one buffer to the other."""
 
 
 def experiment(folder: Path) -> str:

@@ -38,7 +38,7 @@ REASONS = {
 }
 """Stage → why the kernel says it drops there."""
 PACKET_BY_PACKET = ("rx_ip", "udp_checksum", "udp_filter", "udp_rcvbuf", "udp_memory")
-"""Of these a skb is one packet, also where messages are of ten."""
+"""Here a skb is one packet, also where messages have ten."""
 QUIRKS: dict[str, Any] = {
     "question": "What does the kernel count?",
     "traffic": {"size": "32B", "rate": "1kpps", "count": PACKETS},

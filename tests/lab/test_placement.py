@@ -41,7 +41,7 @@ def used_queues(record: TrialRecord) -> tuple[int, ...]:
 
 
 def test_kept_flows_alone_are_sent_and_fill_two_queues(tmp_path: Path) -> None:
-    """Of sixteen some are kept; every one of these was sent, and nothing else."""
+    """Some of sixteen are kept; each of these was sent, and nothing else."""
     flows = {"from": "65400-65415", "queues": 2}
     record = measured(tmp_path, traffic={"flows": flows})
     assert "done" == record.status, record.error

@@ -391,7 +391,7 @@ with IPRoute() as route:
     lasting = {"preferred_lft": 900, "valid_lft": 900, "flags": 2, "proto": 2}
     route.addr("add", index=index, family=10, address="fd0b::9", prefixlen=64, **lasting)
 """
-"""Of older iproute2 ``ip`` cannot say that the kernel took an address from a router (proto 2)."""
+"""An older ``ip`` cannot say that the kernel took an address from a router (proto 2)."""
 
 
 def test_an_interface_that_was_down_keeps_its_neighbours_and_addresses(receiver: Inside) -> None:
@@ -481,7 +481,7 @@ def test_a_first_address_is_refused_where_the_last_takes_more_along(
 def test_a_route_is_removed_and_none_beside_it(
     receiver: Inside, command: str, network: str, gateway: str
 ) -> None:
-    """Of IPv6 the kernel takes the one of the lowest metric; the command by hand names ours."""
+    """For IPv6 the kernel takes the lowest metric; the command by hand names ours."""
     if command:
         receiver.shell(f"ip -6 route add {command}")
     before, requested = receiver.shell(STATE), setting("route", f"receive0/{network}", gateway)

@@ -44,7 +44,7 @@ from udpbench.records import RUN_FILE, RunWriter, new_header, read_run
 
 NO_DIFFERENCE = (SAME, CANNOT_TELL, CANNOT_COMPARE)
 FALSE_ALARMS = 5 / 40
-"""Of 40 at 4.9 % there are more than 5 in 1.3 % of all cases."""
+"""With 40 at 4.9 % there are more than 5 in 1.3 % of all cases."""
 CALLED_SHARE = 8 / 10
 FULL_RATE = ("traffic.rate=unlimited", "repetitions=1")
 KEPT_ALARMS, SAME_SHARE, LEAST_SCATTER = 4 / 40, 20 / 40, 0.8

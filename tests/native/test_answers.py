@@ -42,7 +42,7 @@ class Listening:
 
 
 def test_every_answer_is_counted_and_the_last_one_ends_it() -> None:
-    """Of any size, on any socket, more than one call takes; it leaves with an answer for each."""
+    """Any size, on any socket, more than one call takes; it leaves with an answer for each."""
     with receiving_socket() as server:
         senders = [sending_socket(server.getsockname()) for _ in range(2)]
         listener = Listening(senders)

@@ -62,7 +62,7 @@ class Listening:
 
 @pytest.mark.parametrize("call", [lib.UB_RECEIVE_RECVMMSG, lib.UB_RECEIVE_RECV])
 def test_every_nth_header_returns(call: int) -> None:
-    """Of 1000 packets on two flows every tenth of each comes back, and has a round trip."""
+    """Every tenth of 1000 packets on each of two flows comes back, and has a round trip."""
     with receiving_socket() as sock:
         sockets = [sending_socket(sock.getsockname()) for _ in range(2)]
         sender = Sending(ffi, lib, sockets, [0, 1])

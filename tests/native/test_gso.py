@@ -64,7 +64,7 @@ def test_a_message_is_whole_again_after_a_short_one(scripted: tuple[Any, Any]) -
 
 
 def test_a_partial_call_burns_whole_messages(scripted: tuple[Any, Any]) -> None:
-    """Of 4 messages the kernel takes 3: 21 numbers are burnt, and the rest is offered again."""
+    """The kernel takes 3 of 4 messages: 21 numbers are burnt, and the rest is offered again."""
     sender = fake(scripted, [3])
     stats = sender.run(count=25, gso_segments=7, batch=4)
     assert offers(scripted) == [(0, 4), (21, 1)]
@@ -224,7 +224,7 @@ HEADERS = [lib.UB_READ_HEADER, lib.UB_READ_VERIFY, lib.UB_READ_COPY]
 def test_a_truncated_message_loses_no_datagram(
     room_bytes: int, whole: int, read: int, call: int
 ) -> None:
-    """Of a merged read that is cut off, whole datagrams are received and all others truncated."""
+    """In a merged read that is cut off, whole datagrams are received and all others truncated."""
     expected = {"received": 3 * whole, "truncated": 3 * (10 - whole)}
     counts = received(room_bytes, read=read, call=call)
     assert {name: count for name, count in expected.items() if count} == counts

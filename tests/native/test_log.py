@@ -185,7 +185,7 @@ def test_a_name_that_is_too_long() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what is another user's")
 @pytest.mark.parametrize(("pipes_of", "result"), [(0, -errno.EEXIST), (54321, 0)])
 def test_only_a_pipe_of_ones_own_is_written_to(tmp_path: Path, pipes_of: int, result: int) -> None:
-    """Of whoever called, too; another user's would be handed every datagram."""
+    """The caller's own folder, too; another user's would be handed every datagram."""
     os.mkfifo(tmp_path / "log.0")
     os.chown(tmp_path / "log.0", 54321, -1)
     reading = os.open(tmp_path / "log.0", os.O_RDONLY | os.O_NONBLOCK)

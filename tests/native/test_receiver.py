@@ -376,7 +376,7 @@ def test_a_signal_is_neither_an_error_nor_silence() -> None:
 # --- guards --------------------------------------------------------------------------------------
 
 FAKE_WAY, FAKE_WAY_OF_ALL_WAITS = 900, 901
-"""Of fake_kernel.c."""
+"""As in fake_kernel.c."""
 HISTOGRAM = ffi.new("struct ub_histogram *")
 BAD = {
     "call": {"call": 899},

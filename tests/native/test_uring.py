@@ -204,7 +204,7 @@ def test_any_order_of_arrivals_is_conserved(scripted: tuple[Any, Any], events: l
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
 @pytest.mark.parametrize("batch", [1, 4, 512])
 def test_used_up_buffers_lose_nothing(batch: int, wait: dict[str, int]) -> None:
-    """Of 1003 datagrams that wait at once, with buffers for few: each once, in order."""
+    """1003 datagrams that wait at once, with buffers for few: each once, in order."""
     with receiving_socket() as sock:
         receiver = Receiving(ffi, lib, sock)
         stats = receiver.receive([datagram(n) for n in range(1003)], batch=batch, **RECEIVE, **wait)

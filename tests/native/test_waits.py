@@ -88,7 +88,7 @@ def test_spinning_never_waits() -> None:
 
 
 def test_epoll_calls_only_what_is_ready() -> None:
-    """Of three sockets one is ready: one call reads it, and no call comes back empty."""
+    """One of three sockets is ready: one call reads it, and no call comes back empty."""
     with several(3) as (socks, receiver):
         deliver(socks[1], [datagram(n) for n in range(3)])
         receiver.start(wait=lib.UB_WAIT_EPOLL)
@@ -162,7 +162,7 @@ def test_the_first_and_the_last_but_one_moment_without_datagrams_are_known(
 
 
 def test_several_sockets_are_left_empty_at_the_end_of_a_round_alone() -> None:
-    """Of three sockets the last has a full batch: a moment without any comes only after it."""
+    """The last of three sockets has a full batch: a moment without any comes only after it."""
     with several(3) as (socks, receiver):
         deliver(socks[0], [datagram(n) for n in range(2)])
         deliver(socks[2], [datagram(n, flow=2) for n in range(4)])
@@ -204,7 +204,7 @@ SCRIPTS: dict[str, tuple[list[int], dict[str, int], list[tuple[str, int]]]] = {
     "one a call": ([1], {"batch": 1}, [(CALL, 512), (NAP, 600)]),
 }
 SCRIPTED_WAY = 902
-"""Of fake_kernel.c."""
+"""As in fake_kernel.c."""
 
 
 def runs(flags: list[int]) -> list[tuple[str, int]]:

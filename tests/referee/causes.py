@@ -36,7 +36,7 @@ class Cause:
     label: str
     truth: str
     draw: Callable[..., Plan]
-    """Of a pair it takes ``leave=k`` to leave out its k-th part, with the same numbers."""
+    """With ``leave=k`` a pair leaves out its k-th part, with the same numbers."""
     must_not: str = r"(?!)"
     """Matches remedies and settings that are wrong, case ignored."""
     healthy: bool = False

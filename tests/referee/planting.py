@@ -24,7 +24,7 @@ UDPBENCH = Path(sys.executable).with_name("udpbench")
 WITH_PHASES = Path(__file__).parents[1] / "fixtures/with_phases.py"
 TICKS = os.sysconf("SC_CLK_TCK")
 INTERFACES = {"sender": "send0", "receiver": "receive0"}
-"""Of the lab ``local``."""
+"""In the lab ``local``."""
 WORKERS = b"udpbench.agent.workers.process"
 POLL_S = 0.01
 """A look costs 0.1 ms: 1 % of a CPU."""

@@ -22,11 +22,11 @@ FAILED_SHARE = 5 / 200
 LEAST_LOSS = 0.002
 """What a plant must lose to count as planted: a thousand times what a quiet lab loses."""
 CLOSE = 0.15
-"""Of two causes whose shares differ by less, either may be first."""
+"""Where the shares of two causes differ by less, either may be first."""
 LARGE = 0.25
 """A further answer that claims this share of the loss must be right, too, where it is certain."""
 BUSY = 0.07
-"""Of all CPUs, in user mode: beyond this other programs may be a cause, too. Without any up to 0.053
+"""Share of all CPUs, in user mode: beyond this other programs may be a cause, too. Without any up to 0.053
 is measured, as ticks and exact times differ."""
 LEGEND = (
     "ok, bad, ?: first answer right, wrong, does not know; -: nothing was planted",

@@ -148,7 +148,7 @@ def test_a_trial_is_judged_by_the_median_of_its_pairs(whole: ModuleType) -> None
 
 
 def test_only_what_udpbench_takes_beside_its_workers_counts(whole: ModuleType) -> None:
-    """Of the CPUs that receive."""
+    """The CPUs that receive."""
     uses = {"udpbench": 0.02, "NAPI thread": 0.5, "receiver.0": 0.4}
     cpus = (CpuLoad("here", 0, 1.0, False, uses), CpuLoad("here", 1, 1.0, True, uses))
     assert 0.02 == whole.share_of(cpus)
@@ -196,7 +196,7 @@ def test_a_run_without_its_trial_ends_the_program(whole: ModuleType, tmp_path: P
 
 
 def test_the_trials_are_experiments(whole: ModuleType) -> None:
-    """Of one trial each, as long as the bare loops run beside it."""
+    """One trial each, as long as the bare loops run beside it."""
     for kind in whole.KINDS:
         data = {**whole.DEFINITION, **kind.own.keys}
         (trial,) = load_experiment_data(data, "trials").points

@@ -324,7 +324,7 @@ def test_the_verb_prints_a_table_and_what_the_lab_tells(
 def test_stages_that_differ_stand_below_within_a_run_and_between_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of points that were sampled in six blocks; a point against itself differs at none."""
+    """Points that were sampled in six blocks; a point against itself differs at no stage."""
     slower = sampled.Seen(0, 20, ("udp_rcv", "__napi_poll"), 30)
     idle = QUIET[4]._replace(count=1170)
     kinds = {
@@ -477,7 +477,7 @@ def test_a_base_that_cannot_be_compared_is_refused_before_the_run(
 def test_a_run_ends_with_the_worse_of_both_codes(
     b: Sequence[int], code: int, both: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of its own, and of the comparison that it prints."""
+    """Its own margin, and that of the comparison that it prints."""
     base, run = run_of(tmp_path / "x", {"a": BASE}), run_of(tmp_path / "y", {"a": b})
     assert both == _compared(run, [base], code)
     assert "not interleaved: " in capsys.readouterr().out

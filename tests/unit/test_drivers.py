@@ -95,7 +95,7 @@ def ring(readings: Readings) -> int | None:
 
 
 def test_a_card_that_does_not_tell_a_full_ring_from_other_drops_hides_it() -> None:
-    """Of i40e before 6.7, whose rx_missed_errors stand still; nor is it known what came in."""
+    """i40e before 6.7, whose rx_missed_errors stand still; nor is it known what came in."""
     old, new = (readings_of(lossy("i40e", name)) for name in ("i40e-S-5.4", "i40e-S"))
     assert old is not None
     assert new is not None

@@ -96,7 +96,7 @@ def test_nothing_is_assigned_or_deleted() -> None:
 
 
 def test_they_are_hashed_by_what_is_compared() -> None:
-    """Of lists and maps there is no hash."""
+    """Lists and maps have no hash."""
     assert hash(Place(1, 2)) == hash(Place(1, 2))
     assert {Place(1, 2): 1}[Place(1, 2)] == 1
     with pytest.raises(TypeError, match="unhashable"):

@@ -90,7 +90,7 @@ def laying_out(rows: int, _: Path) -> Callable[[], object]:
 def test_cost_grows_in_proportion(
     prepare: Callable[[int, Path], Callable[[], object]], growth: ModuleType, tmp_path: Path
 ) -> None:
-    """Of points, trials and rows, over three doublings."""
+    """Points, trials and rows, over three doublings."""
     costs = []
     for number in NUMBERS:
         work = prepare(number, tmp_path)

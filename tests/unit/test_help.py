@@ -141,7 +141,7 @@ def test_the_script_of_completion_is_printed(order: str) -> None:
 
 
 def test_completion_is_installed_into_the_home(tmp_path: Path) -> None:
-    """Of the shell that runs the program."""
+    """For the shell that runs the program."""
     line = f"{sys.executable} -m udpbench --install-completion; echo exit $?"
     environment = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True)

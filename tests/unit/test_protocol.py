@@ -163,7 +163,7 @@ def test_a_host_has_so_many_other_addresses(others: dict[str, list[str]]) -> Non
     ],
 )
 def test_keys_that_must_be_numbers_are(kind: type, field: str, value: Any, key: str) -> None:
-    """Of replies and of records; the error is short."""
+    """In replies and in records; the error is short."""
     reply, in_record = refusals(kind, {field: {key: value}})
     assert f"{kind.__name__}.{field}: the key " in reply
     assert len(reply) < 120

@@ -112,7 +112,7 @@ def test_root_and_users_have_places_of_their_own(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_name_of_a_kernel_never_leads_out_of_the_folder() -> None:
-    """Of a host that says what it wants."""
+    """A host that says what it likes."""
     names = [file_name(kernel, "") for kernel in ("../../etc/x", "", ".hidden", "a" * 999, "6.1/2")]
     assert all("/" not in name and not name.startswith(".") for name in names)
     assert [True] * 5 == [len(name) < 130 for name in names]

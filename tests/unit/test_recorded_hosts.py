@@ -226,7 +226,7 @@ def around() -> Surroundings:
 def test_a_lab_is_recorded_without_the_names_of_its_hosts(
     lab: str, places: dict[str, str], around: Surroundings, tmp_path: Path
 ) -> None:
-    """Of a built-in lab the machine alone; what is written can be read again."""
+    """In a built-in lab the machine alone; what is written can be read again."""
     file = write_recorded(load_lab(lab), tmp_path / "facts.json", around, "0.2.0")
     source, trees = read_recorded(file)
     assert "recorded by udpbench facts, version 0.2.0" == source

@@ -307,7 +307,7 @@ def test_a_disturbed_case_is_not_finished(
 
 
 def test_what_either_of_two_causes_would_drop_may_make_either_the_first() -> None:
-    """Of two in a row, the second drops a part of what the first no longer does."""
+    """With two in a row, the second drops a part of what the first no longer does."""
     assert ["a"] == first_causes({"shares": {"a": 0.7, "b": 0.3}})
     assert ["a", "b"] == first_causes({"shares": {"a": 0.5, "b": 0.4}})
     assert ["a", "b"] == first_causes({"shares": {"a": 0.45, "b": 0.27}})

@@ -29,7 +29,7 @@ from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES, SAVED_STAGES, helps_at, sets_against
 from udpbench.model.host import SOCKET_MEMORY, Facts
 from udpbench.model.limits import SECOND_NS, stage_of
-from udpbench.model.record import WorkerStats
+from udpbench.model.record import OTHER_CALL, WorkerStats
 from udpbench.model.result import UNKNOWN, Bottleneck, Certainty, Ledger
 from udpbench.text_tables import filled
 from udpbench.units import format_bytes, plural, show_count, show_percent, show_pps
@@ -584,7 +584,7 @@ def _standstill(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterator
 def _sleeps(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterator[Bottleneck]:
     """Return a program that sleeps although datagrams wait."""
     asleep = reader.asleep or 0.0
-    where = f" (in {reader.call})" if reader.call else ""
+    where = f" (in {reader.call})" if reader.call not in ("", OTHER_CALL) else ""
     served = reader.read_packets * SECOND_NS / max(case.load_ns, 1)
     came = (reader.read_packets + (reader.dropped_packets or 0)) * SECOND_NS / max(case.load_ns, 1)
     what = f"{show_pps(served)} of {show_pps(came)}"

@@ -487,10 +487,10 @@ class Evidence:
             # One that pauses again and again is slow, and does not stand still.
             stopped = max(stopped, pauses[0] / load_ns)
         if not plain:
-            own_cpu = cpu is not None and cpu.cpu is not None
-            if cpu is not None and own_cpu and cpu.busy - self._beside(cpu) >= OWN:
+            used = cpu.busy - self._beside(cpu) if cpu is not None and cpu.cpu is not None else 0.0
+            if cpu is not None and used and used >= OWN * (1 - cpu.receiving):
                 # Processes that it starts and that end between two looks are its own work, too.
-                running = max(running, cpu.busy - self._beside(cpu))
+                running = max(running, used)
                 asleep = waiting = None if asleep is None else 0.0
         if asleep is None and self.lasts_on:
             # With packets in its queue all the time it did not wait for one.

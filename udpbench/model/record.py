@@ -87,6 +87,10 @@ class LogFiles:
     size_bytes: int
 
 
+OTHER_CALL = "other"
+"""A system call that is not known by name."""
+
+
 @dataclass(frozen=True)
 class ThreadUse:
     """One thread of a receiver or sender between two looks at it during a phase."""

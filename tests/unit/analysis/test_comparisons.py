@@ -313,7 +313,7 @@ def test_runs_that_say_nothing(b: list[float], verdict: str) -> None:
 def test_more_than_a_third_of_a_run_invalid_tells_nothing(
     bad: tuple[int, int], verdict: str
 ) -> None:
-    """Of either side; skipped trials are not counted."""
+    """Trials of either side; skipped trials are not counted."""
     sides = [
         [replace(each, valid=each.trial.repetition > lost) for each in side(point, values)]
         for point, values, lost in (("a", range(100, 107), bad[0]), ("b", range(110, 117), bad[1]))
@@ -333,7 +333,7 @@ def test_more_than_a_third_of_a_run_invalid_tells_nothing(
     ],
 )
 def test_skipped_trials_of_runs(skipped: str, verdict: str, where: str) -> None:
-    """Of both is skipped, of one cannot be told, and says which."""
+    """Both sides: skipped; a single side: cannot be told, and says which."""
     sides = [
         [replace(r, status="skipped", valid=False) if point in skipped else r for r in trials]
         for point in "ab"
@@ -367,7 +367,7 @@ def test_several_points_of_two_runs_are_one_family() -> None:
 def test_from_three_runs_on_the_scatter_between_them_counts(
     a: Sequence[float], b: Sequence[float], verdict: str, between_runs: bool
 ) -> None:
-    """Of either side; the trials of each alone would say faster."""
+    """Trials of either side; those of each alone would say faster."""
     rates = [1000.0 + n for n in range(7)]
     sides = [
         [side(point, [factor * pps for pps in rates]) for factor in factors]

@@ -75,7 +75,7 @@ def test_every_nanosecond_of_a_cpu_has_an_entry() -> None:
 
 
 def test_a_packet_costs_what_its_stages_cost_together() -> None:
-    """Of the receiver's CPU by packets received, and of the sender's by packets sent."""
+    """The receiver's CPU by packets received, the sender's by packets sent."""
     costs = known(sampled.record()).costs
     for end, busy_ms in (("sender", 100), ("receiver", 800)):
         each = [cost.ns_per_packet or 0 for cost in costs if cost.end == end]
@@ -197,7 +197,7 @@ def test_packets_that_entered_a_stage() -> None:
 
 
 def test_without_samples_there_is_no_ledger_of_time() -> None:
-    """Of a trial without ``cpu_time``, and of a host that forbids it."""
+    """A trial without ``cpu_time``, and a host that forbids it."""
     plain = sampled.record()
     (phase,) = plain.phases
     assert judge(replace(plain, phases=(replace(phase, cpu_samples={}),))).cpu_time is None
@@ -233,7 +233,7 @@ def test_stages_are_what_was_planted(seed: int) -> None:
 
 
 def test_intervals_hold_what_was_drawn_from() -> None:
-    """Of a thousand draws of a share, 95 % have it within their interval; nothing drawn: all of it."""
+    """In a thousand draws of a share, 95 % have it within their interval; nothing drawn: all of it."""
     chosen = random.Random(7)
     for share in (0.01, 0.05, 0.5, 0.97):
         held = 0

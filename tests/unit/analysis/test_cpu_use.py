@@ -35,7 +35,7 @@ def cpu_findings(record: TrialRecord) -> list[tuple[str, str, str | None]]:
 
 
 def test_where_the_load_runs() -> None:
-    """Of both workers, of the queue and of its thread; each CPU once."""
+    """The CPUs of both workers, of the queue and of its thread; each once."""
     places = cpu_use.cpu_groups(measured(shared(LOAD_MS)))
     assert ["machine: CPU 0", "machine: CPU 1"] == [place.label for place in places]
 
@@ -160,7 +160,7 @@ def test_ksoftirqd_is_among_the_interrupts() -> None:
 
 
 def test_a_limit_finer_than_two_ticks_is_none() -> None:
-    """Of a second 1 % is one tick, so that only the other limit remains; of 0.3 s neither does."""
+    """1 % of a second is one tick, so that only the other limit remains; of 0.3 s neither does."""
     assert [] == cpu_findings(shared(LOAD_MS + 40, hog(40), seconds=1))
     (struck,) = cpu_findings(shared(LOAD_MS + 60, hog(60), seconds=1))
     assert "struck" == struck[0]
@@ -179,7 +179,7 @@ def test_a_record_of_before_has_no_processes() -> None:
     ("steal_ms", "severity"), [(20, None), (30, "warning"), (100, "warning"), (110, "struck")]
 )
 def test_steal_has_the_same_limits(steal_ms: int, severity: str | None) -> None:
-    """Of each CPU of the load, of the time between the snapshots."""
+    """Each CPU of the load, over the time between the snapshots."""
     findings = list(cpu_checks.hypervisor(measured(shared(LOAD_MS, steal_ms=steal_ms))))
     assert ([severity] if severity else []) == [finding.severity for finding in findings]
     assert all("machine: CPU 0" == finding.where for finding in findings)
@@ -235,7 +235,7 @@ def test_how_busy_each_cpu_of_the_load_is_and_with_what() -> None:
 
 
 def test_what_others_and_the_hypervisor_take_of_a_cpu_adds_up() -> None:
-    """Of 2 s, 100 ms and 300 ms."""
+    """Loads of 2 s, 100 ms and 300 ms."""
     (load, _) = cpu_use.cpu_loads(measured(shared(LOAD_MS + 100, hog(100), steal_ms=300)))
     assert 0.2 == pytest.approx(load.taken)
 

@@ -595,7 +595,7 @@ def test_nothing_is_said_of_a_trial_without_packets() -> None:
 
 
 def test_every_remedy_is_that_of_something() -> None:
-    """Of a stage, of a readiness check or of a bottleneck; a full stop is set by who shows it."""
+    """A remedy of a stage, a readiness check or a bottleneck; a full stop is set by who shows it."""
     checks = {check.name for check in READINESS}
     assert {*LEDGER_STAGES, BEFORE_HOST, *checks, *BOTTLENECKS} == set(REMEDIES)
     assert [] == [name for name, remedy in REMEDIES.items() if remedy.text.endswith(".")]

@@ -181,7 +181,7 @@ def test_what_a_rule_refuses_is_a_loss_if_it_is_more_than_usual() -> None:
 
 
 def test_a_stage_before_any_socket_is_a_place_and_another_namespace_has_its_name() -> None:
-    """Of a stage that sockets have, theirs are told."""
+    """For a stage that sockets have, theirs are named."""
 
     def pod(number: int, drops: int) -> SpaceLook:
         each = look(number, replace(DNS, drops=drops), moved=counted(drops, *RCVBUF))

@@ -90,7 +90,7 @@ def test_nothing_sent_has_no_ratio() -> None:
 
 
 def test_what_came_with_the_first_stamp_is_not_in_the_time_after_it() -> None:
-    """Of two calls with 500 packets each, one second apart, 500 came in that second, and 16 kB."""
+    """Two calls with 500 packets each, one second apart: 500 came in that second, and 16 kB."""
     sending = build.sender_counts(1000, first_packets=1)
     reading = build.receiver_counts(1000, first_packets=500, first_bytes=500 * 32)
     workers = (build.worker("sender", sending), build.worker("receiver", reading))
@@ -142,7 +142,7 @@ def test_rates_of_two_hosts_share_an_axis() -> None:
 
 @pytest.mark.parametrize(("last_ms", "lag"), [(1001, 0.0), (1201, 0.2), (901, -0.1)])
 def test_how_long_the_receiver_needed_more_is_kept_without_rates(last_ms: int, lag: float) -> None:
-    """Of a second of load; what it needed is a time, whoever used the CPUs."""
+    """For a second of load; what it needed is a time, whoever used the CPUs."""
     receiver = build.receiver_counts(1000, last_ns=build.START_NS + last_ms * build.MS)
     workers = (
         build.worker("sender", build.sender_counts(1000)),

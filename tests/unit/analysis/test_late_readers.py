@@ -271,7 +271,7 @@ def shortened(record: TrialRecord, times: int) -> TrialRecord:
 
 @pytest.mark.parametrize(("times", "sure"), [(1, "certain"), (10, "likely")])
 def test_others_are_certain_only_if_the_load_lasts(times: int, sure: str) -> None:
-    """Of a tenth of a second nobody knows whether they had the CPU just then."""
+    """For a tenth of a second nobody knows whether they had the CPU just then."""
     first = judge(shortened(recorded(Life(20, 100, 0, robbed=0.5)), times)).diagnosis[0]
     assert ("steal", sure) == (first.name, first.certainty)
 
@@ -287,6 +287,39 @@ def test_a_program_that_sleeps(attach: Attach | None) -> None:
     assert ("reader_sleeps", "certain", ()) == (first.name, first.certainty, first.sets)
     assert "2.1 kpps of 38.6 kpps: the program sleeps 99 % of the time" in first.sentence
     assert "(in clock_nanosleep)" in first.sentence
+
+
+@pytest.mark.parametrize(("idle", "cause"), [(False, "shared_cpu"), (True, "reader_sleeps")])
+def test_what_a_program_starts_is_its_own_work(idle: bool, cause: str) -> None:
+    """It waits for them; beside the queue's thread they leave no time of its CPU."""
+    record = recorded(Life(5, 400, 0, pause_us=500))
+    (phase,) = record.phases
+    stats = tuple(
+        replace(each, threads=tuple(replace(t, calls={"wait4": 8}) for t in each.threads))
+        for each in phase.stats
+    )
+    before, after = (each["machine"].counters for each in (phase.before, phase.after))
+    softirq = {"cpu.0.softirq_ns": before.get("cpu.0.softirq_ns", 0) + 500 * MS_NS}
+    full = {"cpu.0.idle_ns": before["cpu.0.idle_ns"]}
+    times = after if idle else {**after, **softirq, **full}
+    machine = replace(phase.after["machine"], counters=times)
+    phase = replace(phase, stats=stats, after={**phase.after, "machine": machine})
+    first = judge(replace(record, phases=(phase,))).diagnosis[0]
+    assert cause == first.name
+    assert ("(in wait4)" in first.sentence) is idle
+
+
+def test_a_call_without_a_name_is_not_mentioned() -> None:
+    """That it sleeps is said all the same."""
+    record = recorded(Life(5, 400, 0, pause_us=500))
+    (phase,) = record.phases
+    stats = tuple(
+        replace(each, threads=tuple(replace(t, calls={"other": 8}) for t in each.threads))
+        for each in phase.stats
+    )
+    first = judge(replace(record, phases=(replace(phase, stats=stats),))).diagnosis[0]
+    assert "the program sleeps 99 % of the time" in first.sentence
+    assert "(in " not in first.sentence
 
 
 def test_a_reader_that_stood_still() -> None:

@@ -144,7 +144,7 @@ def test_a_sender_that_offers_less_ends_the_range() -> None:
 
 
 def test_a_load_offered_short_twice_ends_the_range_there() -> None:
-    """Of an explicit range; what was not sent counts nowhere as loss."""
+    """Within an explicit range; what was not sent counts nowhere as loss."""
     search = Search(loss=(0.0,), rate=SearchRange(most_load=Rate(1_000_000)), time_ns=2 * SECOND_NS)
     state, trials = searched(search, Simulated(1, 0, 0, 400_000))
     (goal,) = state.goals

@@ -179,14 +179,14 @@ def test_what_a_full_socket_loses_between_naps_is_not_in_the_rate(wait: str) -> 
 
 
 def test_a_worker_that_ends_early_counts_with_all_it_read() -> None:
-    """Of two at 1 kpps, one reads half of the time: 1.5 kpps together, not 2."""
+    """Two readers at 1 kpps, one for half of the time: 1.5 kpps together, not 2."""
     rng = np.random.default_rng(7)
     both = [steady(1000, rng), steady(1000, rng)[:250]]
     assert rate_of(read_by(WAITS["block"], both, rng)) == pytest.approx(1500, rel=0.01)
 
 
 def test_senders_with_few_packets_each_offer_no_more_than_their_rate() -> None:
-    """Of four at 250 pps each has a first packet, and only that of the first was left out."""
+    """Four readers at 250 pps each have a first packet; only that of the first was left out."""
     stats = [
         build.worker(
             "sender",
@@ -232,7 +232,7 @@ def blocks_of(wait: str, load: str, workers: int, seed: int, fixed: bool) -> lis
 @pytest.mark.parametrize("load", ["steady", "bursts"])
 @pytest.mark.parametrize("workers", [1, 4])
 def test_equal_points_differ_by_no_way_of_waiting(load: str, workers: int, fixed: bool) -> None:
-    """Of 45 pairs of waits of which each lost a packet, at most 5 % are called different."""
+    """At most 5 % of 45 pairs of waits, each with a packet lost, are called different."""
     called = []
     for part in range(3):
         points = [

@@ -71,7 +71,7 @@ def test_queues_have_a_row_for_each_second_and_add_up() -> None:
 
 
 def test_parts_of_the_ledger_say_where_exactly_packets_ended() -> None:
-    """Of a stage that several counters tell of."""
+    """At a stage that several counters report."""
     table = table_of(queued(), "ledger_parts")
     assert whole(table) is table
     assert [

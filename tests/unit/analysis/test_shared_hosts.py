@@ -268,7 +268,7 @@ def random_mixture(seed: int) -> Mixture:
 
 
 def test_what_is_ours_lies_within_what_is_printed() -> None:
-    """Of 200 mixtures none is invalid, and none names a number that is not so."""
+    """None of 200 mixtures is invalid, and none names a number that is not so."""
     amiss = {seed: wrong(random_mixture(seed)) for seed in range(200)}
     assert {} == {seed: texts for seed, texts in amiss.items() if texts}
 

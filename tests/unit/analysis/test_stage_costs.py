@@ -71,5 +71,5 @@ def test_equal_points_differ_at_no_stage() -> None:
     [(0.05, 5, 2.571), (0.05, 6, 2.447), (0.005, 5, 4.773), (0.002, 6, 5.208), (0.05, 30, 2.042)],
 )
 def test_quantiles_are_those_of_tables(level: float, freedom: int, t: float) -> None:
-    """Of Student's t, as far out as of twenty stages."""
+    """Quantiles of Student's t, as far out as for twenty stages."""
     assert t == pytest.approx(student(level, freedom), rel=0.01)

@@ -221,7 +221,7 @@ def test_without_an_error_there_is_none_for_memory() -> None:
 
 
 def test_a_martian_is_counted_by_the_machine_alone() -> None:
-    """Of those no more are ours than are missing between the IP layer's two ends."""
+    """No more of those are ours than are missing between the IP layer's two ends."""
     moves = {
         "right": {**RECEIVED, "snmp.Ip.InDelivers": 993},
         "machine": {"rt_cache.in_martian_src": 9},
@@ -277,7 +277,7 @@ def test_ipv6_has_counters_of_its_own() -> None:
 def test_multicasts_that_nobody_listens_to_were_not_dropped_by_a_firewall(
     multicasts: int, heard: int, dropped: int
 ) -> None:
-    """Of IPv6 hosts among themselves; what of it is heard was delivered as ICMPv6."""
+    """IPv6 hosts talk among themselves; what of it is heard was delivered as ICMPv6."""
     moves = right(
         snmp6__Ip6InReceives=1000 + heard,
         snmp6__Ip6InDelivers=988 + heard,
@@ -421,7 +421,7 @@ def test_what_gro_merged_is_an_interval_and_said_so() -> None:
 
 
 def test_what_gro_merged_is_bounded_by_what_all_skbs_held() -> None:
-    """Of 100 skbs with 130 packets 98 held one at least: two were no more than 32."""
+    """98 of 100 skbs with 130 packets held at least one: two were no more than 32."""
     moves = two_of_hundred_dropped(130)
     drops = entry(
         build.lossy(130, moves, 31, of=build.trial(receive=Receive(gro=True))), "udp_rcvbuf"

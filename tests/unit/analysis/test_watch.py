@@ -233,7 +233,7 @@ def test_what_no_listed_socket_dropped_is_reported() -> None:
 def test_stages_before_a_watched_socket_count(
     moved: dict[str, int], port: int | None, only: tuple[int, ...] | None, lost: bool
 ) -> None:
-    """Of those at sockets only what the watched sockets dropped; packets to a port of nobody never."""
+    """At sockets only what the watched sockets dropped; packets to a port of nobody never."""
     looks = [replace(each, watched=only) for each in (look(0, V4, V6), look(1, moved=moved))]
     assert lost == watched(*looks, port=port).lost
 
@@ -370,7 +370,7 @@ def test_a_reader_is_named_by_what_it_does(
 
 
 def test_a_buffer_has_room_for_twice_the_largest_burst() -> None:
-    """Of what the kernel doubles; none is large enough for a load, or without a known size."""
+    """What the kernel doubles; no size is large enough for a load, or the size is not known."""
     waits = thread(30, recvmsg=7)
     late, _ = reader(waits, queued=0)
     needed = V4.buffer_bytes + 2 * 100 * late.datagram_bytes  # type: ignore[operator]
@@ -419,7 +419,7 @@ def test_a_socket_is_never_read_if_nobody_can_have_read_it(
 
 
 def test_who_may_not_see_threads_says_so() -> None:
-    """Of sockets of other users; without a look at threads nothing is said yet."""
+    """Sockets of other users; without a look at threads nothing is said yet."""
     others, helps = reader(socket=replace(V4, processes=()))
     assert ("not known (needs root or the same user)", "") == (others.does, helps)
     assert ("", "") == (reader()[0].does, reader()[1])

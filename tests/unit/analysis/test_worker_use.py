@@ -76,7 +76,7 @@ def test_what_was_logged() -> None:
 
 
 def test_what_was_logged_with_the_first_stamp_is_not_in_the_time_after_it() -> None:
-    """Of two writers only the first has packets with the first stamp."""
+    """Only the first of two writers has packets with the first stamp."""
     sender = build.worker("sender", build.sender_counts(2000))
     late = replace(logging(log_first_ns=2 * 10**9, log_first_packets=300), worker="right.receiver1")
     result = judge(build.record(2000, workers=[sender, logging(log_first_packets=200), late]))

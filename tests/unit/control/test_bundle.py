@@ -121,7 +121,7 @@ def test_the_same_content_has_the_same_key_and_bytes(
 
 
 def test_one_byte_makes_another_key(agent_bundle: Bundle) -> None:
-    """Of any content, or of any path."""
+    """Any content, or any path."""
     files = agent_bundle.files
     keys = {key_of({**files, name: files[name] + b"\n"}) for name in files}
     keys |= {key_of({**files, "more.py": b""}), key_of({**files, "mor.py": b"e"}), agent_bundle.key}

@@ -148,7 +148,7 @@ def test_a_queue_that_counts_messages_is_told_from_one_of_others(tmp_path: Path)
 
 
 def test_a_queue_that_counts_each_message_alike_is_the_flows(tmp_path: Path) -> None:
-    """Of others' packets there are once just as many as arrived."""
+    """Others sent just as many packets as arrived."""
     beside = [{0: others, 1: -3} for others in (14, 4, 9, 6, 5)]
     world = Queues(lands=[{0: 0, 1: 1}], beside={1: beside})
     keys = {"traffic": {"flows": {"from": "1-2", "queues": 2}}, "send": {"gso": 4}}

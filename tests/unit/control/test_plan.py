@@ -93,7 +93,7 @@ def test_drop_reasons_are_tried_once_for_all_ports() -> None:
 
 
 def test_sets_of_settings_share_what_is_equal() -> None:
-    """Of thousands of sets only what differs takes memory."""
+    """In thousands of sets only what differs takes memory."""
     swept = experiment(sweep={f"settings.receiver.sysctl.{SYSCTL}": [1000, 1001, 1002]})
     sets = rehearse([swept], lab(), World().surroundings().reach)
     receivers = [each.hosts["receiver"] for each in sets]

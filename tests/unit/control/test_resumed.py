@@ -52,7 +52,7 @@ def measured(world: World) -> int:
 
 
 def test_what_is_stored_is_not_run_again(tmp_path: Path) -> None:
-    """Of three trials the one that is stored stays as it is, and the two others follow it."""
+    """The trial that is stored stays as it is, and the two others follow it."""
     definition = experiment(**THREE)
     _, first = go(World(), tmp_path / "first", definition)
     killed(tmp_path / "run", first.records[:1], definition)
@@ -319,7 +319,7 @@ def test_an_invalid_trial_stays_and_a_block_is_added(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_has_at_least_the_first_look_before_it(tmp_path: Path) -> None:
-    """Of three blocks the four to seven are missing; what follows depends on them."""
+    """Trials four to seven of three blocks are missing; what follows depends on them."""
     definition = experiment(sweep={"send.batch": [1, 2]}, compare={"a": "batch=1", "b": "batch=2"})
     _, first = go(World(), tmp_path / "first", definition)
     assert 8 == len(remaining([definition], 1, first.records[:6]))

@@ -342,7 +342,7 @@ def test_an_agent_that_is_lost_at_restore_keeps_no_other_from_it(tmp_path: Path)
 
 
 def test_a_lost_host_that_is_seen_restored_is_called_so(tmp_path: Path) -> None:
-    """Of a built-in lab: its namespace has ended, and all that was set in it."""
+    """A built-in lab: its namespace has ended, and all that was set in it."""
     world = World()
     world.raises("restore sender", AgentLost("gone", "sender"))
     begun_ns = world.clock.now_ns()
@@ -824,7 +824,7 @@ def test_facts_of_the_fake_are_none_before_its_link(tmp_path: Path) -> None:
 
 
 def test_a_value_that_was_rounded_is_reported_as_asked_and_got() -> None:
-    """Of a group of values those that were asked for."""
+    """Those of a group of values that were asked for."""
     setting = Setting("rings", "eth3", {"rx": 4000}, path="settings.receiver.ethtool.rings")
     before, after = {"rx": 512, "tx": 512}, {"rx": 4096, "tx": 512}
     (finding,) = rounded("right", (Change(setting, before, after, rounded=True),))
@@ -880,7 +880,7 @@ def test_a_setting_that_somebody_changed_under_way_makes_the_trial_invalid(tmp_p
 
 
 def test_what_was_proven_of_a_hosts_kernel_is_in_its_record(tmp_path: Path) -> None:
-    """Of each host by itself; one whose kernel was never tried has nothing."""
+    """Each host by itself; a host whose kernel was never tried has nothing."""
     proven = SelfTest("6.18.0", "", "", "", (StageProof("udp_no_port", 4, 100, 0, 100),))
     world, chosen = World(), experiment()
     writer = RunWriter.create(tmp_path, header(chosen))

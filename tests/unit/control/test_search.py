@@ -72,7 +72,7 @@ def test_bounds_are_reported_while_a_search_goes_on(tmp_path: Path) -> None:
 
 
 def test_what_a_program_printed_is_kept(tmp_path: Path) -> None:
-    """Of a search once, of any other trial by its name; what a terminal would obey is shown."""
+    """For a search once, for any other trial by its name; what a terminal would obey is shown."""
     go(world(printed="served \x1b[1m7\n"), tmp_path / "search", searched())
     assert ["one-1-receiver.output"] == [f.name for f in (tmp_path / "search").glob("*.output")]
     plain = load_experiment_data({"question": "x", "repetitions": 2, "fresh": True}, "two")

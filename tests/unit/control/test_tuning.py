@@ -213,7 +213,7 @@ def test_a_tune_is_shown(tmp_path: Path, golden: Golden) -> None:
 
 
 def test_a_tune_without_time_for_a_try_is_shown_as_such(tmp_path: Path) -> None:
-    """Of a try that was not begun no point is stored, and the answer is the same as under way."""
+    """A try that was not begun stores no point, and the answer is the same as under way."""
     _, stored = go(short_of_memory(), tmp_path / "run", to_tune(5 * SECOND_NS))
     assert ["base"] * 3 == points(stored.records)
     (chapter,) = chapters_of(stored)

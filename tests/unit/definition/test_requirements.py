@@ -111,7 +111,7 @@ def test_frames_need_a_device_with_a_queue_for_each_worker(
 def test_frames_are_taken_of_queues_with_a_worker_each(
     lab: Lab, golden: Golden, workers: int, device: dict[str, object]
 ) -> None:
-    """Of another queue they would pass to the stack; each worker takes all ports of its own."""
+    """On another queue they would pass to the stack; each worker takes all ports of its own."""
     keys = {"receive": {"call": "af_xdp", "wait": "spin", "workers": workers}}
     to = {"flows": {"to": "receiver.addresses[1]:4321-4323"}}
     chosen = trial(**keys, traffic=to)

@@ -82,7 +82,7 @@ def test_every_metric_has_the_labels_that_are_promised() -> None:
 
 
 def test_an_address_is_a_label_if_it_is_asked_for() -> None:
-    """Of each metric of a socket."""
+    """Each metric of a socket."""
     full = replace(DNS, drops=25)
     sums = added(
         [survey(look(0, DNS)), survey(look(5, full, moved=counted(20, *RCVBUF)))], with_address=True

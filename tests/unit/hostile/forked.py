@@ -48,7 +48,7 @@ class Ended:
     grown_bytes: int
     """Peak of the memory beyond that at the start."""
     took_s: float
-    """Of CPU: others use the machine, too."""
+    """CPU time: others use the machine, too."""
 
 
 def _status_bytes() -> dict[str, int]:

@@ -28,11 +28,11 @@ from hostile.test_hostile import broken
 print(broken(input(), Path(input())))
 """
 PAGES_ROOM_BYTES = 512 * 2**20
-"""Of pages as PDF and PNG, beside the content; one run of 400 points takes 350 MiB."""
+"""For pages as PDF and PNG, beside the content; a run of 400 points takes 350 MiB."""
 LIMIT_S = 60
-"""Of CPU; several times the slowest."""
+"""CPU time; several times the slowest."""
 SAID_CHARACTERS = 400
-"""Of a line on stderr, without the folder's name."""
+"""For a line on stderr, without the folder's name."""
 SAID_LINES = 60
 UNPACKED = {"report-bomb": 100 * MIB, "answer": 64 * MIB}
 """Beginning of a case → what its compressed content is, or what twenty answers are, at most."""

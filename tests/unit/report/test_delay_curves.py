@@ -39,13 +39,13 @@ def timed(**histograms: Histogram) -> TrialRecord:
 
 
 def test_a_curve_ends_where_the_sample_carries_no_more() -> None:
-    """Of 100 times 50 exceed 5 ns and 10 exceed 7 ns; fewer are an accident."""
+    """50 of 100 times exceed 5 ns and 10 exceed 7 ns; fewer are an accident."""
     histogram = Histogram(((5, 50), (7, 40), (9, 10)))
     assert [(5, 0.5), (7, 0.1)] == list(shares_beyond(histogram))
 
 
 def test_a_curve_goes_up_to_the_last_percentile_that_is_known() -> None:
-    """Of 200 times read in two batches 190 are no later than the second: p50 and p90 are drawn."""
+    """190 of 200 times, read in two batches, are no later than the second: p50 and p90 are drawn."""
     assert [(5, 0.7), (9, 0.05)] == list(shares_beyond(Histogram(((5, 60), (9, 140)))))
 
 

@@ -25,7 +25,7 @@ LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
 
 def test_a_run_has_its_documented_keys(tmp_path: Path) -> None:
-    """Of the run, an experiment, a trial and an entry of its ledger."""
+    """Keys of the run, an experiment, a trial and an entry of its ledger."""
     of = experiment(expectation("unaccounted", "==", "0"))
     data = as_json(stored(tmp_path, [lossy(1000, LOST, 250, series=series([1000]))], of))
     assert [

@@ -42,7 +42,7 @@ FIRST = experiment(
 )
 SECOND = experiment(points=[OTHER], name="02")
 PLAIN = experiment(points=[trial(experiment="02")], name="02")
-"""Of no study: it joins that of its folder."""
+"""Belongs to no study: it joins that of its folder."""
 RECORDS = [
     record(1000, of=NAIVE),
     record(3000, of=PINNED),

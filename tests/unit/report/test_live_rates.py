@@ -55,7 +55,7 @@ def test_before_two_samples_there_is_no_rate() -> None:
 
 
 def test_drops_are_reported_by_stage_now_and_so_far() -> None:
-    """Of 300 lost, 100 in the last second; a stage that took nothing is not there."""
+    """300 lost, 100 of them in the last second; a stage that took nothing is not there."""
     rounds = [
         counters(second, **({"right": {"snmp.Udp.RcvbufErrors": BASE + lost}} if second else {}))
         for second, lost in enumerate((0, 200, 300))
@@ -105,7 +105,7 @@ def test_drops_of_messages_are_reported_in_packets() -> None:
 
 
 def test_counts_of_a_plain_sender_that_differ_are_no_messages() -> None:
-    """Of a running loop packets and messages are not read in one moment."""
+    """Packets and messages of a running loop are not read in the same moment."""
     dropped = {"left": {"qdisc.send0.drops": BASE + 7, "qdisc.send0.packets": BASE}}
     shown = [counters(0), counters(1, **dropped)]
     sample = Sample("left.sender0", START_NS, {"sent_packets": 110, "sent_messages": 100})

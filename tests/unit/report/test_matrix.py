@@ -162,7 +162,7 @@ def test_the_matrix_is_the_answer_and_stands_first(tmp_path: Path) -> None:
 
 
 def test_nothing_is_drawn_where_nothing_was_measured(tmp_path: Any) -> None:
-    """Of skipped trials there is no figure, of a matrix one."""
+    """Skipped trials have no figure, a matrix has one."""
     assert of(POINTS, [skipped(point) for point in POINTS]) is None
     (chapter,) = judged([experiment(points=POINTS)], [record(1000, of=point) for point in POINTS])
     assert ["matrices-1"] == draw(chapter, tmp_path, ["svg"])["matrices"]

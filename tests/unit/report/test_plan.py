@@ -94,7 +94,7 @@ def test_too_few_blocks_are_foretold() -> None:
 
 
 def test_too_few_repetitions_are_foretold() -> None:
-    """Of expectations between points as of comparisons; a lone one takes six."""
+    """Expectations between points take as many as comparisons; a lone point takes six."""
     points = [trial(name) for name in "abcde"]
     claims = [expectation(f"delivered_pps[{n}]", ">", "delivered_pps[a]") for n in "bcde"]
     few = experiment(*claims, points=points, repetitions=6)
@@ -131,7 +131,7 @@ def test_searches_are_counted_as_searches() -> None:
 
 
 def test_the_last_trial_of_a_search_may_end_after_its_time() -> None:
-    """Of 9 s and trials of 3 s, or a last one of 10 s, and what a trial costs besides."""
+    """In 9 s with trials of 3 s, or a last trial of 10 s, and what a trial costs besides."""
     search = Search(trial_ns=3 * SECOND_NS, within_ns=9 * SECOND_NS)
     longest = [
         trial_ns(trial("a", search=each, warmup_ns=0)) / SECOND_NS

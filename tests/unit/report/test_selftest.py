@@ -53,7 +53,7 @@ def test_each_proof_is_a_row_with_the_counters_that_moved(golden: Golden) -> Non
 
 
 def test_what_follows_is_said_in_words(golden: Golden) -> None:
-    """Of a good kernel, of one that counts wrongly, and where reasons cannot be counted."""
+    """A good kernel, a kernel that counts wrongly, and a kernel without drop reasons."""
     golden.check(list(conclusions(GOOD)))
     golden.check(list(conclusions(replace(GOOD, proofs=(WRONG, SILENT, HIDDEN)))))
     golden.check(list(conclusions(replace(GOOD, unexplained="no BTF"))))

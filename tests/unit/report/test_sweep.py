@@ -165,7 +165,7 @@ def test_settings_count_as_well() -> None:
 
 
 def test_a_place_has_its_trials_medians_and_published_figures() -> None:
-    """Of the valid trials; an experiment's point that was not run has no place."""
+    """The valid trials' median; a point that was not run has no place."""
     points = [replace(at(send__gso=n), source="udp-gso/commit-2018-gso") for n in (1, 2, 4, 8)]
     records = [lossy(1000, LOST, 250, of=points[0])]
     records += [record(1000, 900, of=replace(points[0], repetition=2))]
@@ -214,5 +214,5 @@ def test_many_lines_go_on_in_a_further_figure() -> None:
 
 
 def test_no_label_stands_over_another() -> None:
-    """Of those that are too near the first one is written."""
+    """Where labels are too near, the first is written."""
     assert ["1000B", "", "9000B"] == spaced([(1.0, "1000B"), (1.1, "1100B"), (9.0, "9000B")])

@@ -53,7 +53,7 @@ def test_a_table_without_room_wraps_what_may_wrap() -> None:
 
 
 def test_the_style_of_a_cell_stays() -> None:
-    """Of a whole text, and of a part of it."""
+    """The whole text, and a part of it."""
     part = Text("red and plain")
     part.stylize("red", 0, 3)
     rows: list[tuple[str | Text, ...]] = [(Text("gone", style="strike"), part, "1")]

@@ -141,7 +141,7 @@ def test_exact_counts_fit_into_80_columns(golden: Golden) -> None:
 
 
 def test_packets_to_a_port_without_a_socket_are_a_finding(golden: Golden) -> None:
-    """Of a port that is watched, while nobody was bound to it."""
+    """At a port that is watched, while nobody was bound to it."""
     nothing = replace(LIVE, stages=(), sockets=(), ended_dropped=0, unlisted=0)
     (finding,) = losses([replace(nothing, unbound_packets=1)])
     golden.check(finding)
@@ -174,7 +174,7 @@ def test_json_has_the_same_numbers() -> None:
 
 
 def test_what_was_lost_is_a_finding_each(golden: Golden) -> None:
-    """Of a stage before the sockets, of each socket, and of those that have ended."""
+    """At a stage before the sockets, at each socket, and at those that have ended."""
     findings = losses([LIVE, replace(LIVE, stages=(), sockets=(), ended_dropped=0, unlisted=0)])
     golden.check(findings)
     golden.check(losses([replace(LIVE, unwatched=("rx_ring",), sockets=())]))

@@ -193,7 +193,7 @@ def test_a_trial_of_the_base_that_fails_ends_it(golden: Golden) -> None:
 
 
 def test_a_trial_that_fails_once_loses_its_block() -> None:
-    """Of base, candidate or proof; another is measured in its place if it is still needed."""
+    """A block of base, candidate or proof; another is measured in its place if still needed."""
     undisturbed, _ = play(to_tune(), buffer_alone)
     for name, blocks in (("base#6", 8), ("32MiB#6", 7), ("before#12", 8), ("after#12", 8)):
         tuning, results = play(to_tune(), buffer_alone, refused=name)
@@ -231,7 +231,7 @@ def test_the_time_ends_it(golden: Golden) -> None:
 
 
 def test_what_cannot_be_told_is_undecided_and_not_without_help() -> None:
-    """Of two steps one is known not to help, of the other nobody knows after fifteen blocks."""
+    """One step is known not to help; of the other nobody knows after fifteen blocks."""
 
     def model(trial: Trial) -> tuple[float, tuple[Bottleneck, ...]]:
         huge = (trial.receive.buffer_bytes or 0) >= 32 * MIB

@@ -18,7 +18,7 @@ from udpbench.agent.host.cpu_clocks import EVENTS, HARDWARE, close_counter, cpu_
 from udpbench.agent.host.files import read
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.model.limits import SECOND_NS, THREADS_MAX
-from udpbench.model.record import ThreadUse
+from udpbench.model.record import OTHER_CALL, ThreadUse
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PAUSE = 49
@@ -30,16 +30,17 @@ LISTED_MAX = 1024
 LIST_NS = SECOND_NS
 """Interval of listing a program's threads."""
 CALLS = {
-    "x86_64": "0 read 7 poll 19 readv 23 select 35 nanosleep 45 recvfrom 47 recvmsg 202 futex"
-    " 230 clock_nanosleep 232 epoll_wait 270 pselect6 271 ppoll 281 epoll_pwait 299 recvmmsg"
-    " 426 io_uring_enter 441 epoll_pwait2",
-    "aarch64": "22 epoll_pwait 63 read 65 readv 72 pselect6 73 ppoll 98 futex 101 nanosleep"
-    " 115 clock_nanosleep 207 recvfrom 212 recvmsg 243 recvmmsg 426 io_uring_enter"
-    " 441 epoll_pwait2",
+    "x86_64": "0 read 1 write 7 poll 19 readv 20 writev 23 select 35 nanosleep 44 sendto"
+    " 45 recvfrom 46 sendmsg 47 recvmsg 61 wait4 72 fcntl 73 flock 74 fsync 75 fdatasync"
+    " 202 futex 230 clock_nanosleep 232 epoll_wait 247 waitid 270 pselect6 271 ppoll"
+    " 281 epoll_pwait 299 recvmmsg 307 sendmmsg 426 io_uring_enter 441 epoll_pwait2",
+    "aarch64": "22 epoll_pwait 25 fcntl 32 flock 63 read 64 write 65 readv 66 writev"
+    " 72 pselect6 73 ppoll 82 fsync 83 fdatasync 95 waitid 98 futex 101 nanosleep"
+    " 115 clock_nanosleep 206 sendto 207 recvfrom 211 sendmsg 212 recvmsg 243 recvmmsg"
+    " 260 wait4 269 sendmmsg 426 io_uring_enter 441 epoll_pwait2",
 }
 """Machine (uname(2)) → number and name of the system calls in which a reader may sleep, from
 asm/unistd_64.h and asm-generic/unistd.h."""
-OTHER_CALL = "other"
 DESCRIPTORS = {"select": 0, "pselect6": 0, "poll": 1, "ppoll": 1}
 """Call → which argument says of how many descriptors. Of none it only sleeps: Python's time.sleep
 before 3.11."""

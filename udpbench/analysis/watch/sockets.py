@@ -26,7 +26,7 @@ from udpbench.analysis.readings import FAMILIES, known_sum
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.watch.history import HostState
 from udpbench.model.limits import LEDGER_STAGES, SECOND_NS, THREADS_MAX
-from udpbench.model.record import SocketCount, ThreadUse, UdpSocket
+from udpbench.model.record import OTHER_CALL, SocketCount, ThreadUse, UdpSocket
 from udpbench.units import format_bytes, show_count, show_percent
 
 REASONS = {reason: stage.name for stage in STAGES for reason in stage.reasons}
@@ -101,7 +101,7 @@ class SocketReader:
         if not self.shares:
             emptied = "empties its queue, and never sleeps" if self.bursts else "bound by its CPU"
             return f"{emptied} ({show_percent(time.running)})"
-        call = f" (in {time.call})" if time.call not in ("", "other") else ""
+        call = f" (in {time.call})" if time.call not in ("", OTHER_CALL) else ""
         where = {"sleeps": call if time.asleep is not None else " (root sees in which call)"}
         return ", ".join(
             f"{name} {show_percent(share)} of the time{where.get(name, '')}"
