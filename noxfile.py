@@ -440,6 +440,13 @@ def searches(session: nox.Session) -> None:
 
 
 @nox.session
+def monitoring(session: nox.Session) -> None:
+    """Plant incidents, keep quiet, hold an exporter for an hour (posargs: parts, --minutes N)."""
+    install_system_packages(SERVER_PACKAGES)
+    measure_in_lab(session)
+
+
+@nox.session
 def campaigns(session: nox.Session) -> None:
     """Run campaigns on Dask workers and kill each process once (posargs: parts, --times N)."""
     prepare(session)

@@ -592,12 +592,23 @@ def encode(value: Any) -> Any:
     if isinstance(value, (str, int, float)) or value is None:
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: encode(getattr(value, item.name)) for item in fields(value)}
+        parts = ((name, getattr(value, name)) for name in _names(type(value)))
+        return {k: part if type(part) in PLAIN else encode(part) for k, part in parts}
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
     return value
+
+
+PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+# Asking a class for its fields took half of the time of a look with 700 sockets.
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass."""
+    return tuple(item.name for item in fields(kind))
 
 
 def decode(kind: Any, plain: Any) -> Any:

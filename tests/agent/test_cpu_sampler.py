@@ -290,6 +290,40 @@ def test_a_tree_without_room_keeps_anchors(monkeypatch: pytest.MonkeyPatch, tmp_
     ]
 
 
+def test_what_cpus_did_lately_is_by_stage_or_by_program(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of soft interrupts by stage, of tasks by name; what is idle, or takes little, is left out."""
+    symbols = "\n".join(
+        f"{0xFFFFFFFF81000000 + 256 * place:x} T {name}"
+        for place, name in enumerate(("ip_rcv", "__do_softirq", "do_idle", "do_syscall_64"))
+    )
+    rcv, soft, idle, call = (0xFFFFFFFF81000004 + 256 * place for place in range(4))
+    content = b"".join(
+        (
+            named(7, b"reader"),
+            *(sampled(9, 150, rcv, soft), sampled(0, 150, rcv, soft, idle)),
+            *(sampled(0, 150, idle), sampled(0, 150), sampled(7, 150, rcv, call)),
+            *(sampled(7, 150, mode=2), sampled(7, 150, mode=2), named(8, b"rare")),
+            sampled(8, 150, call),
+        )
+    )
+    monkeypatch.setattr(cpu_sampler, "LEAST_NS", 2000)
+    monkeypatch.setattr(cpu_sampler, "_opened", lambda *_: Ring(content))
+    monkeypatch.setattr(cpu_sampler.fcntl, "ioctl", lambda *_: 0)
+    sampler = CpuSampler(kernel(tmp_path, kallsyms=symbols))
+    monkeypatch.setattr(sampler, "_hidden", lambda: "")
+    sampler.begin(999)
+    assert {"0 rx_ip": 2000, "0 reader": 3000} == sampler.lately()
+    assert {} == sampler.lately()
+    monkeypatch.setattr(cpu_sampler, "NODES_MAX", 0)
+    assert sampler._work is not None
+    assert [None, "idle"] == [
+        sampler._work.stage_of(struct.pack("=Q", each)) for each in (call, idle)
+    ]
+    assert 1 == len(sampler._work._known)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

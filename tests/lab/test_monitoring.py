@@ -91,6 +91,41 @@ while True:
         sender.sendto(bytes(1000), ("127.0.0.1", 7777))
     time.sleep(0.1)
 """
+RESOLVER = r"""
+import fcntl, os, pathlib, socket, struct, subprocess, sys, time
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 1))
+cpus = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, cpus[:1])
+config = pathlib.Path(sys.argv[2], "unbound.conf")
+config.write_text('''server:
+  interface: 127.0.0.1@7777
+  do-daemonize: no
+  username: ""
+  chroot: ""
+  pidfile: ""
+  use-syslog: no
+  so-rcvbuf: 0
+  local-zone: "." static
+  local-data: "flood.example. A 192.0.2.1"
+remote-control:
+  control-enable: no
+''')
+print("bound", flush=True)
+os.execv(sys.argv[1], [sys.argv[1], "-c", str(config)])
+"""
+QUERIES = """
+import os, socket
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+query = b"\\x12\\x34\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0\\5flood\\7example\\0\\0\\1\\0\\1"
+while True:
+    try:
+        sender.sendto(query, ("127.0.0.1", 7777))
+    except OSError:  # it is not bound yet
+        pass
+"""
 CONFIG = """\
 global: {{scrape_interval: 2s, evaluation_interval: 2s}}
 rule_files: [{rules}]
@@ -222,8 +257,13 @@ def test_prometheus_counts_what_the_sockets_owner_counts(crowd: Crowd, tmp_path:
         assert [] == wrong
 
 
-def test_a_server_under_a_flood_fires_the_alert_that_names_it(tmp_path: Path) -> None:
-    """An asyncio server that works on each datagram: its reader has no time, and that is said."""
+@pytest.mark.parametrize("kind", ["python", "unbound"])
+def test_a_server_under_a_flood_fires_the_alert_that_names_it(kind: str, tmp_path: Path) -> None:
+    """An asyncio server that works on each datagram, and a resolver: it has no time, and that is said."""
+    served, flood = (sys.executable, "-c", SERVER), FLOOD
+    if kind == "unbound":
+        resolver = (program("unbound"), str(tmp_path))
+        served, flood = (sys.executable, "-c", RESOLVER, *resolver), QUERIES
     config, rules = tmp_path / "prometheus.yml", tmp_path / "udpbench.rules.yml"
     rules.write_text(shipped("rules"))
     config.write_text(CONFIG.format(rules=rules, port=PORT))
@@ -234,13 +274,14 @@ def test_a_server_under_a_flood_fires_the_alert_that_names_it(tmp_path: Path) ->
             f"--web.listen-address=127.0.0.1:{PROMETHEUS}",
         ),
     )
-    unshare = ("unshare", "--net", sys.executable, "-c", SERVER)
-    with ended(*unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with ended(
+        "unshare", "--net", *served, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         server = Crowd(process)
         with (
             exporter(server, "--listen", f"127.0.0.1:{PORT}"),
             ended(*command, inside=server.pid),
-            ended(sys.executable, "-c", FLOOD, inside=server.pid),
+            ended(sys.executable, "-c", flood, inside=server.pid),
         ):
             fired = until(
                 lambda: [
@@ -254,7 +295,7 @@ def test_a_server_under_a_flood_fires_the_alert_that_names_it(tmp_path: Path) ->
             )
     (alert,) = fired
     assert alert["alertname"] in ("UdpReaderBoundByCpu", "UdpReaderWaitsForCpu")
-    assert alert["summary"].startswith("python")
+    assert alert["summary"].startswith(kind)
     assert "port 7777, host) loses" in alert["summary"]
     assert "sudo udpbench watch --port 7777" == alert["command"]
 

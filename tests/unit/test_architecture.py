@@ -13,6 +13,7 @@ import pytest
 from golden import Golden
 
 import udpbench
+from udpbench.control.deployment.bundle import exporter_files
 from udpbench.protocol import AGENT_LEAVES
 
 PACKAGE = Path(udpbench.__file__).parent
@@ -366,10 +367,20 @@ def test_an_import_cycle_is_found() -> None:
     assert [{"agent.a", "agent.b", "model"}] == cycles(trees)
 
 
+EXPORTER = [path[len("udpbench/") : -len(".py")].replace("/", ".") for path in exporter_files()]
+
+
 @pytest.mark.parametrize(
-    "module", [*LEAVES, "pytest_plugin", *(m for m in modules() if m.startswith("agent"))]
+    "module",
+    sorted(
+        {
+            *(*LEAVES, "pytest_plugin"),
+            *(m for m in modules() if m.startswith("agent")),
+            *(m for m in EXPORTER if not m.endswith("__init__")),
+        }
+    ),
 )
-def test_leaves_and_agent_parse_as_python_3_9(module: str) -> None:
+def test_leaves_agent_and_exporter_parse_as_python_3_9(module: str) -> None:
     """No syntax newer than 3.9 stands where an old host must run it.
 
     pytest loads the plugin wherever udpbench is installed, on a host under test, too.

@@ -7,6 +7,9 @@ gets one answer, preceded by progress lines while an archive arrives:
     start, deploy   {"do": …, "key": …, "place": "cache" or "system", "folder": …, "run": […]}
     archive         {"do": …, "sha256": …, "bytes": …, …}, followed by that many bytes
     remove, become  {"do": "remove", "place": …}, {"do": "become", "words": […]}
+    enable          {"do": "enable", "key": …, "unit": …}
+
+The third place, ``export``, is that of ``udpbench export`` as a service, with its unit of systemd.
 
 A build is ``<place>/<key>``. Its files are verified one by one before it is started, so a folder
 damaged by a crash or a full disk is replaced. After ``ready``, ``start`` becomes the agent. Long,
@@ -41,6 +44,16 @@ OBSERVER_LAUNCHER = "observe"
 """In SYSTEM: starts the observer of one of its builds, which only looks."""
 LAUNCHERS = {LAUNCHER: "launch()", OBSERVER_LAUNCHER: "launch_observer()"}
 OBSERVER = "udpbench.agent.observe"
+SERVICE = "/var/lib/udpbench/export"
+"""Root's build of the exporter, in a place of its own: no cleaning of agents reaches it."""
+UNITS = "/etc/systemd/system"
+UNIT = "udpbench-export.service"
+WANTS = "multi-user.target.wants"
+WRITTEN = re.compile(r"^(Textfile|Recording)=(/\S+)$", re.MULTILINE)
+"""In the unit: what the exporter writes, and what goes with it."""
+SEGMENT = re.compile(r"(looks|loss)-[0-9]{10}-[0-9]{13}\.jsonl")
+FOLDERS_OWNER = "@owner of the folder@"
+"""In the unit: the user who may write the folder of the text file."""
 FALLBACKS = ("/var/tmp", "/dev/shm", "/tmp")  # noqa: S108 - only new folders in them are used
 FALLBACK_PREFIX = "udpbench-agent-"
 FRESH_S = 3600
@@ -71,6 +84,15 @@ READ_BYTES = 2**16
 
 class Refused(Exception):
     """A request that cannot be served; the text gives the reason."""
+
+    step = ""
+    """What to do about it, where that is not the same for each."""
+
+
+class NoService(Refused):
+    """A host that cannot run the exporter as a service."""
+
+    step = "start udpbench export there by what starts its other services"
 
 
 def hear() -> Optional[dict[str, Any]]:
@@ -148,6 +170,11 @@ def cache_place() -> str:
     return os.path.join(cache, "udpbench", "agent")
 
 
+def is_roots(place: str) -> bool:
+    """Return whether a place is root's, which all may read."""
+    return place in (SYSTEM, SERVICE)
+
+
 def distrust(path: str, uid: int) -> Optional[str]:
     """Return why another user could change a path; None if only ``uid`` and root can.
 
@@ -191,7 +218,7 @@ def make_place(place: str) -> None:
         for part in reversed(missing):
             with suppress(FileExistsError):  # another controller may create it at the same time
                 os.mkdir(part, 0o700)
-                if place == SYSTEM:  # regardless of umask; others may write the parents elsewhere
+                if is_roots(place):  # regardless of umask; others may write the parents elsewhere
                     os.chmod(part, 0o755)  # noqa: S103 - for who starts its launchers
         _refuse_shared(os.path.dirname(place))
         _prove(place)
@@ -218,7 +245,7 @@ def _prove(place: str) -> None:
     _refuse_shared(place)
     if NETWORK.search(file_system(place)):
         raise Refused(f"on a network file system ({file_system(place)})")
-    os.chmod(place, 0o755 if place == SYSTEM else 0o700)
+    os.chmod(place, 0o755 if is_roots(place) else 0o700)
     fd, name = tempfile.mkstemp(prefix=UNFINISHED, dir=place)
     os.unlink(name)
     try:
@@ -379,7 +406,7 @@ def settle(key: str, archive: bytes, place: str) -> tuple[str, list[str]]:
         return install(place, key, archive), notes
     except (OSError, Refused) as error:
         notes.append(f"{place}: {_words(error)}")
-    for parent in _fallbacks() if place != SYSTEM else ():
+    for parent in _fallbacks() if not is_roots(place) else ():
         fresh = ""
         try:
             fresh = tempfile.mkdtemp(prefix=FALLBACK_PREFIX, dir=parent)
@@ -447,9 +474,12 @@ def remove(place: str) -> dict[str, list[Any]]:
     answer: dict[str, list[Any]] = {"removed": [], "busy": [], "kept": []}
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     places = [path for parent in (runtime, *FALLBACKS) if parent for path in own_fallbacks(parent)]
-    places = [] if place == SYSTEM else places
+    places = [] if is_roots(place) else places
     for path in [place, *places]:
         if not os.path.isdir(path):
+            if is_roots(path):  # whoever made it may have died before
+                with suppress(OSError):
+                    os.rmdir(os.path.dirname(path))
             continue
         why = distrust(path, os.getuid())
         alien = strange(path) if why is None else None
@@ -468,7 +498,8 @@ def remove(place: str) -> dict[str, list[Any]]:
 
 def _remove_place(place: str) -> None:
     """Remove a place whose locks are held, and the parents that were created for it."""
-    parents = _made(place)
+    # Agents and exporter share the parent, whoever came first.
+    parents = [*_made(place), *([os.path.dirname(place)] if is_roots(place) else [])]
     for build in _builds(place):
         _discard(build)
     os.unlink(os.path.join(place, LOCK))
@@ -484,6 +515,100 @@ def _made(place: str) -> list[str]:
         parents = json.loads(_read(place, MADE))
         return [part for part in parents if place.startswith(part + "/")]
     return []
+
+
+# --- the exporter ---------------------------------------------------------------------------------
+
+
+def enable(key: str, unit: str) -> list[str]:
+    """Run the exporter of a build, now and from each start of the host on; return what failed.
+
+    Builds that it ran from before are removed.
+    """
+    folder, link = os.path.join(SERVICE, key), os.path.join(UNITS, WANTS, UNIT)
+    with exclusive(SERVICE):
+        if not is_whole(folder, os.getuid()):
+            raise Refused(f"{folder} was removed in the meantime; try again")
+        _write_unit(_owned(unit))
+        os.makedirs(os.path.dirname(link), 0o755, exist_ok=True)
+        with suppress(FileExistsError):
+            os.symlink(os.path.join(UNITS, UNIT), link)
+        failed = systemd(("daemon-reload",), ("restart", UNIT))
+        for build in _builds(SERVICE):
+            if build != folder:
+                _discard(build)
+    return failed
+
+
+def _owned(unit: str) -> str:
+    """Return a unit whose user may write the folder of its text file."""
+    for kind, path in WRITTEN.findall(unit):
+        if kind == "Textfile":
+            owner = os.stat(os.path.dirname(path)).st_uid
+            unit = unit.replace(FOLDERS_OWNER, pwd.getpwuid(owner).pw_name)
+    return unit
+
+
+def _write_unit(unit: str) -> None:
+    fresh = os.path.join(UNITS, UNIT + UNFINISHED)
+    with suppress(FileNotFoundError):
+        os.unlink(fresh)
+    _write(UNITS, UNIT + UNFINISHED, unit.encode())
+    os.rename(fresh, os.path.join(UNITS, UNIT))
+
+
+def disable() -> list[str]:
+    """End the exporter, and remove what it wrote and its unit; return the paths."""
+    unit, link = os.path.join(UNITS, UNIT), os.path.join(UNITS, WANTS, UNIT)
+    removed = []
+    if os.path.lexists(unit):
+        systemd(("stop", UNIT))
+        for kind, path in WRITTEN.findall(_read(UNITS, UNIT).decode()):
+            there = os.path.lexists(path)
+            with suppress(OSError):  # it has files of others
+                (_remove_textfile if kind == "Textfile" else _remove_recording)(path)
+                removed += [path] if there else []
+    for path in (link, unit + UNFINISHED, unit):
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+            removed.append(path)
+    with suppress(OSError):  # it has other units
+        os.rmdir(os.path.dirname(link))
+    if unit in removed:
+        systemd(("daemon-reload",), ("reset-failed", UNIT))
+    return removed
+
+
+def _remove_textfile(path: str) -> None:
+    """Remove a file of metrics, and what a killed exporter left beside it."""
+    folder, name = os.path.split(path)
+    beside = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}")
+    for each in os.listdir(folder):
+        if each == name or beside.fullmatch(each):
+            os.unlink(os.path.join(folder, each))
+
+
+def _remove_recording(path: str) -> None:
+    """Remove the segments of a recording, and its folder (behind a link, if the user changes)."""
+    real = os.path.realpath(path)
+    if os.path.isdir(real):
+        for name in filter(SEGMENT.fullmatch, os.listdir(real)):
+            os.unlink(os.path.join(real, name))
+        os.rmdir(real)
+    if os.path.islink(path):
+        os.unlink(path)
+
+
+def systemd(*orders: tuple[str, ...]) -> list[str]:
+    """Give systemd orders; return what it refused, or that it does not run."""
+    if not os.path.isdir("/run/systemd/system"):
+        return ["systemd does not run there: it begins when the host is started"]
+    failed = []
+    for words in orders:
+        done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            failed.append(f"systemctl {' '.join(words)}: {' '.join(done.stderr.split())}")
+    return failed
 
 
 # --- agents ---------------------------------------------------------------------------------------
@@ -557,6 +682,9 @@ def find(request: dict[str, Any]) -> Optional[str]:
     if request["place"] == "system":
         folder = os.path.join(SYSTEM, key)
         return folder if is_whole(folder, 0) and _launches() else None
+    if request["place"] == "export":
+        folder = os.path.join(SERVICE, key)
+        return folder if is_whole(folder, os.getuid()) else None
     folders = [
         os.path.join(cache_place(), key),
         *([request["folder"]] if request["folder"] else []),
@@ -607,10 +735,17 @@ def answer(request: dict[str, Any]) -> None:
     """Serve one request; ``start`` and ``become`` do not return."""
     if request["do"] == "become":
         become(request["words"])
-    system = request["place"] == "system"
-    place = SYSTEM if system else cache_place()
+    system, exports = request["place"] == "system", request["place"] == "export"
+    place = SYSTEM if system else SERVICE if exports else cache_place()
     if request["do"] == "remove":
-        say(state="removed", **remove(place))
+        gone = disable() if exports else []
+        known = remove(place)
+        say(state="removed", **{**known, "removed": [*gone, *known["removed"]]})
+        return
+    if exports and not os.path.isdir(UNITS):
+        raise NoService(f"there is no systemd ({UNITS} is missing)")
+    if request["do"] == "enable":
+        say(state="enabled", failed=enable(request["key"], request["unit"]))
         return
     if not KEY.fullmatch(request["key"]):
         raise Refused(f"not the key of a build: {request['key']}")
@@ -646,4 +781,4 @@ def serve() -> None:
         try:
             answer(request)
         except (OSError, Refused) as error:
-            say(state="failed", why=_words(error))
+            say(state="failed", why=_words(error), step=getattr(error, "step", ""))

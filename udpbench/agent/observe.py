@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -196,7 +197,9 @@ class Observer(Bystander):
         """Return the state of every network namespace, and what changed since the last survey."""
         looks: Any = self._looks
         result: MachineLook = looks.survey(exact, closely)
-        return result
+        if self._cpus is None or not closely:
+            return result
+        return replace(result, cpu_time=self._cpus.lately(), cpu_time_why=self._cpus.why)
 
     def cpu_samples(self) -> CpuSamples:
         """Return what the CPUs did between the first look and the latest."""

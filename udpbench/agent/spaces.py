@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Optional
 
-from udpbench.agent.counters.snapshot import namespace_counters
+from udpbench.agent.counters.snapshot import Parsed, namespace_counters
 from udpbench.agent.host.files import lines_of, names, read_beginning
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.socket_owners import MOST_NAMESPACES, SocketOwners
@@ -96,7 +96,7 @@ class OtherSpaces:
             known.sockets[inode] = owned if earlier != owned else earlier
         clock_ns = self._host.clock_ns()
         try:
-            counters = namespace_counters(self._host, f"/proc/{pid}/net")
+            counters = namespace_counters(self._host, f"/proc/{pid}/net", known.parsed)
         except OSError:  # it has just ended
             counters = {}
         ended = tuple(inode for inode in before if inode not in listed)
@@ -109,6 +109,7 @@ class _Space:
     def __init__(self) -> None:
         self.sockets: dict[int, UdpSocket] = {}
         """By inode, with their processes."""
+        self.parsed: Parsed = {}
         self.lines: dict[str, UdpSocket] = {}
         """By the line that was parsed: most are those of the look before."""
 

@@ -11,7 +11,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -323,7 +322,7 @@ def pps_by_bin(node: End, bin_ns: int) -> dict[int, float]:
         start = readings.phase.start_ns.get(host_of(name), 0)
         totals = totals_at(samples, PACKETS_FIELD[node.part], [start + edge for edge in edges])
         sums = [total + more for total, more in zip(sums, totals, strict=True)]
-    rates = ((b - a) * SECOND_NS / bin_ns for a, b in pairwise(sums))
+    rates = ((b - a) * SECOND_NS / bin_ns for a, b in zip(sums, sums[1:], strict=False))
     return dict(zip(edges, rates, strict=False))
 
 

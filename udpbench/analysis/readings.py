@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from udpbench.analysis.delta import Deltas, deltas
 from udpbench.model.experiment import Receive, Traffic
@@ -18,6 +18,9 @@ from udpbench.model.limits import Part, PhaseName
 from udpbench.model.record import Phase, SelfTest, TrialRecord, WorkerStats
 from udpbench.model.work import WorkerSpec
 from udpbench.ways import Way, way_to_receive
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 FAMILIES: Mapping[Literal[4, 6], Mapping[str, str]] = {
     4: {"{ip}": "snmp.Ip.", "{ipx}": "netstat.IpExt.", "{udp}": "snmp.Udp."},
@@ -365,12 +368,16 @@ class NodeView(Generic[V]):
         return names.pop() if len(names) == 1 else general
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Readings(CounterView):
-    """One phase of one record."""
+def _unnamed() -> Any:
+    raise TypeError("name record and phase")
 
-    record: TrialRecord
-    phase: Phase
+
+@dataclass(frozen=True, eq=False)
+class Readings(CounterView):
+    """One phase of one record; both have to be named (``kw_only`` is of Python 3.10)."""
+
+    record: TrialRecord = field(default_factory=_unnamed)
+    phase: Phase = field(default_factory=_unnamed)
 
     @cached_property
     def path(self) -> Readings | None:

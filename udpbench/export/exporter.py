@@ -11,7 +11,6 @@ import re
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import IO, cast
 
 from udpbench.agent import scrapes
 from udpbench.analysis.watch.sums import Sums
-from udpbench.control.connections.local_agent import own_environment
+from udpbench.control.connections.local_agent import MODULE, own_environment
 from udpbench.errors import AgentLost, InputError, Problem, in_words
 from udpbench.export.surveys import Own, Surveyed
 from udpbench.flight import Recorder
@@ -53,8 +52,8 @@ def mutual_tls(files: Tls) -> ssl.SSLContext:
     return scrapes.mutual_tls(str(files.certificate), str(files.key), str(files.authority))
 
 
-def listener(text: str, tls: Tls | None) -> socket.socket:
-    """Return the socket of the page; raises InputError."""
+def place_of(text: str, tls: Tls | None) -> tuple[str, int]:
+    """Return the address and port of a page; raises InputError."""
     match = LISTEN.fullmatch(text)
     try:
         address = ip_address((match["v6"] or match["v4"]) if match is not None else "")
@@ -65,11 +64,17 @@ def listener(text: str, tls: Tls | None) -> socket.socket:
         step = "name --tls-cert, --tls-key and --tls-client-ca, or listen at 127.0.0.1"
         what = "others could read who uses this host"
         raise InputError([Problem(what, "--listen", text, "an address of loopback", step)])
-    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    return str(address), port
+
+
+def listener(text: str, tls: Tls | None) -> socket.socket:
+    """Return the socket of the page; raises InputError."""
+    address, port = place_of(text, tls)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind((str(address), port))
+        opened.bind((address, port))
     except (OSError, OverflowError) as error:
         opened.close()
         what = in_words(error) if isinstance(error, OSError) else "not a port"
@@ -84,7 +89,7 @@ class ServedPage:
     def __init__(self, opened: socket.socket, tls: Tls | None, every_ns: int) -> None:
         fresh_s = FRESH_LOOKS * every_ns / SECOND_NS
         files = (tls.certificate, tls.key, tls.authority) if tls is not None else ()
-        command = (sys.executable, "-P", "-m", SERVER, str(opened.fileno()), f"{fresh_s:g}")
+        command = (*MODULE, SERVER, str(opened.fileno()), f"{fresh_s:g}")
         self._process = subprocess.Popen(
             (*command, *map(str, files)),
             stdin=subprocess.PIPE,
@@ -195,6 +200,9 @@ class Exporter:
             self._fail("look", str(each.error))
             return
         self._lasting.pop("look", None)
+        if each.survey.cpu_time_why and "cpu" not in self._lasting:
+            self._lasting["cpu"] = each.survey.cpu_time_why
+            self._say(f"CPU time is not recorded: {each.survey.cpu_time_why}")
         before = self._sums.lost_packets
         self._sums.add(each.survey, each.facts)
         if self._recorder is not None:

@@ -5,7 +5,10 @@ Checks all options before anything is started.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +16,7 @@ from pathlib import Path
 from udpbench.control.wait import Clock, Interrupt
 from udpbench.errors import InputError, Problem, in_words
 from udpbench.export.exporter import Exporter, ServedPage, TextFile, Tls, listener, mutual_tls
-from udpbench.export.surveys import Own, observer, surveys
+from udpbench.export.surveys import Own, Surveyed, observer, surveys
 from udpbench.flight import LEAST_BYTES, Recorder
 from udpbench.installation import how_to_add
 from udpbench.model.limits import SECOND_NS
@@ -38,6 +41,7 @@ class Options:
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
+    cpu_time: bool = False
 
     @property
     def every_ns(self) -> int:
@@ -59,6 +63,8 @@ def check(options: Options) -> None:
         step = "udpbench export --listen 127.0.0.1:10717"
         where = "--listen, --textfile, --record"
         problems.append(Problem("nothing to export to", where, next_step=step))
+    if options.cpu_time and options.record is None:
+        problems.append(Problem("CPU time is only recorded", "--cpu-time", "", "", "add --record"))
     problems += [
         Problem("not a label", "--label", name, ", ".join(LABELS))
         for name in options.label
@@ -109,14 +115,25 @@ def run(options: Options, version: str, say: Callable[[str], None]) -> None:
     check(options)
     if options.listen is not None or options.textfile is not None:
         require_library()
-    words = ("exact",) if options.exact else ()
+    asked = {"exact": options.exact, "cpu-time": options.cpu_time}
+    words = [word for word, is_asked in asked.items() if is_asked]
     with _exporter(options, version, say) as exporter, observer(words) as client:
         if options.listen is not None:
             way = "http" if options.tls is None else "https"
             say(f"metrics: {way}://{options.listen}/metrics")
         records = options.record is not None
         every_ns = SECOND_NS if records else options.every_ns
-        exporter.run(surveys(client, options.exact, every_ns, Clock(), Interrupt(), records))
+        looks = surveys(client, options.exact, every_ns, Clock(), Interrupt(), records)
+        exporter.run(announced(looks, os.environ.get("NOTIFY_SOCKET", "")))
+
+
+def announced(looks: Iterable[Surveyed], place: str) -> Iterator[Surveyed]:
+    """Yield looks; once the first is shown, tell a service manager that waits for it."""
+    for number, each in enumerate(looks):
+        yield each
+        if number == 0 and place:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line, suppress(OSError):
+                line.sendto(b"READY=1", f"\0{place[1:]}" if place[0] == "@" else place)
 
 
 def _exporter(options: Options, version: str, say: Callable[[str], None]) -> Exporter:

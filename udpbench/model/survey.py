@@ -46,6 +46,10 @@ class MachineLook:
     """How often routes, addresses, firewall and the like were changed in the first namespace."""
     processes: dict[str, int] = field(default_factory=dict)
     """Process → CPU time so far, of those that ran since these were last read."""
+    cpu_time: dict[str, int] = field(default_factory=dict)
+    """``0 rx_udp``, ``0 unbound``: a CPU and what it did → ns since the look before, sampled."""
+    cpu_time_why: str = ""
+    """Why it cannot be sampled, though it is asked for."""
 
 
 @dataclass(frozen=True)

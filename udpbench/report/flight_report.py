@@ -55,6 +55,7 @@ def _lines(course: Flight) -> Iterator[str]:
             if loss.helps:
                 yield f"      what helps: {loss.helps}"
         yield from _more(incident.losses[LISTED_LOSSES:], "   ", "places")
+        yield from (f"   {line}" for line in incident.cpus)
         yield (
             "   what had changed:" if incident.events else "   nothing that is recorded had changed"
         )
@@ -184,6 +185,7 @@ def page(course: Flight) -> str:
                 "title": title_of(each),
                 "losses": [_cells(loss) for loss in each.losses],
                 "events": [_event_cells(event) for event in each.events],
+                "cpus": each.cpus,
             }
             for each in course.incidents
         ],

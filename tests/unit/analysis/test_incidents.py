@@ -20,7 +20,8 @@ def second(
 ) -> MachineLook:
     """Return the survey of a second, with what was lost until then."""
     moved = {**counted(lost, *RCVBUF), **counted(came, "snmp.Ip.InReceives", "snmp.Ip.InDelivers")}
-    given = {name: also.pop(name) for name in ("settings", "changed", "processes") if name in also}
+    names = ("settings", "changed", "processes", "cpu_time")
+    given = {name: also.pop(name) for name in names if name in also}
     each = survey(look(number, *sockets, moved=moved, **also))  # type: ignore[arg-type]
     return replace(each, wall_ns=number * SECOND_NS, **given)  # type: ignore[arg-type]
 
@@ -228,3 +229,19 @@ def test_what_changed_in_another_namespace_is_no_cause() -> None:
     ]
     assert ["blue"] == [event.netns for event in seen.events if "buffer" in event.what]
     assert not [event for event in incident.events if "buffer" in event.what]
+
+
+def test_what_busy_cpus_did_is_said() -> None:
+    """In the first minute of a loss, and how busy they had been in the minute before."""
+    light = {"0 rx_udp": SECOND_NS // 10, "10 web": SECOND_NS // 10}
+    full = {"0 rx_udp": 6 * SECOND_NS // 10, "0 dns": 3 * SECOND_NS // 10, "1 web": SECOND_NS}
+    surveys = [
+        replace(each, cpu_time=full if number > 20 else light if number else {})
+        for number, each in enumerate(losing(20, 25, 40))
+    ]
+    (incident,) = course(surveys).incidents
+    assert (
+        "CPU 0: 90 % busy (rx_udp 60 %, dns 30 %); before 10 %",
+        "CPU 1: 100 % busy (web 100 %)",
+    ) == incident.cpus
+    assert () == course([*losing(20, 25, 40)]).incidents[0].cpus

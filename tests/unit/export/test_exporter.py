@@ -30,6 +30,7 @@ def test_options_that_mean_nothing_are_refused(golden: Golden) -> None:
         Options(),
         Options(textfile="a.prom", every="5", at_most="much", label=["pid"]),
         Options(record="a", every="2min", at_most="1MiB", tls_key="key.pem"),
+        Options(listen="127.0.0.1:1", cpu_time=True),
     )
     for options in wrong:
         with golden.raises(InputError):
@@ -140,6 +141,16 @@ def test_a_failure_is_counted_and_said_once(golden: Golden) -> None:
     with Exporter(OWN, False, None, Broken(), lines.append) as exporter:
         exporter.run([failed, failed, LOOK, LOOK])
         assert {"look": 2, "file": 2, "record": 0} == exporter._errors
+    golden.check(lines)
+
+
+def test_why_cpu_time_is_not_recorded_is_said_once(golden: Golden) -> None:
+    """At the first look."""
+    lines: list[str] = []
+    assert LOOK.survey is not None
+    hidden = replace(LOOK, survey=replace(LOOK.survey, cpu_time_why="addresses are hidden"))
+    with Exporter(OWN, False, None, None, lines.append) as exporter:
+        exporter.run([hidden, hidden])
     golden.check(lines)
 
 

@@ -35,7 +35,10 @@ COURSE = Flight(
         Second(START_NS + 60 * SECOND_NS, "host", 100.0, 90.0, {"udp_rcvbuf": 10.0}),
     ),
     gaps=((START_NS + 300 * SECOND_NS, START_NS + 400 * SECOND_NS),),
-    incidents=(Incident((LOSS, RING, POD), (EVENT,)), Incident((RING,), ())),
+    incidents=(
+        Incident((LOSS, RING, POD), (EVENT,), ("CPU 0: 97 % busy (rx_udp 60 %, unbound 37 %)",)),
+        Incident((RING,), ()),
+    ),
     events=(EVENT,),
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Any, Callable, Optional
 
 from udpbench.agent.counters import parse
@@ -27,6 +28,15 @@ TC_ROOT = 0xFFFFFFFF
 TC_INGRESS = 0xFFFFFFF1
 """TC_H_INGRESS, also TC_H_CLSACT: the parent of ingress filters."""
 QDISC_COUNTERS = ("drops", "requeues", "overlimits")
+Parsed = dict[str, tuple[str, dict[str, int]]]
+"""File → its text, and the counters in it."""
+NET_PARSERS: dict[str, Callable[[str], dict[str, int]]] = {
+    "snmp": partial(parse.parse_snmp, prefix="snmp"),
+    "snmp6": parse.parse_snmp6,
+    "netstat": partial(parse.parse_snmp, prefix="netstat"),
+    "nf_conntrack": parse.parse_conntrack,
+    "xfrm_stat": parse.parse_xfrm,
+}
 
 
 def snapshot(
@@ -60,15 +70,25 @@ def snapshot(
     return Snapshot(name, clock_ns, counters)
 
 
-def namespace_counters(host: Host, net: str = NET) -> dict[str, int]:
-    """Return the counters of IP and UDP of a network namespace, by default this one's."""
-    return {
-        **parse.parse_snmp(host.read_text(f"{net}/snmp"), "snmp"),
-        **parse.parse_snmp6(read(host, f"{net}/snmp6") or ""),
-        **parse.parse_snmp(host.read_text(f"{net}/netstat"), "netstat"),
-        **parse.parse_conntrack(read(host, f"{net}/stat/nf_conntrack") or ""),
-        **parse.parse_xfrm(read(host, f"{net}/xfrm_stat") or ""),
+def namespace_counters(
+    host: Host, net: str = NET, known: Optional[Parsed] = None
+) -> dict[str, int]:
+    """Return the counters of IP and UDP of a network namespace, by default this one's.
+
+    ``known`` has what was read before: of a namespace that does nothing, nothing is parsed.
+    """
+    texts = {
+        "snmp": host.read_text(f"{net}/snmp"),
+        "snmp6": read(host, f"{net}/snmp6") or "",
+        "netstat": host.read_text(f"{net}/netstat"),
+        "nf_conntrack": read(host, f"{net}/stat/nf_conntrack") or "",
+        "xfrm_stat": read(host, f"{net}/xfrm_stat") or "",
     }
+    known = {} if known is None else known
+    for name, text in texts.items():
+        if name not in known or known[name][0] != text:
+            known[name] = text, NET_PARSERS[name](text)
+    return {key: value for name in texts for key, value in known[name][1].items()}
 
 
 def card_interrupts(host: Host, interface: str) -> set[int]:

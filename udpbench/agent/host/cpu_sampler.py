@@ -21,7 +21,7 @@ from udpbench.agent.host import native
 from udpbench.agent.host.files import lines_of, read
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.cpu_lists import parse_cpu_list
-from udpbench.cpu_stages import anchor_of, missing_anchors
+from udpbench.cpu_stages import IDLE, INTERRUPT, anchor_of, missing_anchors, stage_below
 from udpbench.model.limits import SECOND_NS, STACKS_MAX, Edge
 from udpbench.model.record import CpuSamples
 
@@ -58,6 +58,8 @@ LEAST_SEEN = 2**13
 """Different samples kept of a CPU, however many share STACKS_MAX: some 0.6 kB each."""
 NAMES_SPARE = 2**12
 """Names of processes that were not sampled, beside as many as were."""
+LEAST_NS = 5 * 10**6
+"""What took less of a CPU's time between two looks is left out."""
 USER, GUEST = -1, -2
 """Nodes of samples outside of the kernel: of a program, and of a virtual machine."""
 ROOT = -1
@@ -130,6 +132,12 @@ class CpuSampler:
         self._period_ns = 0
         self._why = "it was not begun"
         self._symbols: Optional[str] = None
+        self._work: Optional[_Work] = None
+
+    @property
+    def why(self) -> str:
+        """Why nothing is sampled; empty if it is."""
+        return self._why
 
     def begin_early(self, frequency: int) -> None:
         """Begin to sample, and read the kernel's symbols now, while that is permitted."""
@@ -164,6 +172,24 @@ class CpuSampler:
         for ring in self._rings.values():
             if ring.waiting() > ring.size_bytes // 2:
                 self._read(ring)
+
+    def lately(self) -> dict[str, int]:
+        """Return what each CPU did since this was asked before, in ns, without idle time.
+
+        ``0 rx_udp`` is CPU 0 in a soft interrupt, by stage, ``0 unbound`` a program.
+        """
+        times_ns: Counter[str] = Counter()
+        for cpu, ring in self._rings.items():
+            self._read(ring)
+            if self._work is None:
+                self._work = _Work(_Symbols(self._symbols or self._host.read_text(SYMBOLS)))
+            for (pid, mode, chain), (_, time_ns) in ring.seen.items():
+                stage = self._work.stage_of(chain) if mode == IN_KERNEL else None
+                name = stage or (self._program(pid) if pid else IDLE)
+                if name != IDLE:
+                    times_ns[f"{cpu} {name}"] += time_ns
+            ring.seen.clear()
+        return {name: time_ns for name, time_ns in times_ns.items() if time_ns >= LEAST_NS}
 
     def end(self) -> CpuSamples:
         """End sampling; return what was seen between the first edge and the last."""
@@ -327,6 +353,36 @@ class _Symbols:
         """Return the function at an address; ``?`` below the first."""
         place = bisect_right(self._addresses, address) - 1
         return self._names[place] if place >= 0 else "?"
+
+    def names_in(self, chain: bytes) -> list[str]:
+        """Return the functions of a chain, the innermost first."""
+        addresses = [a for a in struct.unpack(f"={len(chain) // 8}Q", chain) if a < CONTEXTS]
+        # A return address may be behind the last instruction of the function that called.
+        return [self.name_of(a - (place > 0)) for place, a in enumerate(addresses)]
+
+
+class _Work:
+    """What the kernel works at, by chains of functions."""
+
+    def __init__(self, symbols: _Symbols) -> None:
+        self._symbols = symbols
+        self._known: dict[bytes, Optional[str]] = {}
+
+    def stage_of(self, chain: bytes) -> Optional[str]:
+        """Return the stage of a soft interrupt, or that it is idle; None for what a task does."""
+        if chain not in self._known:
+            if len(self._known) >= NODES_MAX:
+                self._known.clear()
+            self._known[chain] = self._stage(chain)
+        return self._known[chain]
+
+    def _stage(self, chain: bytes) -> Optional[str]:
+        stage, interrupts = None, False
+        for name in reversed(self._symbols.names_in(chain)):
+            stage, anchor = stage_below(name, stage), anchor_of(name)
+            interrupts |= anchor is not None and anchor.kind == INTERRUPT
+        is_known = stage is not None and stage[0] != "?"
+        return stage if is_known and (interrupts or stage == IDLE) else None
 
 
 class _Tree:

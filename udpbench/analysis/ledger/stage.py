@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, Optional, TypeVar
 
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.skbs import Segments, Span
@@ -18,9 +18,9 @@ from udpbench.analysis.remedies import REMEDIES
 from udpbench.model.limits import Part, Scope, stage_of
 
 W = TypeVar("W", bound=CounterView)
-Reading = Callable[[CounterView], int | None]
-Expression = Callable[[CounterView], Span | None]
-Limit = Callable[[Readings], int | None]
+Reading = Callable[[CounterView], Optional[int]]
+Expression = Callable[[CounterView], Optional[Span]]
+Limit = Callable[[Readings], Optional[int]]
 
 
 @dataclass(frozen=True)

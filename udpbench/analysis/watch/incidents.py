@@ -32,6 +32,8 @@ GREW = 1.5
 LOAD_LOOKS = 30
 """Looks of which the load before is the mean."""
 LEAST_PPS = 100
+FULL, SHOWN_PROGRAMS = 0.5, 4
+"""The part of a CPU from which on it is said what it did, and of how much of that."""
 BY_RULES = tuple(stage.name for stage in STAGES if stage.meant_by == "rules")
 LEAST_REFUSED_PPS = 10
 EPHEMERAL = 32768
@@ -76,6 +78,8 @@ class Incident:
     losses: tuple[Loss, ...]
     """The largest first."""
     events: tuple[Event, ...]
+    cpus: tuple[str, ...] = ()
+    """What busy CPUs did in its first minute, in words, if that was recorded."""
 
     @property
     def start_ns(self) -> int:
@@ -158,6 +162,8 @@ class _Replay:
     busy: dict[str, float] = field(default_factory=dict)
     cpu_ns: dict[str, int] = field(default_factory=dict)
     cpu_at_ns: int = 0
+    cpu_times: list[tuple[int, int, Mapping[str, int]]] = field(default_factory=list)
+    """The two looks between which CPUs were sampled, and what they did."""
     loads: dict[str, list[float]] = field(default_factory=dict)
     usual: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     young: dict[str, dict[int, tuple[int, UdpSocket]]] = field(default_factory=dict)
@@ -175,6 +181,9 @@ class _Replay:
             self.spaces, self.busy, self.cpu_ns, before = {}, {}, {}, None
         if before is not None:
             self._note(before, moment)
+            if moment.survey.cpu_time:
+                span = before.survey.wall_ns, now_ns
+                self.cpu_times.append((*span, moment.survey.cpu_time))
         listed = {each.netns for each in moment.survey.spaces}
         self.spaces = {number: each for number, each in self.spaces.items() if number in listed}
         for place, each in enumerate(moment.survey.spaces):
@@ -391,7 +400,41 @@ class _Replay:
             and event.netns in ("", losses[0].netns)
         ]
         largest_first = sorted(losses, key=lambda loss: -loss.packets)
-        return Incident(tuple(largest_first), tuple(near))
+        end_ns = min(max(loss.end_ns for loss in losses), start_ns + BEFORE_NS)
+        during = self._shares(start_ns, end_ns)
+        cpus = _cpus_in_words(during, self._shares(start_ns - BEFORE_NS, start_ns))
+        return Incident(tuple(largest_first), tuple(near), tuple(cpus))
+
+    def _shares(self, from_ns: int, to_ns: int) -> dict[str, dict[str, float]]:
+        """Return CPU → what it did → which part of some time."""
+        spent_ns: dict[str, dict[str, int]] = {}
+        elapsed_ns = 0
+        for then_ns, now_ns, times in self.cpu_times:
+            if from_ns < now_ns <= to_ns:
+                elapsed_ns += now_ns - then_ns
+                for key, time_ns in times.items():
+                    cpu, _, name = key.partition(" ")
+                    known = spent_ns.setdefault(cpu, {})
+                    known[name] = known.get(name, 0) + time_ns
+        return {
+            cpu: {name: time_ns / elapsed_ns for name, time_ns in known.items()}
+            for cpu, known in spent_ns.items()
+        }
+
+
+def _cpus_in_words(
+    during: Mapping[str, Mapping[str, float]], before: Mapping[str, Mapping[str, float]]
+) -> Iterable[str]:
+    """Yield of each busy CPU what it did, and how busy it had been."""
+    for cpu, known in sorted(during.items(), key=lambda item: item[0].zfill(8)):
+        busy = sum(known.values())
+        if busy < FULL:
+            continue
+        most = sorted(known.items(), key=lambda item: -item[1])[:SHOWN_PROGRAMS]
+        parts = ", ".join(f"{name} {show_percent(share)}" for name, share in most)
+        earlier = before.get(cpu)
+        was = f"; before {show_percent(sum(earlier.values()))}" if earlier is not None else ""
+        yield f"CPU {cpu}: {show_percent(min(busy, 1.0))} busy ({parts}){was}"
 
 
 def _named(each: UdpSocket) -> str:

@@ -6,10 +6,10 @@ labels have a budget for each user, and what exceeds it is summed under ``other`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from udpbench.analysis.delta import deltas, is_u32, since_u32
+from udpbench.analysis.delta import Deltas, deltas, is_u32, since_u32
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.reader_time import reading_threads
 from udpbench.analysis.watch.host import (
@@ -36,6 +36,8 @@ MOST_SOCKETS = 2**17
 """Kept of one namespace; further ones are not counted."""
 SEEN_KEPT = 4096
 """Namespaces that may be read again."""
+SPARE_UNITS = 64
+"""Processes that may have ended, whose units are kept."""
 ENDED_KEPT = 3
 """Looks for which a closed socket may still be counted by BPF."""
 Device = tuple[str, str]
@@ -123,8 +125,11 @@ class Sums:
         """Sockets that are counted as ``other``, for want of room."""
         self.observer_cpu_ns = 0
         self._with_address = with_address
+        self._counted: tuple[KeysView[str], tuple[str, ...], dict[str, Facts]] | None = None
+        """The counters and interfaces of which ``observable`` is known."""
         self._spaces: dict[int, _Space] = {}
         self._units: dict[str, str] = {}
+        self._most_units = SPARE_UNITS
         self._budget = Budget()
         self._ephemeral = range(0)
         self._memory = 0
@@ -209,12 +214,14 @@ class Sums:
                 space.base[key] = space.base.get(key, 0) + packets
             space.since, space.first = {}, base
         lately, ever = deltas(before, now), deltas(space.first, now)
-        for loss in stage_losses(lately, ever, look.interfaces, facts, 1.0):
+        # Most namespaces of a host do nothing most of the time.
+        moved = now.counters != before.counters
+        for loss in stage_losses(lately, ever, look.interfaces, facts, 1.0) if moved else ():
             key = (label_of(loss.stage.split(" or ")), loss.where)
             space.since[key] = max(space.since.get(key, 0), loss.packets)
         space.latest, space.interfaces = now, look.interfaces
         if look.interfaces:
-            self.observable = observable_stages(lately, look.interfaces, facts)
+            self._observe(lately, look.interfaces, facts)
             for cpu, times in ever.numbered("cpu").items():
                 if "softirq_ns" in times:
                     self.softirq_ns[cpu] = now.counters[f"cpu.{cpu}.softirq_ns"]
@@ -225,6 +232,15 @@ class Sums:
         for process, threads in look.threads.items():
             comm = printable(process.rpartition(" ")[0], keep="")
             self._add_reader(comm, self._units.get(process, ""), threads)
+
+    def _observe(
+        self, lately: Deltas, interfaces: Sequence[str], facts: Mapping[str, Facts]
+    ) -> None:
+        """Learn which stages are counted: that depends on which counters there are."""
+        known = lately.values.keys(), (*interfaces,), {**facts}
+        if known != self._counted:
+            self.observable = observable_stages(lately, interfaces, facts)
+            self._counted = known
 
     def _listed(self, space: _Space, look: HostLook, wall_ns: int) -> int:
         """Take what the look says of sockets; return how many packets they dropped lately."""
@@ -267,7 +283,8 @@ class Sums:
                 stage = label_of(known.stages or stages)
                 known.lost[stage] = known.lost.get(stage, 0) + lately
         for known in space.sockets.values():
-            self._label(space, known, look.snapshot.clock_ns)
+            if known.labels is None or known.lost or known.arrived or known.read:
+                self._label(space, known, look.snapshot.clock_ns)
 
     def _count_exactly(self, space: _Space, look: HostLook) -> None:
         for text, count in (look.counts or {}).items():
@@ -340,13 +357,15 @@ class Sums:
                     own.base[key] = own.base.get(key, 0) + packets
         while len(self._seen) > SEEN_KEPT:
             del self._seen[next(iter(self._seen))]
-        used = {
-            process
-            for space in self._spaces.values()
-            for known in space.sockets.values()
-            for process in known.now.processes
-        }
-        self._units = {process: unit for process, unit in self._units.items() if process in used}
+        if len(self._units) > self._most_units:
+            used = {
+                process
+                for space in self._spaces.values()
+                for known in space.sockets.values()
+                for process in known.now.processes
+            }
+            self._units = {name: unit for name, unit in self._units.items() if name in used}
+            self._most_units = 2 * len(self._units) + SPARE_UNITS
 
     # --- labels --------------------------------------------------------------------------------
 

@@ -16,12 +16,14 @@ from udpbench.errors import ConnectError
 from udpbench.json_lines import LinePipe
 from udpbench.model.limits import SECOND_NS
 
-# -P: files in the current folder must not shadow the agent's imports.
-AGENT_COMMAND = (sys.executable, "-P", "-m", AGENT)
+# -P: files in the current folder must not shadow the agent's imports. Before Python 3.11, which is
+# the first that has it, only the exporter's service starts one, from the folder /.
+MODULE = (sys.executable, *(("-P",) if sys.version_info >= (3, 11) else ()), "-m")
+AGENT_COMMAND = (*MODULE, AGENT)
 _launched: list[subprocess.Popen[bytes]] = []
 """Agents of this machine that nobody has opened yet."""
-OBSERVER_COMMAND = (sys.executable, "-P", "-m", OBSERVER)
-SERVER_COMMAND = (sys.executable, "-P", "-m", SERVER)
+OBSERVER_COMMAND = (*MODULE, OBSERVER)
+SERVER_COMMAND = (*MODULE, SERVER)
 
 
 def open_local(host: str, command: Sequence[str]) -> Channel:

@@ -1,4 +1,4 @@
-"""What is sent to a host: the agent with everything that it imports, for one kind of host.
+"""What is sent to a host: the agent, or the exporter, with everything that it imports.
 
 Owns the choice of files and the key that identifies them. Must never depend on the time, the
 folder, or other installed packages: the same content has the same key and bytes.
@@ -6,6 +6,7 @@ folder, or other installed packages: the same content has the same key and bytes
 
 from __future__ import annotations
 
+import ast
 import gzip
 import hashlib
 import io
@@ -15,6 +16,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import udpbench
@@ -26,6 +28,9 @@ from udpbench.protocol import agent_files
 __all__ = ["Bundle", "Target", "make_bundle"]
 
 PACKAGE = Path(udpbench.__file__).parent
+EXPORTER = "udpbench.export.service"
+LIBRARY = "prometheus_client"
+"""What the exporter imports of others: as it is installed here, since it is Python alone."""
 EXTENSION = "_native.abi3.so"
 PORTABLE = PACKAGE / "portable"
 """Extensions for other machines and C libraries, if some were built (``noxfile.py portable``)."""
@@ -68,6 +73,51 @@ def make_bundle(target: Target, wheels: Path | None, progress: Callable[[str], N
             files.update({name: wheel.read(name) for name in names})
     files = dict(sorted(files.items()))
     return Bundle(key_of(files), files)
+
+
+def make_exporter(
+    target: Target, wheels: Path | None, progress: Callable[[str], None], version: str
+) -> Bundle:
+    """Return what ``export`` as a service needs there; raises as ``make_bundle``."""
+    agent = make_bundle(target, wheels, progress)
+    start = f"from {EXPORTER} import main\n\nmain({version!r})\n"
+    files = {**agent.files, **exporter_files(), **_library(), "__main__.py": start.encode()}
+    files = dict(sorted(files.items()))
+    return Bundle(key_of(files), files)
+
+
+def exporter_files() -> dict[str, bytes]:
+    """Return the modules that the exporter imports of the package, at once or later."""
+    files: dict[str, bytes] = {}
+    left = [EXPORTER]
+    while left:
+        base = PACKAGE.parent.joinpath(*left.pop().split("."))
+        for file in (base.with_suffix(".py"), base / "__init__.py"):
+            path = file.relative_to(PACKAGE.parent).as_posix()
+            if path in files or not file.is_file():
+                continue
+            files[path] = file.read_bytes()
+            if file.parent != PACKAGE or file.name != "__init__.py":  # which imports when asked
+                left += [path.rpartition("/")[0].replace("/", "."), *_imported(files[path])]
+    return files
+
+
+def _imported(source: bytes) -> list[str]:
+    """Return what a module imports of the package by dotted names, which may name what it has."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [node.module or "", *(f"{node.module}.{each.name}" for each in node.names)]
+    return [name for name in names if name.split(".")[0] == PACKAGE.name]
+
+
+def _library() -> dict[str, bytes]:
+    spec = find_spec(LIBRARY)
+    folders = [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []
+    files = [(folder, file) for folder in folders for file in sorted(folder.rglob("*.py"))]
+    return {file.relative_to(folder.parent).as_posix(): file.read_bytes() for folder, file in files}
 
 
 def key_of(files: Mapping[str, bytes]) -> str:

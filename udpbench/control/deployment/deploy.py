@@ -1,5 +1,7 @@
 """``udpbench deploy``: installs the agent on every host of a lab that needs it, or removes it.
 
+And ``udpbench export --install`` and ``--remove``: the exporter of one host.
+
 Every other command installs a missing agent when it connects (``ssh``).
 """
 
@@ -33,6 +35,22 @@ def remove(lab: Lab, deployer: Deployer) -> bool:
 
     _on_hosts(lab, act)
     return not any(left)
+
+
+def install_exporter(
+    host: Node, deployer: Deployer, version: str, unit: Callable[[str, str], str]
+) -> tuple[str, list[str]]:
+    """Run the exporter on a host; return the folder of its build, and what failed."""
+
+    def act(line: Conversation) -> tuple[str, list[str]]:
+        return deployer.bring_exporter(line, version, unit)
+
+    return talk(host.name, host.connect, act)
+
+
+def remove_exporter(host: Node, deployer: Deployer) -> bool:
+    """Remove the exporter from a host; return whether nothing is left. Raises ConnectError."""
+    return talk(host.name, host.connect, deployer.remove_exporter)
 
 
 def deployed_hosts(lab: Lab) -> tuple[Node, ...]:

@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from udpbench.agent import install
-from udpbench.control.deployment.bundle import Bundle, Target, make_bundle
+from udpbench.control.deployment.bundle import Bundle, Target, make_bundle, make_exporter
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.json_lines import LinePipe
 from udpbench.model.limits import SECOND_NS
@@ -52,9 +53,12 @@ FORMS: dict[str, dict[str, Any]] = {
     "receiving": {"bytes": int},
     "ready": {"folder": str, "notes": [str]},
     "removed": {"removed": [str], "busy": [str], "kept": [(str, str)]},
+    "enabled": {"failed": [str]},
 }
 """State of an answer → key → type, types, list of a type, or types of a list's items."""
 Doing = Literal["start", "deploy"]
+Make = Callable[[Target, Path | None, Callable[[str], None]], Bundle]
+OBSERVER = install.OBSERVER
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,9 @@ class Conversation:
             raise ConnectError(f"{what}; find out what prints that", self.host) from error
         state = answer.get("state", "report") if isinstance(answer, dict) else None
         if state == "failed":
-            why = answer.get("why")
+            why, step = answer.get("why"), answer.get("step")
+            if step:
+                raise ConnectError(f"{why}; {step}", self.host)
             step = "make room in one of them, or install it there: connect: {python: …}"
             raise ConnectError(f"the agent cannot be stored there: {why}; {step}", self.host)
         fits = state in states and all(
@@ -140,7 +146,7 @@ class Deployer:
         """
         report = _greet(line, become)
         with line.paused():  # pip may download
-            bundle = self._bundle(line.host, report)
+            bundle = self._bundle(line.host, report, make_bundle)
         request = {"do": doing, "key": bundle.key, "run": run, "folder": folder}
         request["place"] = "system" if become else "cache"
         line.send(request)
@@ -151,13 +157,35 @@ class Deployer:
             reply = self._send(line, report, request, bundle, reply["builds"])
         return str(reply["folder"])
 
-    def _bundle(self, host: str, report: dict[str, Any]) -> Bundle:
+    def bring_exporter(
+        self, line: Conversation, version: str, unit: Callable[[str, str], str]
+    ) -> tuple[str, list[str]]:
+        """Install the exporter and run it; return the folder of its build, and what failed.
+
+        ``unit`` makes systemd's unit of the host's Python and that folder. Raises as ``bring``.
+        """
+        report = _greet(line, become=True)
+        with line.paused():
+            bundle = self._bundle(line.host, report, partial(make_exporter, version=version))
+        self._become(line, report)
+        request = {"do": "deploy", "key": bundle.key, "run": (OBSERVER,), "folder": None}
+        request["place"] = "export"
+        line.send(request)
+        reply = line.hear("missing", "ready")
+        if reply["state"] == "missing":
+            reply = self._send(line, report, request, bundle, reply["builds"])
+        folder = str(reply["folder"])
+        text = unit(report["executable"], folder)
+        line.send({"do": "enable", "place": "export", "key": bundle.key, "unit": text})
+        return folder, list(line.hear("enabled")["failed"])
+
+    def _bundle(self, host: str, report: dict[str, Any], make: Make) -> Bundle:
         major, minor = report["python"]
         target = Target((major, minor), report["machine"], report["libc"], report["libc_version"])
         with self._bundling:  # hosts are logged in at together, and most are alike
             if target not in self._bundles:
                 try:
-                    bundle = make_bundle(target, self._wheels, lambda text: self._tell(host, text))
+                    bundle = make(target, self._wheels, lambda text: self._tell(host, text))
                 except ConnectError as error:
                     raise ConnectError(error.message, host) from error
                 self._bundles[target] = bundle
@@ -171,7 +199,8 @@ class Deployer:
         bundle: Bundle,
         others: int,
     ) -> dict[str, Any]:
-        what = "only other builds of the agent installed" if others else "no agent installed"
+        noun = "exporter" if request["place"] == "export" else "agent"
+        what = f"only other builds of the {noun} installed" if others else f"no {noun} installed"
         if self._refusal is not None:
             raise ConnectError(f"{what}; {self._refusal}", line.host)
         archive = bundle.archive()
@@ -190,7 +219,7 @@ class Deployer:
                 self._tell(line.host, f"{arrived * 100 // len(archive)} % transferred")
         for note in reply["notes"]:
             self._tell(line.host, f"not in {note}")
-        self._tell(line.host, f"agent installed in {reply['folder']}")
+        self._tell(line.host, f"{noun} installed in {reply['folder']}")
         return reply
 
     def _become(self, line: Conversation, report: dict[str, Any]) -> None:
@@ -202,19 +231,26 @@ class Deployer:
 
     def remove(self, line: Conversation, become: bool) -> bool:
         """Remove every build of the agent that is not in use; return whether none is left."""
+        return self._remove(line, become, "system" if become else "cache", "agent")
+
+    def remove_exporter(self, line: Conversation) -> bool:
+        """End the exporter and remove all of it; return whether nothing is left."""
+        return self._remove(line, True, "export", "exporter")
+
+    def _remove(self, line: Conversation, become: bool, place: str, noun: str) -> bool:
         report = _greet(line, become)
         if become:
             self._become(line, report)
-        line.send({"do": "remove", "place": "system" if become else "cache"})
+        line.send({"do": "remove", "place": place})
         reply = line.hear("removed")
         for folder in reply["removed"]:
             self._tell(line.host, f"removed {folder}")
         for folder in reply["busy"]:
-            self._tell(line.host, f"kept {folder}: a running agent uses it")
+            self._tell(line.host, f"kept {folder}: a running {noun} uses it")
         for folder, why in reply["kept"]:
             self._tell(line.host, f"kept {folder}: {why}")
         if not any(reply[key] for key in ("removed", "busy", "kept")):
-            self._tell(line.host, "no agent installed")
+            self._tell(line.host, f"no {noun} installed")
         return not reply["busy"] and not reply["kept"]
 
 

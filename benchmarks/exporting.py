@@ -1,0 +1,154 @@
+"""What ``udpbench export`` costs with 2,000 UDP sockets that come and go, 200 of which lose.
+
+``exporting.py [SECONDS]``, for each of three ways: a look each 5 s, each second, and each second
+with a recording. Prints the CPU time of the exporter with its observer and its page as a share of
+one CPU, which the kernel counts also where others use the CPUs, and fails where the first exceeds
+BUDGET. All of it is in a network namespace of its own; needs root.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+BUDGET = 0.01
+SECONDS = 100
+WARM_S = 15
+"""Until all sockets have been listed, and what loads once is loaded."""
+PORT = 10717
+CROWD = """
+import fcntl, resource, socket, struct, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 1))
+
+def bound(port):
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    opened.bind(("127.0.0.1", port))
+    return opened
+
+sockets = {port: bound(port) for port in range(7000, 9000)}
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+print("bound", flush=True)
+begun, second = time.monotonic(), 0
+while True:
+    for port in range(7000, 7200):
+        for _ in range(10):
+            sender.sendto(bytes(200), ("127.0.0.1", port))
+    for port in range(7000 + second % 20, 9000, 20):
+        sockets[port].close()
+        sockets[port] = bound(port)
+    second += 1
+    time.sleep(max(begun + second - time.monotonic(), 0))
+"""
+"""A twentieth of the sockets is closed each second, and opened again."""
+WAYS = {
+    "a look each 5 s": ("--every", "5s"),
+    "a look each second": ("--every", "1s"),
+    "each second, recorded": ("--every", "1s", "--record"),
+}
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """End a process with the block."""
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+@contextmanager
+def crowd() -> Iterator[int]:
+    """Yield the process that holds the sockets, in a namespace of its own."""
+    command = ("unshare", "--net", sys.executable, "-c", CROWD)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"bound\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@contextmanager
+def exporter(inside: int, *words: str) -> Iterator[int]:
+    """Yield an exporter in a process's namespace that has read all sockets."""
+    command = ("nsenter", f"--target={inside}", "--net", sys.executable, "-m", "udpbench")
+    page = ("export", "--listen", f"127.0.0.1:{PORT}")
+    with ended(subprocess.Popen((*command, *page, *words), stderr=subprocess.DEVNULL)) as process:
+        while not scraped(inside):
+            assert process.poll() is None
+            time.sleep(0.5)
+        yield process.pid
+
+
+def scraped(inside: int) -> bytes:
+    """Return the page; nothing where there is none."""
+    command = ("nsenter", f"--target={inside}", "--net", "curl", "-sf", "--max-time", "10")
+    done = subprocess.run(
+        (*command, f"http://127.0.0.1:{PORT}/metrics"), capture_output=True, check=False
+    )
+    return done.stdout
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and its children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *map(int, children)]
+
+
+def cpu_s(pid: int) -> float:
+    """Return user and system time of a process."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def hold(inside: int, seconds: float) -> None:
+    """Scrape each 15 s, as Prometheus does, until so much time is over."""
+    end_s = time.monotonic() + seconds
+    while (left_s := end_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, 15))
+        scraped(inside)
+
+
+def shares(seconds: float, words: tuple[str, ...]) -> list[float]:
+    """Return which part of a CPU each process of an exporter uses."""
+    with crowd() as inside, exporter(inside, *words) as pid:
+        hold(inside, WARM_S)
+        processes = family(pid)
+        before, begun_s = [cpu_s(each) for each in processes], time.monotonic()
+        hold(inside, seconds)
+        after, took_s = [cpu_s(each) for each in processes], time.monotonic() - begun_s
+    return [(b - a) / took_s for a, b in zip(before, after, strict=True)]
+
+
+def main() -> None:
+    """Print the shares and leave with 1 where the budget is exceeded."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
+    totals = {}
+    for name, words in WAYS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            used = shares(seconds, (*words, *([folder] if words[-1] == "--record" else [])))
+        totals[name] = sum(used)
+        print(f"{name}: {sum(used):.2%} of one CPU ({', '.join(f'{each:.2%}' for each in used)})")
+    if totals["a look each 5 s"] > BUDGET:
+        sys.exit(f"a look each 5 s is over the budget of {BUDGET:.0%}")
+
+
+if __name__ == "__main__":
+    main()

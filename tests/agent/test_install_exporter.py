@@ -1,0 +1,240 @@
+"""The exporter as a service of a host: what it leaves, whoever dies when, and what goes with it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_install import KEY, OTHER, archive, builds, home, tree
+
+from udpbench.agent import install
+
+__all__ = ["home"]
+
+SEGMENT = "looks-0000000001-1764115200000.jsonl"
+STEPS = ("chmod", "makedirs", "mkdir", "rename", "rmdir", "symlink", "unlink")
+Host = Path
+"""A folder that stands for a host's root."""
+
+
+@pytest.fixture
+def host(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a host with systemd's folder, and one that node_exporter reads."""
+    root = tmp_path / "system"
+    for name in ("units", "node"):
+        (root / name).mkdir(parents=True)
+    root.chmod(0o755)
+    monkeypatch.setattr(install, "SERVICE", str(root / "udpbench" / "export"))
+    monkeypatch.setattr(install, "UNITS", str(root / "units"))
+    monkeypatch.setattr(install, "systemd", lambda *_orders: [])
+    monkeypatch.setattr(install, "SOURCE", "", raising=False)
+    return root
+
+
+def unit(host: Path) -> str:
+    """Return a unit that names what the exporter writes."""
+    names = f"Textfile={host}/node/a.prom\nRecording={host}/flight\n"
+    return f"[Service]\nUser={install.FOLDERS_OWNER}\n\n[X-Udpbench]\n{names}"
+
+
+def installed(host: Path, key: str = KEY) -> None:
+    """Bring a build and run it."""
+    install.settle(key, archive(), install.SERVICE)
+    install.enable(key, unit(host))
+
+
+def names(host: Path) -> set[str]:
+    """Return what is there; but for the list of folders that were made, which a death shortens."""
+    return {name for name in tree(host) if not name.endswith(install.MADE)}
+
+
+def removed() -> list[str]:
+    """Remove all of it; return the paths."""
+    gone = install.disable()
+    return [*gone, *install.remove(install.SERVICE)["removed"]]
+
+
+def written(host: Path) -> None:
+    """Write what an exporter that was killed leaves."""
+    (host / "flight").mkdir(exist_ok=True)
+    for name in (f"flight/{SEGMENT}", "node/a.prom", "node/.a.prom.0123abcd"):
+        (host / name).write_text("x")
+
+
+def test_what_is_installed_goes_without_a_trace(host: Path) -> None:
+    """With what it wrote, and with the folder that agents share with it."""
+    before = tree(host)
+    installed(host)
+    link = host / "units" / install.WANTS / install.UNIT
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    assert f"[Service]\nUser={owner}\n" in link.read_text()
+    written(host)
+    assert [f"{host}/{name}" for name in (
+        *("node/a.prom", "flight", f"units/{install.WANTS}/{install.UNIT}"),
+        *(f"units/{install.UNIT}", "udpbench/export"),
+    )] == removed()  # fmt: skip
+    assert before == tree(host)
+    assert [] == removed()
+
+
+def test_agents_and_exporter_leave_each_other_alone(host: Path) -> None:
+    """Neither's cleaning reaches the other, and who goes last takes the folder of both."""
+    before = tree(host)
+    for order in ((install.SERVICE, install.SYSTEM), (install.SYSTEM, install.SERVICE)):
+        installed(host)
+        for name in (KEY, OTHER):
+            install.settle(name, archive(), install.SYSTEM)
+        manifest = Path(install.SERVICE) / KEY / install.MANIFEST
+        os.utime(manifest, (0, 0))
+        install.clean(install.SYSTEM)
+        assert install.is_whole(str(manifest.parent), os.getuid())
+        install.disable()
+        for place in order:
+            assert install.remove(place)["removed"]
+        assert before == tree(host)
+
+
+def test_the_next_version_takes_the_place_of_the_one_before(host: Path) -> None:
+    """Its build alone is kept, and its unit."""
+    installed(host)
+    installed(host, OTHER)
+    assert {OTHER} == builds(Path(install.SERVICE))
+
+
+def test_what_others_have_there_stays(host: Path) -> None:
+    """Another service's unit, a file beside the recording, and what is in the place."""
+    (host / "units" / install.WANTS).mkdir()
+    (host / "units" / install.WANTS / "other.service").touch()
+    installed(host)
+    written(host)
+    (host / "flight" / "notes").touch()
+    (Path(install.SERVICE) / "mine").touch()
+    install.disable()
+    assert [[install.SERVICE]] == [kept[:1] for kept in install.remove(install.SERVICE)["kept"]]
+    assert (host / "flight" / "notes").exists()
+    assert (host / "units" / install.WANTS / "other.service").exists()
+
+
+def test_a_recording_behind_a_link_goes_with_the_link(host: Path) -> None:
+    """As systemd makes it for a user of the service's own."""
+    installed(host)
+    (host / "private").mkdir()
+    (host / "private" / SEGMENT).write_text("x")
+    (host / "flight").symlink_to(host / "private")
+    assert f"{host}/flight" in removed()
+    assert [] == [name for name in ("flight", "private") if os.path.lexists(host / name)]
+
+
+def dying(act: Callable[[], object], step: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Do it in a process that is killed before a step; return whether it was."""
+    pid = os.fork()
+    if pid == 0:
+        left = [step]
+
+        def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*words: Any, **given: Any) -> Any:
+                left[0] -= 1
+                if left[0] == 0:
+                    os._exit(9)
+                return real(*words, **given)
+
+            return call
+
+        for name in STEPS:
+            setattr(os, name, counted(getattr(os, name)))
+        with suppress(BaseException):
+            act()
+            os._exit(0)
+        os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, 9)
+    return status == 9
+
+
+def test_whoever_dies_while_it_is_installed_leaves_what_the_next_completes(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what is removed without a trace: at each step that changes a folder."""
+    before = tree(host)
+    installed(host)
+    whole = names(host)
+    removed()
+    step = 1
+    while dying(lambda: installed(host), step, monkeypatch):
+        if step % 2:
+            installed(host)
+            assert whole == names(host)
+        removed()
+        assert before == tree(host), step
+        step += 1
+    assert step > len(STEPS)
+
+
+def test_whoever_dies_while_it_is_removed_leaves_what_the_next_removes(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each step."""
+    before = tree(host)
+    step, died = 1, True
+    while died:
+        installed(host)
+        written(host)
+        died = dying(removed, step, monkeypatch)
+        removed()
+        assert before == tree(host), step
+        step += 1
+    assert step > len(STEPS)
+
+
+def answers(host: Path, request: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return what one request is answered."""
+    lines: list[Any] = []
+    requests = iter((request, None))
+    monkeypatch.setattr(install, "hear", lambda: next(requests))
+    monkeypatch.setattr(install, "say", lambda **answer: lines.append(answer))
+    install.serve()
+    return lines[1:]
+
+
+def test_a_service_is_a_request(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused where its build is gone, or where there is no systemd; what systemd refuses is said."""
+    install.settle(KEY, archive(), install.SERVICE)
+    monkeypatch.setattr(install, "systemd", lambda *_orders: ["restart: no"])
+    request = {"do": "enable", "place": "export", "key": KEY, "unit": unit(host)}
+    assert [{"state": "enabled", "failed": ["restart: no"]}] == answers(host, request, monkeypatch)
+    (answer,) = answers(host, {**request, "key": OTHER}, monkeypatch)
+    assert "was removed in the meantime" in answer["why"]
+    (answer,) = answers(host, {"do": "remove", "place": "export"}, monkeypatch)
+    assert f"{host}/units/{install.UNIT}" in answer["removed"]
+    monkeypatch.setattr(install, "UNITS", "/no/such")
+    (answer,) = answers(host, request, monkeypatch)
+    assert ("there is no systemd (/no/such is missing)", True) == (
+        answer["why"],
+        "what starts its other services" in answer["step"],
+    )
+
+
+def test_a_build_of_the_exporter_is_looked_for_in_its_place(host: Path) -> None:
+    """And nowhere else."""
+    request = {"key": KEY, "place": "export", "folder": None}
+    assert install.find(request) is None
+    installed(host)
+    assert f"{install.SERVICE}/{KEY}" == install.find(request)
+
+
+def test_what_systemd_refuses_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its own words; and that it does not run."""
+    program = tmp_path / "systemctl"
+    program.write_text('#!/bin/sh\n[ $1 = stop ] || { echo "$1: no" >&2; exit 1; }\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(install.os.path, "isdir", lambda path: path == "/run/systemd/system")
+    assert ["systemctl restart x: restart: no"] == install.systemd(("stop", "x"), ("restart", "x"))
+    monkeypatch.setattr(install.os.path, "isdir", lambda _path: False)
+    (line,) = install.systemd(("stop", "x"))
+    assert "systemd does not run there" in line
