@@ -293,7 +293,7 @@ def test_a_tree_without_room_keeps_anchors(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_what_cpus_did_lately_is_by_stage_or_by_program(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of soft interrupts by stage, of tasks by name; what is idle, or takes little, is left out."""
+    """Soft interrupts by stage, tasks by name; what is idle, or takes little, is left out."""
     symbols = "\n".join(
         f"{0xFFFFFFFF81000000 + 256 * place:x} T {name}"
         for place, name in enumerate(("ip_rcv", "__do_softirq", "do_idle", "do_syscall_64"))

@@ -32,7 +32,7 @@ import exporting  # noqa: E402 - of the benchmarks
 UDPBENCH = (sys.executable, "-m", "udpbench")
 GROWTH = 0.05
 WITHIN_S = 1.05
-"""Of a start: a look each second, and what a look takes."""
+"""How near a start has to be: a look each second, and what a look takes."""
 LOSS_S = 5
 SERVERS = r"""
 import fcntl, multiprocessing, os, signal, socket, struct, sys, time

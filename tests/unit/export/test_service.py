@@ -47,7 +47,7 @@ def test_options_are_typed_as_those_of_the_command(options: Options) -> None:
 
 
 def test_what_a_service_cannot_do_is_said_before_anything_is_sent(golden: Golden) -> None:
-    """Of paths, which are the host's, their form; and an address that others could read."""
+    """Paths, which are the host's, by their form; and an address that others could read."""
     check_service(ALL)
     check_service(TLS)
     for options in (
