@@ -45,7 +45,7 @@ def trial(data: dict[str, Any]) -> Result:
             raise SystemExit(f"rate: {outcome.error}")
         (record,) = read_run(Path(folder) / "run").records
     if record.error is not None:
-        raise SystemExit(f"rate: {record.error['message']}")
+        raise SystemExit(f"rate: {record.error.message}")
     return judge(record)
 
 

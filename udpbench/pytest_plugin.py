@@ -408,9 +408,7 @@ def _run(
     except UdpbenchError as error:
         raise _in_words(error) from None
     if stored.ending is not None and stored.ending.restore_errors:
-        left = "; ".join(
-            f"{error['host']}: {error['message']}" for error in stored.ending.restore_errors
-        )
+        left = "; ".join(f"{error.host}: {error.message}" for error in stored.ending.restore_errors)
         session.shouldstop = f"a host was not restored: {left}"
         pytest.fail(printable(f"not restored: {left}"), pytrace=False)
     if stored.ending is not None and stored.ending.status == "interrupted":

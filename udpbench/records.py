@@ -52,7 +52,14 @@ from udpbench.model.limits import (
     RAW_NS,
     TRIALS_MAX,
 )
-from udpbench.model.record import RECORD_SCHEMA, Finding, Sample, Snapshot, TrialRecord
+from udpbench.model.record import (
+    RECORD_SCHEMA,
+    Finding,
+    RecordedError,
+    Sample,
+    Snapshot,
+    TrialRecord,
+)
 from udpbench.printable import printable
 
 RUN_FILE = "run.jsonl"
@@ -127,10 +134,10 @@ class Ending:
 
     finished_at: str
     status: Literal["complete", "interrupted", "failed"]
-    error: dict[str, str] | None = None
-    """``{kind, message, host}`` of the error that ended a failed run early."""
-    restore_errors: tuple[dict[str, str], ...] = ()
-    lost: tuple[dict[str, str], ...] = ()
+    error: RecordedError | None = None
+    """What ended a failed run early."""
+    restore_errors: tuple[RecordedError, ...] = ()
+    lost: tuple[RecordedError, ...] = ()
     """The same for agents that could not be told to restore."""
     seen_restored: tuple[str, ...] = ()
     """Hosts of lost agents that were seen restored after the lease."""
@@ -138,7 +145,7 @@ class Ending:
     @property
     def kind(self) -> str:
         """Return the name of the error's class; empty without an error."""
-        return (self.error or {}).get("kind", "")
+        return self.error.kind if self.error is not None else ""
 
 
 @dataclass(frozen=True)

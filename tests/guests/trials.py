@@ -113,7 +113,7 @@ def measure(experiments: Sequence[Experiment], lab: Lab) -> tuple[TrialRecord, .
 
 def complaint(record: TrialRecord) -> str | None:
     """Return what is wrong with a trial; None if it ran and its ledger closes, or was skipped."""
-    error = (record.error or {}).get("message", "")
+    error = record.error.message if record.error is not None else ""
     if record.status != "done":
         return None if record.status == "skipped" else f"{record.status}: {error}"
     result = judge(record)
@@ -125,7 +125,7 @@ def complaint(record: TrialRecord) -> str | None:
 def show(record: TrialRecord) -> bool:
     """Print a line about a trial, and return whether nothing is wrong with it."""
     wrong = complaint(record)
-    error = (record.error or {}).get("message", "")
+    error = record.error.message if record.error is not None else ""
     result = judge(record)
     invalid = [finding.what for finding in result.findings if finding.severity == "invalid"]
     state = f"FAILED: {wrong}" if wrong else f"skipped: {error}" if error else "ran"

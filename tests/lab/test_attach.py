@@ -108,5 +108,5 @@ def test_a_process_that_ends_under_way_fails_its_trial(
     assert 0 == controller.end(), controller.log.read_text()  # of the run itself
     (record,) = controller.run().records
     assert record.error is not None
-    assert "a receiving socket was closed" in record.error["message"]
+    assert "a receiving socket was closed" in record.error.message
     assert [] == list(Path(f"/proc/{pair.right.pid}/root/run/udpbench").glob("*.jsonl"))

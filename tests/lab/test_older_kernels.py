@@ -78,4 +78,4 @@ def test_what_a_kernel_lacks_fails_no_trial(older: dict[str, TrialRecord]) -> No
     assert explained.refusal is not None
 
     assert by_bpf.error is not None
-    assert ("skipped", "unavailable") == (by_bpf.status, by_bpf.error["kind"])
+    assert ("skipped", "unavailable") == (by_bpf.status, by_bpf.error.kind)

@@ -315,6 +315,6 @@ def test_a_program_that_fails_leaves_a_restored_lab(own: str, tmp_path: Path) ->
         RunOptions(seed=1),
     )
     assert (None, ()) == (outcome.error, outcome.restore_errors)
-    assert "WorkerFailed" == errors["fails"]["kind"]
-    assert "ended unexpectedly (exit status 7): no" in errors["fails"]["message"]
+    assert "WorkerFailed" == errors["fails"].kind
+    assert "ended unexpectedly (exit status 7): no" in errors["fails"].message
     assert None is errors["serves"]

@@ -428,8 +428,8 @@ def test_what_a_node_would_send_elsewhere_is_refused(tmp_path: Path, words: str,
     _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=traffic(3))
     assert record.status == "failed"
     assert record.error is not None
-    assert record.error["kind"] == "SafetyError", record.error
-    assert why in record.error["message"]
+    assert record.error.kind == "SafetyError", record.error
+    assert why in record.error.message
     assert [0] == seen, "nothing left, and no step followed"
 
 
@@ -453,8 +453,8 @@ def test_a_change_on_the_path_stops_the_senders(tmp_path: Path, words: str) -> N
     _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=load)
     assert record.status == "failed"
     assert record.error is not None
-    assert ("SafetyError", "router1") == (record.error["kind"], record.error["host"])
-    assert "the senders were stopped" in record.error["message"]
+    assert ("SafetyError", "router1") == (record.error.kind, record.error.host)
+    assert "the senders were stopped" in record.error.message
     sent = sum(stats.counts.get("sent_packets", 0) for stats in record.phases[-1].stats)
     assert sent < 5000
 
@@ -763,8 +763,8 @@ def test_whoever_changes_the_path_nothing_leaves_a_node_by_another_way(
     assert record.error is not None
     assert ("failed", "SafetyError", "gateway") == (
         record.status,
-        record.error["kind"],
-        record.error["host"],
+        record.error.kind,
+        record.error.host,
     )
     assert ["path_guard"] == [change.setting.kind for change in record.changes["gateway"]]
     assert first == beyond()

@@ -18,7 +18,11 @@ from test_ways import conducted
 
 from udpbench.analysis.judge import judge
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import TrialRecord, WorkerStats
+from udpbench.model.record import (
+    RecordedError,
+    TrialRecord,
+    WorkerStats,
+)
 from udpbench.model.result import Progress, Result
 
 pytestmark = [
@@ -131,9 +135,9 @@ def test_a_stranger_is_named_after_ten_seconds(strange: Strange, way: str) -> No
     """However datagrams are read; what was read of ours until then is counted exactly."""
     phase, receive = WAYS[way]
     record = strange(phase, receive)
-    error = record.error or {}
-    assert ("DeadlineExceeded", "receiver") == (error.get("kind"), error.get("host")), error
-    assert "192.168.254.30 port 40000 (" in error["message"]
+    error = record.error or RecordedError()
+    assert ("DeadlineExceeded", "receiver") == (error.kind, error.host), error
+    assert "192.168.254.30 port 40000 (" in error.message
     assert 10 * SECOND_NS <= record.overhead_ns[phase]
     counts = reading(record, phase).counts
     sent = sum(s.counts.get("sent_packets", 0) for s in record.phases[-1].stats)

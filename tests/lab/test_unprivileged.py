@@ -122,9 +122,9 @@ def test_an_ordinary_user_may_not_change_the_machine(tmp_path: Path) -> None:
     assert 3 == done.returncode, done.stdout + done.stderr
     (record,) = read_run(home / "run").records
     assert record.error is not None
-    assert ("SettingRefused", "machine") == (record.error["kind"], record.error["host"])
-    assert "net.core.netdev_budget_usecs" in record.error["message"]
-    assert "run as root" in record.error["message"]
+    assert ("SettingRefused", "machine") == (record.error.kind, record.error.host)
+    assert "net.core.netdev_budget_usecs" in record.error.message
+    assert "run as root" in record.error.message
 
 
 def test_where_the_kernel_forbids_it_one_message_says_what_to_do(tmp_path: Path) -> None:

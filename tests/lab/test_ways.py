@@ -222,9 +222,7 @@ def test_frames_are_not_taken_without_native_xdp(tmp_path: Path) -> None:
     skipped, taken = conducted(tmp_path / "run", {"variants": ways})
     assert "skipped" == skipped.status
     assert skipped.error is not None
-    assert (
-        "receive.call: af_xdp: receive0 of receiver has no native XDP" in skipped.error["message"]
-    )
+    assert "receive.call: af_xdp: receive0 of receiver has no native XDP" in skipped.error.message
     good = {"status": "done", "sent": PACKETS, "unaccounted": 0, "wrong": []}
     assert good == summary(judge(taken))
 

@@ -34,7 +34,13 @@ from udpbench.definition.load import load_lab
 from udpbench.errors import ConnectError, RecordError, RestoreError, SettingRefused, StoreError
 from udpbench.folder import Folder
 from udpbench.model.experiment import Experiment, PointPair
-from udpbench.model.record import Finding, SelfTest, StageProof, TrialRecord
+from udpbench.model.record import (
+    Finding,
+    RecordedError,
+    SelfTest,
+    StageProof,
+    TrialRecord,
+)
 from udpbench.records import Ending, read_run
 
 COMPARING = experiment(
@@ -43,7 +49,7 @@ COMPARING = experiment(
 """Its second point is not run yet."""
 NO = experiment(expectation("received_packets", ">", "5000"))
 SHORT = record(900, of=paced())
-LOST_HOST = {"kind": "RestoreError", "message": "sysctl stays", "host": "right"}
+LOST_HOST = RecordedError("RestoreError", "sysctl stays", "right")
 
 
 @pytest.fixture(autouse=True)
@@ -238,7 +244,7 @@ def test_facts_are_written_where_they_are_to_be(
         (0, [failed("skipped", "no such CPU")], experiment(), ending("complete")),
         (1, [record()], NO, ending("complete")),
         (3, [failed()], NO, ending("complete")),
-        (3, [record()], NO, ending("failed", error={**LOST_HOST, "kind": "AgentLost"})),
+        (3, [record()], NO, ending("failed", error=replace(LOST_HOST, kind="AgentLost"))),
         (4, [record()], NO, ending("failed", error=LOST_HOST)),
         (4, [record()], NO, ending("interrupted", restore_errors=(LOST_HOST,))),
         (5, [SHORT], experiment(), ending("complete")),
@@ -248,13 +254,13 @@ def test_facts_are_written_where_they_are_to_be(
             2,
             [],
             experiment(),
-            ending("failed", error={"kind": "InputError", "message": "", "host": ""}),
+            ending("failed", error=RecordedError("InputError", "")),
         ),
         (
             5,
             [],
             experiment(),
-            ending("failed", error={"kind": "HostLacks", "message": "", "host": ""}),
+            ending("failed", error=RecordedError("HostLacks", "")),
         ),
         (5, [record()], experiment(), None),
         (130, [record()], NO, ending("interrupted")),

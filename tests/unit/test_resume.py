@@ -26,14 +26,17 @@ from udpbench.commands.resume import ResumedRun, ResumeOptions, reopen_run
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.definition.point_pairs import against_itself
 from udpbench.errors import InputError, RecordError
-from udpbench.model.record import TrialRecord
+from udpbench.model.record import (
+    RecordedError,
+    TrialRecord,
+)
 from udpbench.records import RUN_FILE, SERIES_FILE, Ending, Run, RunWriter
 
 TEXT = "question: What?\nsend: {batch: 4}\nrepetitions: 2\n"
 LAB = Path(udpbench.__file__).parents[1] / "experiments" / "labs" / "local.yaml"
 STEP = "restore it, or start a new run"
 INTERRUPTED = Ending("2026-11-21T08:00:09+00:00", "interrupted")
-NOT_RESTORED = ({"kind": "RestoreError", "message": "mtu stays", "host": "left"},)
+NOT_RESTORED = (RecordedError("RestoreError", "mtu stays", "left"),)
 
 
 @pytest.fixture(autouse=True)

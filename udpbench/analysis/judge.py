@@ -21,7 +21,7 @@ from udpbench.analysis.ledger.intended_load import (
     sent_packets,
 )
 from udpbench.analysis.ledger.ledger import make_ledger
-from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.readings import NO_PHASE, Readings, readings_of
 from udpbench.analysis.search import in_search
 from udpbench.analysis.served import of_client, served_findings
 from udpbench.analysis.watch.host import watched_ledger
@@ -187,13 +187,12 @@ def _workers(measured: Readings) -> tuple[WorkerResult, ...]:
 
 
 def _without_numbers(record: TrialRecord) -> Result:
-    error = record.error or {}
-    message = error.get("message", "the record holds no measured phase")
+    error = record.error or NO_PHASE
     skipped = record.status == "skipped"
     reason = Finding(
         "note" if skipped else "invalid",
-        f"{record.status}: {message}" if record.status != "done" else message,
-        error.get("host", ""),
+        f"{record.status}: {error.message}" if record.status != "done" else error.message,
+        error.host,
         kind="skipped" if skipped else "",
     )
     findings = (*record.findings, reason, *_path_losses(record))
@@ -203,7 +202,7 @@ def _without_numbers(record: TrialRecord) -> Result:
         status=status,
         valid=False,
         findings=findings,
-        unavailable=skipped and error.get("kind") == "unavailable",
+        unavailable=skipped and error.kind == "unavailable",
         took_ns=took_ns(record),
     )
 
@@ -212,6 +211,6 @@ def _path_losses(record: TrialRecord) -> tuple[Finding, ...]:
     """Return where the packets of the path check ended, if that is what failed the trial."""
     ledger = path_ledger(record)
     datagrams = record.trial.traffic.protocol == "udp"
-    if (record.error or {}).get("kind") != "PathError" or ledger is None or not datagrams:
+    if record.error is None or record.error.kind != "PathError" or ledger is None or not datagrams:
         return ()
     return (path_losses("invalid", ledger.received_packets, ledger.intended_packets, ledger),)

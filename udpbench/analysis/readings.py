@@ -15,13 +15,14 @@ from udpbench.analysis.delta import Deltas, deltas
 from udpbench.model.experiment import Receive, Traffic
 from udpbench.model.host import GENERIC_XDP, NOTHING_ATTACHED, Facts
 from udpbench.model.limits import Part, PhaseName
-from udpbench.model.record import Phase, SelfTest, TrialRecord, WorkerStats
+from udpbench.model.record import Phase, RecordedError, SelfTest, TrialRecord, WorkerStats
 from udpbench.model.work import WorkerSpec
 from udpbench.ways import Way, way_to_receive
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
+NO_PHASE = RecordedError(message="the record holds no measured phase")
 FAMILIES: Mapping[Literal[4, 6], Mapping[str, str]] = {
     4: {"{ip}": "snmp.Ip.", "{ipx}": "netstat.IpExt.", "{udp}": "snmp.Udp."},
     6: {"{ip}": "snmp6.Ip6", "{ipx}": "snmp6.Ip6", "{udp}": "snmp6.Udp6"},

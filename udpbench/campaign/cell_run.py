@@ -188,7 +188,7 @@ def _chosen(held: Folder, code: int) -> CellResult:
     except RecordError as error:
         return CellResult(FAILED, str(error))
     unmet = [
-        record.error.get("message", "no reason known")
+        record.error.message
         for record in records
         if record.status == "skipped" and record.error is not None
     ]

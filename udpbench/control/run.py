@@ -309,7 +309,7 @@ class _Run:
         self._tell("host", f"{host}: {text}")
 
     def _tell_trial(self, record: TrialRecord, result: Result, index: int) -> None:
-        why = f": {record.error['message']}" if record.error is not None else ""
+        why = f": {record.error.message}" if record.error is not None else ""
         self.progress(
             Progress(
                 event="trial",

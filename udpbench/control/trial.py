@@ -44,7 +44,7 @@ from udpbench.errors import (
 )
 from udpbench.model.host import FIREWALL_RULES
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import Finding, TrialRecord
+from udpbench.model.record import Finding, RecordedError, TrialRecord
 from udpbench.model.work import WorkerSpec
 from udpbench.ways import way_to_receive, way_to_send
 
@@ -347,8 +347,7 @@ def run_trial(attempt: Attempt) -> TrialEnd:
     except Unavailable as why:
         lost = clean_up(attempt)
         kind = "skipped" if isinstance(why, UnmetNeeds) else "unavailable"
-        error = {"kind": kind, "message": str(why), "host": ""}
-        return TrialEnd(attempt.finish("skipped", error), lost)
+        return TrialEnd(attempt.finish("skipped", RecordedError(kind, str(why))), lost)
     except Interrupted:
         clean_up(attempt)
         raise
@@ -397,8 +396,8 @@ def clean_up(attempt: Attempt) -> AgentLost | None:
     return lost
 
 
-def described(error: UdpbenchError) -> dict[str, str]:
-    """Return ``{kind, message, host}`` of an error, as records keep it."""
+def described(error: UdpbenchError) -> RecordedError:
+    """Return an error as records keep it."""
     if isinstance(error, HostError):
-        return {"kind": type(error).__name__, "message": error.message, "host": error.host}
-    return {"kind": type(error).__name__, "message": str(error), "host": ""}
+        return RecordedError(type(error).__name__, error.message, error.host)
+    return RecordedError(type(error).__name__, str(error))

@@ -21,7 +21,16 @@ from udpbench.errors import AgentLost, HostError
 from udpbench.model.experiment import Trial
 from udpbench.model.host import Change, Facts, Setting
 from udpbench.model.lab import Lab
-from udpbench.model.record import Finding, Phase, Sample, SelfTest, Snapshot, Status, TrialRecord
+from udpbench.model.record import (
+    Finding,
+    Phase,
+    RecordedError,
+    Sample,
+    SelfTest,
+    Snapshot,
+    Status,
+    TrialRecord,
+)
 from udpbench.model.result import Progress
 from udpbench.model.work import WorkerSpec
 from udpbench.records import now_utc
@@ -165,7 +174,7 @@ class Attempt:
         """Take the findings of connections that were lost and restored since the last call."""
         self.findings.extend(absences(self.bench.agents))
 
-    def finish(self, status: Status, error: dict[str, str] | None = None) -> TrialRecord:
+    def finish(self, status: Status, error: RecordedError | None = None) -> TrialRecord:
         """Return the record of a trial that has ended."""
         self.note_absences()
         return replace(self.so_far(), status=status, error=error)

@@ -87,6 +87,16 @@ class LogFiles:
     size_bytes: int
 
 
+@dataclass(frozen=True)
+class RecordedError:
+    """An error as records keep it."""
+
+    kind: str = ""
+    """The name of its class; ``skipped`` or ``unavailable`` if a trial was not possible."""
+    message: str = "no reason known"
+    host: str = ""
+
+
 OTHER_CALL = "other"
 """A system call that is not known by name."""
 
@@ -515,7 +525,7 @@ class TrialRecord:
     """Node in the middle → the interface by which packets leave it."""
     wired: bool = False
     """Each two hosts of the path are joined by a veth pair alone, which loses nothing."""
-    error: Optional[dict[str, str]] = None
+    error: Optional[RecordedError] = None
     """``{kind, message, host}`` of a failed trial; the kind of a skipped one is ``skipped`` if its
     needs are not met, else ``unavailable``."""
     facts: dict[str, Facts] = field(default_factory=dict)

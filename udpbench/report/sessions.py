@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from udpbench.errors import AgentLost
+from udpbench.model.record import RecordedError
 from udpbench.printable import printable
 from udpbench.records import Run, RunHeader, RunSession
 from udpbench.report.summary import message
@@ -85,7 +86,7 @@ def _stopped(session: RunSession) -> str:
     if ending.restore_errors:
         return "after hosts were not restored"
     if ending.status == "failed":
-        return f"after it failed ({message(ending.error or {})})"
+        return f"after it failed ({message(ending.error or RecordedError())})"
     return "after an interrupt" if ending.status == "interrupted" else "to repeat failed trials"
 
 
@@ -122,10 +123,10 @@ def _doubts(session: RunSession, name: str) -> Iterator[str]:
         yield f"Not everything was restored at the end of the {name}: {errors}."
     error = ending.error
     # Older records name no lost agents, only the error that ended the run.
-    ended_by = (error,) if error is not None and error.get("kind") == AgentLost.__name__ else ()
-    known = {*ending.seen_restored, *(error.get("host") for error in ending.restore_errors)}
+    ended_by = (error,) if error is not None and error.kind == AgentLost.__name__ else ()
+    known = {*ending.seen_restored, *(error.host for error in ending.restore_errors)}
     for loss in ending.lost or ended_by:
-        if loss.get("host") not in known:
+        if loss.host not in known:
             yield (
                 f"An agent was lost ({message(loss)}): it restores its own changes, but that was "
                 "not verified."

@@ -24,7 +24,7 @@ from udpbench.analysis.verdicts import Verdict, nothing_measured
 from udpbench.errors import HostLacks
 from udpbench.judged_run import Chapter
 from udpbench.model.host import Facts
-from udpbench.model.record import Finding, TrialRecord
+from udpbench.model.record import Finding, RecordedError, TrialRecord
 from udpbench.model.result import Bottleneck, Estimate, Progress, Result
 from udpbench.records import Run
 from udpbench.report.search import search_line
@@ -65,15 +65,13 @@ def ended(run: Run) -> list[str]:
         lines.append("the run was interrupted")
     if ending.status == "failed":
         what = "nothing was measured" if ending.kind == HostLacks.__name__ else "the run failed"
-        lines.append(f"{what}: {message(ending.error or {})}")
+        lines.append(f"{what}: {message(ending.error or RecordedError())}")
     return lines
 
 
-def message(error: Mapping[str, str]) -> str:
+def message(error: RecordedError) -> str:
     """Return a recorded error's message, behind the name of its host."""
-    host = error.get("host")
-    text = error.get("message", "no reason known")
-    return f"{host}: {text}" if host else text
+    return f"{error.host}: {error.message}" if error.host else error.message
 
 
 def hosts_of(records: Sequence[TrialRecord]) -> dict[str, Facts]:

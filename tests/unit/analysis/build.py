@@ -21,7 +21,15 @@ from udpbench.model.experiment import (
 )
 from udpbench.model.host import Facts
 from udpbench.model.limits import SECOND_NS, PhaseName, Role
-from udpbench.model.record import Phase, Process, Sample, Snapshot, TrialRecord, WorkerStats
+from udpbench.model.record import (
+    Phase,
+    Process,
+    RecordedError,
+    Sample,
+    Snapshot,
+    TrialRecord,
+    WorkerStats,
+)
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.units import Rate
 
@@ -354,7 +362,7 @@ def series(
 
 def failed(kind: str = "WorkerFailed", message: str = "it died", **changes: Any) -> TrialRecord:
     """Return a trial that failed before its measured phase."""
-    error = {"kind": kind, "message": message, "host": "right"}
+    error = RecordedError(kind, message, "right")
     status: Literal["failed", "skipped"] = (
         "skipped" if kind in ("skipped", "unavailable") else "failed"
     )

@@ -15,7 +15,10 @@ from udpbench.errors import Problem
 from udpbench.model.experiment import Traffic
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import Finding
+from udpbench.model.record import (
+    Finding,
+    RecordedError,
+)
 from udpbench.model.result import Ledger, LedgerEntry, Result
 
 
@@ -335,7 +338,7 @@ def test_a_failed_path_check_says_where_the_packets_ended() -> None:
         phase="path",
         moves={"right": {"snmp.Udp.NoPorts": 6}},
         status="failed",
-        error={"kind": "PathError", "message": "nothing arrived", "host": ""},
+        error=RecordedError("PathError", "nothing arrived"),
     )
     ledger = path_ledger(record)
     assert ledger is not None

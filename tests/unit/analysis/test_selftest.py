@@ -24,7 +24,12 @@ from udpbench.analysis.readings import readings_of
 from udpbench.errors import CANNOT_TELL, NO, YES, CannotTell
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import FORWARDING_STAGES
-from udpbench.model.record import SelfTest, StageProof, TrialRecord
+from udpbench.model.record import (
+    RecordedError,
+    SelfTest,
+    StageProof,
+    TrialRecord,
+)
 from udpbench.model.result import Ledger
 
 AT = "2026-11-22T16:00:00.000+00:00"
@@ -132,7 +137,7 @@ def test_a_trial_that_was_skipped_proves_nothing() -> None:
     skipped = replace(
         build.record(of=build.trial(losses={"rx_xdp": 100})),
         status="skipped",
-        error={"kind": "unavailable", "message": "no right to load programs", "host": ""},
+        error=RecordedError("unavailable", "no right to load programs"),
     )
     selftest = prove(skipped)
     assert StageProof("rx_xdp", 4, None, why="no right to load programs") == proof(
@@ -145,16 +150,14 @@ def test_a_trial_that_was_skipped_proves_nothing() -> None:
 
 def test_a_trial_that_failed_leaves_its_stages_missing() -> None:
     """Each of them, of its IP version: the kernel may count there or not."""
-    no_cpus = {"kind": "SettingRefused", "message": "napi_cpus: No such file", "host": "receiver"}
+    no_cpus = RecordedError("SettingRefused", "napi_cpus: No such file", "receiver")
     six = {"rx_tc": 101, "udp_no_port": 102}
     traffic = replace(build.trial().traffic, family=6)
     failed = replace(
         build.record(of=build.trial(losses=six, traffic=traffic)), status="failed", error=no_cpus
     )
     selftest = prove(failed, losing("udp_no_port", NO_PORT))
-    expected = tuple(
-        StageProof(stage, 6, None, why=no_cpus["message"], failed=True) for stage in six
-    )
+    expected = tuple(StageProof(stage, 6, None, why=no_cpus.message, failed=True) for stage in six)
     assert expected == missing(selftest)
     assert (False, False, CANNOT_TELL) == (
         is_complete(selftest),
@@ -181,7 +184,7 @@ def test_why_reasons_are_not_counted_is_kept() -> None:
 
 def test_without_any_host_nothing_was_tried(golden: Any) -> None:
     """It says why."""
-    failed = replace(build.record(), facts={}, error={"message": "no unshare", "kind": "x"})
+    failed = replace(build.record(), facts={}, error=RecordedError("x", "no unshare"))
     with golden.raises(CannotTell):
         prove(failed)
     with golden.raises(CannotTell):

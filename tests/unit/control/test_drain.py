@@ -21,7 +21,7 @@ from udpbench.control.drain import (
 from udpbench.control.wait import POLL_NS
 from udpbench.errors import AgentError
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import TrialRecord, WorkerStats
+from udpbench.model.record import RecordedError, TrialRecord, WorkerStats
 from udpbench.protocol import SampleReply, Stranger
 
 MINUTE_NS = 60 * SECOND_NS
@@ -78,12 +78,15 @@ def read_in(record: TrialRecord) -> int:
 def test_a_queue_that_nobody_reads_is_a_deadline(tmp_path: Path) -> None:
     """The message says what was awaited, for how long, where, and what was seen last."""
     record = only(tmp_path, World(reading=lambda _: (10, SKB)))
-    assert {
-        "kind": "DeadlineExceeded",
-        "message": "timed out after 5s: receivers not quiet after phase path: "
-        "768B still queued and unread",
-        "host": "receiver",
-    } == record.error
+    assert (
+        RecordedError(
+            "DeadlineExceeded",
+            "timed out after 5s: receivers not quiet after phase path: "
+            "768B still queued and unread",
+            "receiver",
+        )
+        == record.error
+    )
 
 
 def test_a_queue_that_hardly_ever_moves_is_a_deadline(
@@ -98,13 +101,16 @@ def test_a_queue_that_hardly_ever_moves_is_a_deadline(
     world = World(reading=reading)
     begun_ns = world.clock.now_ns()
     record = only(tmp_path, world, duration="1s", warmup="0s")
-    assert {
-        "kind": "DeadlineExceeded",
-        "message": "timed out after 1min: receivers not quiet after phase path: 1000000000B still "
-        "queued, read at 0pps; find out what slows the reader down there, or use a smaller buffer "
-        "(receive.buffer)",
-        "host": "receiver",
-    } == record.error
+    assert (
+        RecordedError(
+            "DeadlineExceeded",
+            "timed out after 1min: receivers not quiet after phase path: 1000000000B still "
+            "queued, read at 0pps; find out what slows the reader down there, or use a smaller buffer "
+            "(receive.buffer)",
+            "receiver",
+        )
+        == record.error
+    )
     assert MINUTE_NS <= world.clock.now_ns() - begun_ns < MINUTE_NS + 5 * SECOND_NS
 
 
@@ -118,7 +124,7 @@ def test_own_packets_that_never_end_are_a_deadline(
     world.hooks["start receiver measured"] = lambda: setattr(world, "reading", rising)
     record = only(tmp_path, world, duration="1s", warmup="0s")
     assert record.error is not None
-    assert record.error["message"].startswith("timed out after 1min: receivers not quiet after")
+    assert record.error.message.startswith("timed out after 1min: receivers not quiet after")
 
 
 def test_slow_work_that_was_asked_for_may_take_longer() -> None:
@@ -323,8 +329,8 @@ def test_a_stranger_is_an_error_that_names_him(
     world.hooks[f"start receiver {phase}"] = begin
     record = only(tmp_path, world)
     assert record.error is not None
-    assert ("DeadlineExceeded", "receiver") == (record.error["kind"], record.error["host"])
-    golden.check(record.error["message"])
+    assert ("DeadlineExceeded", "receiver") == (record.error.kind, record.error.host)
+    golden.check(record.error.message)
     sending_ns = {"path": 0, "warmup": SECOND_NS // 5, "measured": SECOND_NS}[phase]
     waited_ns = record.overhead_ns[phase] - sending_ns
     assert 10 * SECOND_NS <= waited_ns < 11 * SECOND_NS
@@ -395,7 +401,7 @@ def test_whoever_sends_what_was_not_sent_is_an_error(
     world.hooks["start receiver path"] = begin
     record = only(tmp_path, world)
     assert record.error is not None
-    golden.check(record.error["message"])
+    golden.check(record.error.message)
 
 
 def test_what_af_xdp_takes_is_heard_once_it_is_closed(tmp_path: Path) -> None:
@@ -407,5 +413,5 @@ def test_what_af_xdp_takes_is_heard_once_it_is_closed(tmp_path: Path) -> None:
         end[:5]
     )
     assert record.error is not None
-    assert "10.0.0.9 port 40000" in record.error["message"]
+    assert "10.0.0.9 port 40000" in record.error.message
     assert 0 < read_in(record)

@@ -13,6 +13,7 @@ from udpbench.control.kept_workers import may_stay
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.errors import SafetyError, WorkerFailed
 from udpbench.model.host import Change, Setting
+from udpbench.model.record import RecordedError
 
 FURTHER = ("take over", "path", "warmup", "measured", "verify", "close")
 
@@ -164,9 +165,7 @@ def test_a_route_that_leads_elsewhere_fails_the_further_trial(tmp_path: Path) ->
     world.raises("confirm sender", SafetyError("it leaves by eth0", "sender"))
     _, stored = go(world, tmp_path, experiment(repetitions=2))
     assert ("done", "failed") == tuple(record.status for record in stored.records)
-    assert {"kind": "SafetyError", "message": "it leaves by eth0", "host": "sender"} == (
-        stored.records[1].error
-    )
+    assert RecordedError("SafetyError", "it leaves by eth0", "sender") == (stored.records[1].error)
     assert 1 == world.words.count("start sender measured")
 
 
@@ -182,9 +181,7 @@ def test_a_link_that_was_taken_down_between_trials_is_named(tmp_path: Path, fres
     keys = {"repetitions": 1 if fresh else 2, "fresh": fresh}
     _, stored = go(world, tmp_path, experiment(**keys))
     expected = "receive0 is down, although it was taken up: find out what did it"
-    assert {"kind": "HostError", "message": expected, "host": "receiver"} == (
-        stored.records[-1].error
-    )
+    assert RecordedError("HostError", expected, "receiver") == (stored.records[-1].error)
 
 
 def test_a_further_trial_that_fails_leaves_no_workers(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_who_was_there_and_cannot_be_asked_leaves_the_first_reason(tmp_path: Pat
     world.raises("others machine", HelloRefused("second", "machine"))
     record = only(tmp_path, world)
     assert record.error is not None
-    assert "first" == record.error["message"]
+    assert "first" == record.error.message
 
 
 def test_an_interrupt_before_the_first_attempt_is_seen() -> None:

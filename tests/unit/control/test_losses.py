@@ -9,6 +9,7 @@ from golden import Golden
 from control.fake import PACKETS, World, only
 from udpbench.analysis.judge import judge
 from udpbench.errors import AgentError
+from udpbench.model.record import RecordedError
 
 LOSSES = {"udp_no_port": 3, "udp_memory": 2}
 
@@ -51,7 +52,7 @@ def test_the_machine_is_put_back_where_sending_failed(tmp_path: Path) -> None:
     world.raises("send_losses sender udp_memory", AgentError("no", "sender"))
     record = only(tmp_path, world, losses=LOSSES, warmup="0s")
     assert record.error is not None
-    assert ("failed", "AgentError") == (record.status, record.error["kind"])
+    assert ("failed", "AgentError") == (record.status, record.error.kind)
     at = world.words.index("send_losses sender udp_memory")
     assert "apply machine nothing" == world.words[at + 1]
 
@@ -63,7 +64,7 @@ def test_a_machine_that_nobody_may_change_skips_the_trial(tmp_path: Path) -> Non
     assert record.error is not None
     assert ("skipped", "losses.udp_memory: not here") == (
         record.status,
-        record.error["message"],
+        record.error.message,
     )
 
 
@@ -72,7 +73,7 @@ def test_a_user_who_may_not_change_the_machine_skips_the_trial(
 ) -> None:
     """The setting can be read, and only a write would be refused: the agent has tried that."""
     record = only(tmp_path, World(capabilities={"machine_sysctl": False}), losses=LOSSES)
-    assert ("skipped", "unavailable") == (record.status, (record.error or {})["kind"])
-    golden.check((record.error or {})["message"])
+    assert ("skipped", "unavailable") == (record.status, (record.error or RecordedError()).kind)
+    golden.check((record.error or RecordedError()).message)
     able = only(tmp_path / "able", World(capabilities={"machine_sysctl": True}), losses=LOSSES)
     assert "done" == able.status

@@ -209,7 +209,7 @@ def test_what_is_not_available_skips_the_trial(
     record = only(tmp_path, world, **keys)
     assert "skipped" == record.status
     assert record.error is not None
-    assert reason in record.error["message"]
+    assert reason in record.error.message
     assert "measured" not in [name for name, _ in world.started]
 
 
@@ -237,7 +237,7 @@ def test_senders_that_never_settle_are_skipped(tmp_path: Path) -> None:
     world = Queues(lands=changing)
     record = only(tmp_path, world, send={"cpus": "same-cpu"}, receive={"cpus": "any"})
     assert record.error is not None
-    assert ("skipped", True) == (record.status, "link: {queues: 1}" in record.error["message"])
+    assert ("skipped", True) == (record.status, "link: {queues: 1}" in record.error.message)
 
 
 def test_a_queue_that_other_cpus_serve_after_the_trial_makes_it_invalid(tmp_path: Path) -> None:

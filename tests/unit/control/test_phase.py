@@ -51,8 +51,8 @@ def test_senders_that_never_end_are_a_deadline(tmp_path: Path) -> None:
     )
     record = only(tmp_path, world)
     assert record.error is not None
-    assert ("DeadlineExceeded", "sender") == (record.error["kind"], record.error["host"])
-    assert record.error["message"].endswith(": senders still running in phase path")
+    assert ("DeadlineExceeded", "sender") == (record.error.kind, record.error.host)
+    assert record.error.message.endswith(": senders still running in phase path")
 
 
 def test_loops_that_do_not_leave_are_a_deadline(tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_a_host_tells_no_more_than_a_phase_has(
     world = World(drop_counters={f"snmp.Udp.{n}": 1 for n in range(counters)})
     record = only(tmp_path, world, duration="4s", warmup="0s")
     assert record.error is not None
-    assert "AgentError" == record.error["kind"]
+    assert "AgentError" == record.error.kind
     text = rf"its agent sent \d+ numbers in one phase, at most {most}; find out what runs there .*"
-    assert re.fullmatch(text, record.error["message"])
+    assert re.fullmatch(text, record.error.message)
 
 
 def test_a_start_after_the_common_time_is_a_finding(tmp_path: Path) -> None:

@@ -31,7 +31,11 @@ from udpbench.errors import (
 from udpbench.judged_run import ending_code
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import SelfTest, StageProof
+from udpbench.model.record import (
+    RecordedError,
+    SelfTest,
+    StageProof,
+)
 from udpbench.model.result import Progress
 from udpbench.protocol import Taken
 from udpbench.records import RunWriter, read_run
@@ -211,7 +215,7 @@ def test_a_trial_without_a_link_fails_before_a_worker_is_made(
     )
     _, run = go(world, tmp_path)
     (record,) = run.records
-    assert ("failed", {"kind": kind, "message": text, "host": "receiver"}) == (
+    assert ("failed", RecordedError(kind, text, "receiver")) == (
         record.status,
         record.error,
     )
@@ -306,7 +310,7 @@ def test_a_failure_ends_its_trial_and_not_the_run(
     second = [*FACTS, *again, *rest]
     assert [*BEGIN, *until(word), *then, *CLEAN_UP, *second, *RESTORE, *END] == world.words
     assert ["failed", "done"] == [record.status for record in run.records]
-    expected = {"kind": type(error).__name__, "message": "x", "host": error.host}
+    expected = RecordedError(type(error).__name__, "x", error.host)
     assert expected == run.records[0].error
     assert (0, None) == (outcome.exit_code, outcome.error)
 
@@ -322,7 +326,7 @@ def test_a_lost_agent_ends_the_run_with_the_others_restored(tmp_path: Path, word
     assert (3, "AgentLost") == (outcome.exit_code, type(outcome.error).__name__)
     assert run.ending is not None
     assert "failed" == run.ending.status
-    assert {"kind": "AgentLost", "message": "gone", "host": "sender"} == run.ending.error
+    assert RecordedError("AgentLost", "gone", "sender") == run.ending.error
 
 
 def test_an_agent_that_is_lost_at_restore_keeps_no_other_from_it(tmp_path: Path) -> None:
@@ -338,7 +342,7 @@ def test_an_agent_that_is_lost_at_restore_keeps_no_other_from_it(tmp_path: Path)
     )
     assert run.ending is not None
     assert (["done"], "failed") == ([record.status for record in run.records], run.ending.status)
-    assert ["sender"] == [error["host"] for error in run.ending.lost]
+    assert ["sender"] == [error.host for error in run.ending.lost]
 
 
 def test_a_lost_host_that_is_seen_restored_is_called_so(tmp_path: Path) -> None:
@@ -463,7 +467,7 @@ def test_an_agent_that_is_lost_after_an_interrupt_is_recorded(tmp_path: Path) ->
     _, run = go(world, tmp_path)
     assert run.ending is not None
     assert ("interrupted", None) == (run.ending.status, run.ending.error)
-    assert ({"kind": "AgentLost", "message": "gone", "host": "sender"},) == run.ending.lost
+    assert (RecordedError("AgentLost", "gone", "sender"),) == run.ending.lost
 
 
 @pytest.mark.parametrize(
@@ -495,7 +499,7 @@ def test_a_failed_restore_is_reported_and_ends_with_4(tmp_path: Path, error: Hos
         [error.host for error in outcome.restore_errors],
     )
     assert run.ending is not None
-    assert ["RestoreError"] == [error["kind"] for error in run.ending.restore_errors]
+    assert ["RestoreError"] == [error.kind for error in run.ending.restore_errors]
 
 
 def test_a_host_that_cannot_undo_at_apply_gets_no_further_trial(tmp_path: Path) -> None:
@@ -516,7 +520,7 @@ def test_an_agent_that_does_not_answer_the_clean_up_is_lost(tmp_path: Path) -> N
     outcome, run = go(world, tmp_path, experiment(repetitions=2))
     assert (3, "AgentLost") == (outcome.exit_code, type(outcome.error).__name__)
     assert "it does not answer" == world.agents["sender"].lost  # nobody waits for it at restore
-    assert ["WorkerFailed"] == [(record.error or {})["kind"] for record in run.records]
+    assert ["WorkerFailed"] == [(record.error or RecordedError()).kind for record in run.records]
 
 
 def test_a_clean_up_that_fails_is_a_finding(tmp_path: Path) -> None:
@@ -545,7 +549,7 @@ def test_a_salvage_that_fails_leaves_the_first_reason(tmp_path: Path) -> None:
     world.raises("start sender path", WorkerFailed("first", "sender"))
     world.raises("stop receiver", AgentError("second", "receiver"))
     _, run = go(world, tmp_path)
-    assert ({"kind": "WorkerFailed", "message": "first", "host": "sender"}, ()) == (
+    assert (RecordedError("WorkerFailed", "first", "sender"), ()) == (
         run.records[0].error,
         run.records[0].phases,
     )
@@ -643,14 +647,16 @@ def test_a_need_that_is_not_met_comes_before_what_a_kernel_lacks(tmp_path: Path)
     unmet = {"send.gso": 8, "needs": {"receiver": {"cpus": 64}}}
     definition = experiment(variants={"with": unmet, "out": {"needs": {"sender": {"cpus": 64}}}})
     outcome, run = go(world, tmp_path, definition)
-    assert ["skipped", "skipped"] == [(record.error or {})["kind"] for record in run.records]
+    assert ["skipped", "skipped"] == [
+        (record.error or RecordedError()).kind for record in run.records
+    ]
     assert (0, 0) == (outcome.exit_code, ending_code(run))
     outcome, run = go(
         World(capabilities={"udp_gso": False}),
         tmp_path / "alone",
         experiment(variants={"with": unmet}),
     )
-    assert ["skipped"] == [(record.error or {})["kind"] for record in run.records]
+    assert ["skipped"] == [(record.error or RecordedError()).kind for record in run.records]
 
 
 def test_what_a_kernel_lacks_skips_the_points_that_need_it(tmp_path: Path) -> None:
@@ -663,8 +669,8 @@ def test_what_a_kernel_lacks_skips_the_points_that_need_it(tmp_path: Path) -> No
     by_point = {record.trial.point: (record.status, record.error) for record in run.records}
     assert ("done", None) == by_point["out"]
     status, error = by_point["with"]
-    assert ("skipped", "unavailable") == (status, (error or {})["kind"])
-    assert "send.gso: this kernel has no segmentation" in (error or {})["message"]
+    assert ("skipped", "unavailable") == (status, (error or RecordedError()).kind)
+    assert "send.gso: this kernel has no segmentation" in (error or RecordedError()).message
     assert 0 == outcome.exit_code
     assert 1 == sum(word == "apply receiver" for word in world.words)
 
@@ -740,8 +746,8 @@ def test_what_a_host_lacks_skips_the_trial_with_the_reason(tmp_path: Path) -> No
         world, tmp_path, experiment(needs={"receiver": {"cpus": 64}}), experiment("two")
     )
     assert ["skipped", "done"] == [record.status for record in run.records]
-    error = run.records[0].error or {}
-    assert ("skipped", True) == (error["kind"], "CPUs" in error["message"])
+    error = run.records[0].error or RecordedError()
+    assert ("skipped", True) == (error.kind, "CPUs" in error.message)
     assert 0 == outcome.exit_code
 
 
@@ -750,12 +756,12 @@ def test_an_address_that_is_not_the_receivers_stops_before_a_packet(tmp_path: Pa
     world = World(addresses=("192.168.254.9/24",))
     _, run = go(world, tmp_path)
     assert "prepare sender" not in world.words
-    error = run.records[0].error or {}
-    assert ("SafetyError", "sender") == (error["kind"], error["host"])
+    error = run.records[0].error or RecordedError()
+    assert ("SafetyError", "sender") == (error.kind, error.host)
     assert (
         "sender.sender0: destination 192.168.254.1 is not an address of a lab receiver; "
         "addresses found there: 192.168.254.9; nothing was sent"
-    ) == error["message"]
+    ) == error.message
 
 
 def test_sender_and_receiver_in_one_namespace_are_refused(tmp_path: Path) -> None:
@@ -787,17 +793,17 @@ def test_an_agent_that_does_not_come_up_ends_the_run(
 def test_a_path_on_which_nothing_arrives_fails_before_load(tmp_path: Path) -> None:
     """Only the few packets of the path phase were sent."""
     world = World(arriving=0)
-    error = only(tmp_path, world).error or {}
+    error = only(tmp_path, world).error or RecordedError()
     again = ("facts sender", "facts receiver")  # is a link down?
     assert [*BEGIN, *SET_UP, *PATH, *again, *CLEAN_UP, *RESTORE, *END] == world.words
-    assert ("PathError", "") == (error["kind"], error["host"])
+    assert ("PathError", "") == (error.kind, error.host)
 
 
 def test_an_explained_path_needs_a_ledger_that_explains_it(tmp_path: Path) -> None:
     """Packets that nobody can place fail the trial although drops were expected."""
-    error = only(tmp_path, World(arriving=0), path_check="explained").error or {}
+    error = only(tmp_path, World(arriving=0), path_check="explained").error or RecordedError()
     expected = "no packet of the path check arrived, and the ledger does not show why"
-    assert expected == error["message"]
+    assert expected == error.message
 
 
 def test_an_explained_path_goes_on_where_the_ledger_places_every_packet(tmp_path: Path) -> None:

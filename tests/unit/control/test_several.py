@@ -21,7 +21,7 @@ from udpbench.definition.load import load_lab
 from udpbench.model.host import Facts
 from udpbench.model.lab import Connect
 from udpbench.model.limits import Role
-from udpbench.model.record import Snapshot
+from udpbench.model.record import RecordedError, Snapshot
 from udpbench.protocol import SampleReply
 from udpbench.records import Run, RunWriter, read_run
 
@@ -180,12 +180,15 @@ def test_a_receiver_that_no_packet_reaches_is_named(tmp_path: Path) -> None:
     world = Bridged()
     world.silent = ("r2",)
     record = go(world, tmp_path, "two-receivers")[1].records[0]
-    assert {
-        "kind": "PathError",
-        "message": "no packet of the path check arrived at r2; fix the path, or write "
-        "`path_check: explained` if packets are meant to be dropped",
-        "host": "",
-    } == record.error
+    assert (
+        RecordedError(
+            "PathError",
+            "no packet of the path check arrived at r2; fix the path, or write "
+            "`path_check: explained` if packets are meant to be dropped",
+            "",
+        )
+        == record.error
+    )
 
 
 def test_what_the_ledger_cannot_explain_is_reported_with_the_receiver(tmp_path: Path) -> None:
@@ -197,4 +200,4 @@ def test_what_the_ledger_cannot_explain_is_reported_with_the_receiver(tmp_path: 
     assert record.error is not None
     assert (
         "no packet of the path check arrived at r1, and the ledger does not show why"
-    ) == record.error["message"]
+    ) == record.error.message

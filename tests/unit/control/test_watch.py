@@ -23,7 +23,13 @@ from udpbench.definition.load import load_lab
 from udpbench.errors import AgentError, DeadlineExceeded, InputError, NothingToWatch
 from udpbench.model.lab import Connect
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import Finding, HostLook, Snapshot, UdpSocket
+from udpbench.model.record import (
+    Finding,
+    HostLook,
+    RecordedError,
+    Snapshot,
+    UdpSocket,
+)
 from udpbench.records import read_run
 
 LAB = """\
@@ -137,7 +143,7 @@ def test_a_watch_that_fails_says_so_and_none_is_resumed(tmp_path: Path, golden: 
     run = read_run(tmp_path / "run")
     assert run.ending is not None
     assert ("failed", ()) == (run.ending.status, run.records)
-    assert "NothingToWatch" == (run.ending.error or {})["kind"]
+    assert "NothingToWatch" == (run.ending.error or RecordedError()).kind
     with golden.raises(InputError):
         reopen_run(tmp_path / "run", ResumeOptions())
 

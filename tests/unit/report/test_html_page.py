@@ -42,7 +42,11 @@ from udpbench.judged_run import chapters_of
 from udpbench.model.experiment import Trial
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import Sample, TrialRecord
+from udpbench.model.record import (
+    RecordedError,
+    Sample,
+    TrialRecord,
+)
 from udpbench.records import Ending, Run
 from udpbench.report import document, pages
 from udpbench.report.captions import HEADINGS
@@ -403,7 +407,7 @@ def test_a_run_without_a_trial_is_a_page(tmp_path: Path) -> None:
 
 def test_a_failed_run_says_how_it_ended(tmp_path: Path) -> None:
     """With the command that goes on."""
-    error = {"kind": "AgentLost", "message": "gone <b>", "host": "left"}
+    error = RecordedError("AgentLost", "gone <b>", "left")
     ending = Ending("2026-11-21T08:00:09+00:00", "failed", error)
     _, page = page_of(stored(tmp_path / "run", [record()], ending=ending), out=tmp_path)
     assert "the run failed: left: gone <b>" in page.text

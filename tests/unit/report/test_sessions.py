@@ -10,7 +10,10 @@ from analysis.build import failed, record, trial
 from golden import Golden
 
 from report.stored import COMPLETE, stored
-from udpbench.model.record import TrialRecord
+from udpbench.model.record import (
+    RecordedError,
+    TrialRecord,
+)
 from udpbench.records import RUN_FILE, Begin, Ending, Run, RunWriter, read_run
 from udpbench.report.document import write
 from udpbench.report.json_output import as_json
@@ -18,8 +21,8 @@ from udpbench.report.pages import run_data
 from udpbench.report.sessions import restored
 
 AGAIN = Begin("2026-11-22T08:00:00.000+00:00", "0.1.0", ("udpbench", "run", "--resume", "r"))
-LOST = {"kind": "AgentLost", "message": "gone", "host": "left"}
-REFUSED = {"kind": "HelloRefused", "message": "run x died here", "host": "left"}
+LOST = RecordedError("AgentLost", "gone", "left")
+REFUSED = RecordedError("HelloRefused", "run x died here", "left")
 
 
 def twice(
@@ -104,7 +107,7 @@ def test_a_version_that_ran_no_other_trials_is_not_named(
     assert ("0.1.0", "0.1.0") == (rows(run)["udpbench"], run_data(run)["version"])
 
 
-STAYS = {"kind": "RestoreError", "message": "mtu stays", "host": "right"}
+STAYS = RecordedError("RestoreError", "mtu stays", "right")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.ledger.stages import STAGES
-from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.readings import NO_PHASE, Readings, readings_of
 from udpbench.errors import CANNOT_TELL, NO, YES, CannotTell
 from udpbench.model.host import KERNEL_BUILD
 from udpbench.model.limits import FORWARDING_STAGES, LEDGER_STAGES
@@ -46,7 +46,7 @@ def selftest_of(records: Sequence[TrialRecord], tested_at: str, version: str) ->
     """
     facts = next((host for record in records for host in record.facts.values()), None)
     if facts is None:
-        errors = [(record.error or {}).get("message", record.status) for record in records]
+        errors = [r.error.message if r.error is not None else r.status for r in records]
         raise CannotTell(f"nothing was tried: {'; '.join(dict.fromkeys(errors)) or 'no trial'}")
     proofs = [proof for record in records for proof in _proofs(record)]
     absent = () if any(record.exits for record in records) else FORWARDING_STAGES
@@ -67,7 +67,7 @@ def _proofs(record: TrialRecord) -> Iterator[StageProof]:
     """Yield what one trial proves of each stage at which it was to lose packets."""
     measured, family = readings_of(record), record.trial.traffic.family
     if record.status != "done" or measured is None:
-        why = (record.error or {}).get("message", "the record holds no measured phase")
+        why = (record.error or NO_PHASE).message
         failed = record.status != "skipped"
         for stage in record.trial.losses:
             yield StageProof(stage, family, None, why=why, failed=failed)
