@@ -13,6 +13,7 @@ what takes a right, gives up all rights but two capabilities to read, and only t
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import secrets
 import socket
@@ -67,6 +68,8 @@ RULES = (RULESET, ("iptables-save",))
 """They show nothing without CAP_NET_ADMIN, with which a process may write the sysctls of net."""
 PLACES, EXACT_MAX = "udpbench-exact/", 4
 """Each has programs of its own that run for every UDP packet of the machine."""
+COLLECTED = 50_000
+"""Objects made before cycles are looked for: a survey makes thousands, hardly one in a cycle."""
 EARLY = (
     *("psutil", "pyroute2", "pyroute2.ethtool.ioctl", "pyroute2.netlink.exceptions"),
     *("udpbench._native", "subprocess"),
@@ -195,6 +198,7 @@ class Observer(Bystander):
 
     def survey(self, exact: bool, closely: bool = False) -> MachineLook:
         """Return the state of every network namespace, and what changed since the last survey."""
+        gc.set_threshold(COLLECTED)
         looks: Any = self._looks
         result: MachineLook = looks.survey(exact, closely)
         if self._cpus is None or not closely:

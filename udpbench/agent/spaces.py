@@ -14,6 +14,7 @@ from udpbench.agent.counters.snapshot import Parsed, namespace_counters
 from udpbench.agent.host.files import lines_of, names, read_beginning
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.socket_owners import MOST_NAMESPACES, SocketOwners
+from udpbench.agent.host.udp_diag import held_by
 from udpbench.agent.host.udp_sockets import SocketQueue
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import HostLook, Snapshot, UdpSocket
@@ -88,7 +89,7 @@ class OtherSpaces:
         for inode, each in listed.items():
             earlier = before.get(inode)
             processes = self._owners.processes(inode)
-            owned = replace(each, processes=processes) if processes else each
+            owned = held_by(each, processes) if processes else each
             if earlier != owned:
                 changed.append(owned)
                 if earlier is not None and earlier.drops != owned.drops:

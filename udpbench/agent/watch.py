@@ -11,7 +11,6 @@ import os
 import random
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import Optional, Union
 
 from udpbench.agent.counters import parse
@@ -35,7 +34,7 @@ from udpbench.agent.host.socket_owners import (
     no_process_of,
     why_unseen,
 )
-from udpbench.agent.host.udp_diag import SocketList
+from udpbench.agent.host.udp_diag import SocketList, held_by
 from udpbench.agent.spaces import OWN, OtherSpaces
 from udpbench.agent.workers.usage import ThreadSampler
 from udpbench.errors import NothingToWatch
@@ -90,6 +89,8 @@ class Looks:
         self._tick_ns = 0
         self._number = 0
         self._begun = False
+        self._searches = 0
+        """As many had been made of owners at the look before."""
         self._patience = 1
         """How many times as long it is between two looks at threads, for who looks for weeks."""
         self._dropping = False
@@ -254,11 +255,13 @@ class Looks:
         ownerless = {cookie: each for cookie, each in self._sockets.items() if not each.processes}
         inodes = [each.inode for each in (*changed.values(), *ownerless.values())]
         self._owners.learn(inodes, unit)
-        for cookie, each in ownerless.items():
-            if self._owners.processes(each.inode):
-                changed.setdefault(cookie, each)
+        if self._owners.searches != self._searches:
+            self._searches = self._owners.searches
+            for cookie, each in ownerless.items():
+                if self._owners.holders(each.inode):
+                    changed.setdefault(cookie, each)
         return {
-            cookie: replace(each, processes=self._owners.processes(each.inode))
+            cookie: held_by(each, self._owners.processes(each.inode))
             for cookie, each in changed.items()
         }
 

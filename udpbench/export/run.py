@@ -5,6 +5,7 @@ Checks all options before anything is started.
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +24,8 @@ from udpbench.model.limits import SECOND_NS
 from udpbench.protocol import build_id
 from udpbench.units import format_bytes, parse_bytes, parse_duration
 
+COLLECTED = 50_000
+"""Objects made before cycles are looked for: each look makes thousands, hardly one in a cycle."""
 LABELS = ("address",)
 """Those that are left out unless asked for."""
 
@@ -115,6 +118,7 @@ def run(options: Options, version: str, say: Callable[[str], None]) -> None:
     check(options)
     if options.listen is not None or options.textfile is not None:
         require_library()
+    gc.set_threshold(COLLECTED)
     asked = {"exact": options.exact, "cpu-time": options.cpu_time}
     words = [word for word, is_asked in asked.items() if is_asked]
     with _exporter(options, version, say) as exporter, observer(words) as client:

@@ -120,7 +120,8 @@ def _bare(space: dict[str, Any]) -> dict[str, Any]:
 
 
 def _socket(row: dict[str, Any]) -> UdpSocket:
-    return UdpSocket(**{**row, "processes": tuple(row["processes"])})
+    row["processes"] = tuple(row["processes"])
+    return UdpSocket(**row)
 
 
 class _Known:

@@ -50,6 +50,8 @@ class SocketOwners:
         """Process → its network namespace, if visible."""
         self._labels: dict[int, str] = {}
         self._due_ns = self._news_ns = 0
+        self.searches = 0
+        """How often was searched."""
         self.namespaces: tuple[OtherNamespace, ...] = ()
         """Other namespaces with UDP sockets."""
 
@@ -60,6 +62,7 @@ class SocketOwners:
         if now_ns < (self._due_ns if missing else self._news_ns):
             return
         self._search()
+        self.searches += 1
         ended_ns = self._host.clock_ns()
         self._due_ns = ended_ns + PAUSE * (ended_ns - now_ns)
         self._news_ns = max(self._due_ns, ended_ns + NEWS_NS)
