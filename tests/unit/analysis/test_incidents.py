@@ -245,3 +245,18 @@ def test_what_busy_cpus_did_is_said() -> None:
         "CPU 1: 100 % busy (web 100 %)",
     ) == incident.cpus
     assert () == course([*losing(20, 25, 40)]).incidents[0].cpus
+
+
+def test_sockets_that_come_and_go_all_the_time_hide_no_other_change() -> None:
+    """Twenty a minute of a namespace are kept, the rest is counted; so is what is too many in all."""
+    coming = [
+        second(number, *(replace(DNS, cookie=100 * number + k, port=99) for k in range(30)))
+        for number in range(1, 50)
+    ]
+    setting = second(50, settings={"net.core.rmem_max": "4096"})
+    first = second(0, DNS, settings={"net.core.rmem_max": "212992"})
+    surveys = [replace(each, settings=first.settings) for each in coming]
+    seen = course([first, *surveys, setting])
+    kinds = [event.what.split()[-2] for event in seen.events]
+    assert (20, 1) == (kinds.count("opened"), len(kinds) - kinds.count("opened"))
+    assert seen.left_out > 1000

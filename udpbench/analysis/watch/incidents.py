@@ -39,7 +39,9 @@ LEAST_REFUSED_PPS = 10
 EPHEMERAL = 32768
 """From here on ports are clients', and their sockets no events."""
 MOST_EVENTS, MOST_LOSSES = 1000, 1000
-"""Kept of a recording; more are counted."""
+"""Kept of a recording; more are counted. Sockets that are opened and closed have as many beside."""
+MOST_COMINGS = 20
+"""Of these in a minute of a namespace: where sockets come and go all the time, that is no news."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,10 @@ class _Replay:
     usual: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     young: dict[str, dict[int, tuple[int, UdpSocket]]] = field(default_factory=dict)
     """Namespace → sockets that were new at its latest look, and when that was."""
+    comings: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Namespace → the latest minute in which sockets came or went, and how many."""
+    came: int = 0
+    """Events of sockets that came or went."""
     left_out: int = 0
     begun_ns: int | None = None
 
@@ -286,10 +292,24 @@ class _Replay:
     def _event(self, at_ns: int, what: str, netns: str = "") -> None:
         if at_ns < self.since_ns - BEFORE_NS:
             return
-        if len(self.events) >= MOST_EVENTS:
+        if len(self.events) - self.came >= MOST_EVENTS:
             self.left_out += 1
         else:
             self.events.append(Event(at_ns, what, netns))
+
+    def _coming(self, at_ns: int, what: str, netns: str) -> None:
+        """Note a socket that came or went; what others do all the time hides nothing else."""
+        minute = at_ns // (60 * SECOND_NS)
+        latest, count = self.comings.get(netns, (minute, 0))
+        count = count + 1 if latest == minute else 1
+        self.comings[netns] = minute, count
+        if at_ns < self.since_ns - BEFORE_NS:
+            return
+        if count > MOST_COMINGS or self.came >= MOST_EVENTS:
+            self.left_out += 1
+            return
+        self.came += 1
+        self.events.append(Event(at_ns, what, netns))
 
     def _note(self, before: Moment, moment: Moment) -> None:
         """Note what differs between two looks but for counters and sockets."""
@@ -335,7 +355,7 @@ class _Replay:
         young = self.young.pop(netns, {})
         for cookie, (at_ns, each) in young.items():
             if cookie not in ended:
-                self._event(at_ns, f"{_holder(each)} opened {_bound(each)}", netns)
+                self._coming(at_ns, f"{_holder(each)} opened {_bound(each)}", netns)
         for each in listed:
             known = before.get(each.cookie)
             if known is None and 0 < each.port < EPHEMERAL:
@@ -347,7 +367,7 @@ class _Replay:
         for cookie in ended:
             gone = before.get(cookie)
             if gone is not None and 0 < gone.port < EPHEMERAL and cookie not in young:
-                self._event(now_ns, f"{_holder(gone)} closed {_bound(gone)}", netns)
+                self._coming(now_ns, f"{_holder(gone)} closed {_bound(gone)}", netns)
 
     def _load(self, live: LiveHost, netns: str, now_ns: int) -> None:
         """Note when many more packets come than before."""
