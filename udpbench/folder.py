@@ -148,6 +148,26 @@ class Folder:
         finally:
             os.close(at)
 
+    @classmethod
+    def open_own(cls, path: Path) -> Folder:
+        """Return a folder that this user alone may write, on a path through others' without links.
+
+        Nobody else can have put it there: another name for a folder takes the right to write it.
+        OSError.
+        """
+        at = os.open("/", _STEP)
+        try:
+            for name in path.parts[1:]:
+                step = os.open(name, _STEP | os.O_DIRECTORY, dir_fd=at)
+                os.close(at)
+                at = step
+            for how in other_writers(at):
+                raise PermissionError(errno.EPERM, how, str(path))
+            _refuse(os.fstat(at).st_uid != os.geteuid(), errno.EPERM)
+            return cls(path, os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=at), give=False)
+        finally:
+            os.close(at)
+
     def file(self, name: str, flags: int) -> int:
         """Return the descriptor of a file in the folder, as by open(2); follow no link."""
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC

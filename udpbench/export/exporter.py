@@ -136,6 +136,16 @@ class ServedPage:
             self._process.wait()
 
 
+def _folder_at(path: Path) -> Folder:
+    """Return a folder, also Debian's for node_exporter: root's, in another user's; OSError."""
+    try:
+        return Folder.open(path, give=False)
+    except PermissionError:
+        with contextlib.suppress(OSError):
+            return Folder.open_own(path)
+        raise
+
+
 class TextFile:
     """A file that node_exporter's textfile collector reads; each text replaces it whole."""
 
@@ -148,7 +158,7 @@ class TextFile:
             raise InputError([problem])
         self._name = path.name
         try:
-            self._folder = Folder.open(path.parent, give=False)
+            self._folder = _folder_at(path.parent)
             beside = re.compile(BESIDE.format(re.escape(self._name)))
             for name in filter(beside.fullmatch, self._folder.names()):
                 self._folder.remove(name)

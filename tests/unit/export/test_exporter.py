@@ -120,6 +120,26 @@ def test_whoever_writes_the_folder_opens_no_file_of_anothers(
     assert 0o600 == secret.stat().st_mode & 0o777
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives folders to another user")
+def test_a_folder_of_roots_own_may_lie_in_one_of_another_user(tmp_path: Path) -> None:
+    """As Debian's node_exporter has it; not by a link, nor one that others may write."""
+    parent = tmp_path / "prometheus"
+    folder, link = parent / "node-exporter", parent / "link"
+    folder.mkdir(parents=True)
+    link.symlink_to(folder)
+    os.chown(parent, 23456, 23456)
+    file = TextFile(folder / "a.prom")
+    file.replace(b"one 1\n")
+    assert "one 1\n" == (folder / "a.prom").read_text()
+    file.remove()
+    with pytest.raises(InputError, match="belongs to user 23456"):
+        TextFile(link / "a.prom")
+    for harm in (lambda: folder.chmod(0o777), lambda: os.chown(folder, 23456, 23456)):
+        harm()
+        with pytest.raises(InputError, match="belongs to user 23456"):
+            TextFile(folder / "a.prom")
+
+
 class Broken(TextFile):
     """A file on a disk that is full."""
 
