@@ -33,13 +33,15 @@ def host(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(install, "UNITS", str(root / "units"))
     monkeypatch.setattr(install, "systemd", lambda *_orders: [])
     monkeypatch.setattr(install, "SOURCE", "", raising=False)
+    monkeypatch.setattr(install.sys, "executable", "/")
     return root
 
 
 def unit(host: Path) -> str:
     """Return a unit that names what the exporter writes."""
     names = f"Textfile={host}/node/a.prom\nRecording={host}/flight\n"
-    return f"[Service]\nUser={install.FOLDERS_OWNER}\n\n[X-Udpbench]\n{names}"
+    rights = f"AmbientCapabilities=CAP_X{install.ROOTS_RIGHTS}\n"
+    return f"[Service]\nUser={install.FOLDERS_OWNER}\n{rights}\n{install.HEAD}\n{names}"
 
 
 def installed(host: Path, key: str = KEY) -> None:
@@ -72,7 +74,8 @@ def test_what_is_installed_goes_without_a_trace(host: Path) -> None:
     installed(host)
     link = host / "units" / install.WANTS / install.UNIT
     owner = pwd.getpwuid(os.getuid()).pw_name
-    assert f"[Service]\nUser={owner}\n" in link.read_text()
+    rights = install.LEAVING if os.getuid() == 0 else ""
+    assert f"[Service]\nUser={owner}\nAmbientCapabilities=CAP_X{rights}\n" in link.read_text()
     written(host)
     assert [f"{host}/{name}" for name in (
         *("node/a.prom", "flight", f"units/{install.WANTS}/{install.UNIT}"),
@@ -104,6 +107,31 @@ def test_the_next_version_takes_the_place_of_the_one_before(host: Path) -> None:
     installed(host)
     installed(host, OTHER)
     assert {OTHER} == builds(Path(install.SERVICE))
+
+
+def test_what_an_earlier_version_wrote_goes_with_the_next(host: Path) -> None:
+    """Which may write elsewhere, or nothing."""
+    before = tree(host)
+    for later in ("[Service]\n", f"[Service]\n{install.HEAD}\nTextfile={host}/node/b.prom\n"):
+        installed(host)
+        written(host)
+        install.enable(KEY, later)
+        install.enable(KEY, later)
+        assert {f"{host}/flight", f"{host}/node/a.prom"} <= {*removed()}
+        assert before == tree(host)
+
+
+def test_a_python_that_only_root_may_run_is_no_services(
+    host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service has a user of its own."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "python3").touch(0o755)
+    tmp_path.chmod(0o755)
+    with pytest.raises(install.NoService, match=f"{closed} is closed to it") as caught:
+        install.prove_service(str(closed / "python3"))
+    assert "first in PATH" in caught.value.step
 
 
 def test_what_others_have_there_stays(host: Path) -> None:

@@ -51,9 +51,12 @@ UNIT = "udpbench-export.service"
 WANTS = "multi-user.target.wants"
 WRITTEN = re.compile(r"^(Textfile|Recording)=(/\S+)$", re.MULTILINE)
 """In the unit: what the exporter writes, and what goes with it."""
+HEAD = "[X-Udpbench]"
 SEGMENT = re.compile(r"(looks|loss)-[0-9]{10}-[0-9]{13}\.jsonl")
-FOLDERS_OWNER = "@owner of the folder@"
-"""In the unit: the user who may write the folder of the text file."""
+FOLDERS_OWNER, ROOTS_RIGHTS = "@owner of the folder@", " @rights of root@"
+"""In the unit: the user who may write the folder of the text file, and what that takes of root."""
+LEAVING = " CAP_SETPCAP CAP_SETUID CAP_SETGID"
+"""By which observer and page leave root and its rights (agent/host/privileges)."""
 FALLBACKS = ("/var/tmp", "/dev/shm", "/tmp")  # noqa: S108 - only new folders in them are used
 FALLBACK_PREFIX = "udpbench-agent-"
 FRESH_S = 3600
@@ -529,7 +532,7 @@ def enable(key: str, unit: str) -> list[str]:
     with exclusive(SERVICE):
         if not is_whole(folder, os.getuid()):
             raise Refused(f"{folder} was removed in the meantime; try again")
-        _write_unit(_owned(unit))
+        _write_unit(_owned(_with_earlier(unit)))
         os.makedirs(os.path.dirname(link), 0o755, exist_ok=True)
         with suppress(FileExistsError):
             os.symlink(os.path.join(UNITS, UNIT), link)
@@ -540,13 +543,36 @@ def enable(key: str, unit: str) -> list[str]:
     return failed
 
 
-def _owned(unit: str) -> str:
-    """Return a unit whose user may write the folder of its text file."""
-    for kind, path in WRITTEN.findall(unit):
-        if kind == "Textfile":
-            owner = os.stat(os.path.dirname(path)).st_uid
-            unit = unit.replace(FOLDERS_OWNER, pwd.getpwuid(owner).pw_name)
+def prove_service(python: str) -> None:
+    """Raise NoService where systemd, or a Python for a user who is not root, is missing."""
+    if not os.path.isdir(UNITS):
+        raise NoService(f"there is no systemd ({UNITS} is missing)")
+    part = os.path.realpath(python)
+    while part != "/":
+        if not os.stat(part).st_mode & 0o001:
+            error = NoService(f"a service's own user may not run {python}: {part} is closed to it")
+            error.step = "put the system's own Python first in PATH there"
+            raise error
+        part = os.path.dirname(part)
+
+
+def _with_earlier(unit: str) -> str:
+    """Return a unit that also names what the one before it wrote, so that it goes with this one."""
+    with suppress(OSError):
+        for kind, path in WRITTEN.findall(_read(UNITS, UNIT).decode()):
+            if (kind, path) not in WRITTEN.findall(unit):
+                unit += f"{kind}={path}\n" if HEAD in unit else f"\n{HEAD}\n{kind}={path}\n"
     return unit
+
+
+def _owned(unit: str) -> str:
+    """Return a unit whose user may write the folder of its text file, the first that it names."""
+    folders = [os.path.dirname(path) for kind, path in WRITTEN.findall(unit) if kind == "Textfile"]
+    if FOLDERS_OWNER not in unit or not folders:
+        return unit
+    owner = os.stat(folders[0]).st_uid
+    rights = LEAVING if owner == 0 else ""
+    return unit.replace(FOLDERS_OWNER, pwd.getpwuid(owner).pw_name).replace(ROOTS_RIGHTS, rights)
 
 
 def _write_unit(unit: str) -> None:
@@ -742,8 +768,8 @@ def answer(request: dict[str, Any]) -> None:
         known = remove(place)
         say(state="removed", **{**known, "removed": [*gone, *known["removed"]]})
         return
-    if exports and not os.path.isdir(UNITS):
-        raise NoService(f"there is no systemd ({UNITS} is missing)")
+    if exports:
+        prove_service(sys.executable)
     if request["do"] == "enable":
         say(state="enabled", failed=enable(request["key"], request["unit"]))
         return

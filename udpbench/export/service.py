@@ -27,8 +27,8 @@ EXACT = "CAP_BPF CAP_PERFMON CAP_NET_ADMIN CAP_SYS_ADMIN"
 SAMPLING = "CAP_PERFMON CAP_SYSLOG CAP_IPC_LOCK"
 HIDING = ("ProtectKernelTunables", "ProtectKernelLogs")
 """What hides the kernel's symbols from a service."""
-FOLDERS_OWNER = "@owner of the folder@"
-"""As ``agent/install`` knows it, which fills it in."""
+FOLDERS_OWNER, ROOTS_RIGHTS = "@owner of the folder@", " @rights of root@"
+"""As ``agent/install`` knows them, which fills them in."""
 
 
 def words_of(options: Options) -> list[str]:
@@ -122,7 +122,8 @@ def _lines(line: str, options: Options, command: str) -> list[str]:
         return [line, *states, *folders]
     if key in ("AmbientCapabilities", "CapabilityBoundingSet"):
         more = f"{EXACT * options.exact} {SAMPLING * options.cpu_time}".split()
-        return [" ".join([line, *dict.fromkeys(more)])]
+        rights = ROOTS_RIGHTS if options.textfile is not None else ""
+        return [" ".join([line, *dict.fromkeys(more)]) + rights]
     if key in HIDING and options.cpu_time:
         return []
     if key.startswith("IPAddress") and options.listen is not None and not _is_loopback(options):

@@ -72,7 +72,8 @@ def test_systemd_takes_the_unit(options: Options, tmp_path: Path) -> None:
     """Without a word."""
     file = tmp_path / install.UNIT
     text = unit_of(shipped("unit"), options, "/usr/bin/python3", str(tmp_path))
-    file.write_text(text.replace(service.FOLDERS_OWNER, "root"))
+    text = text.replace(service.FOLDERS_OWNER, "root")
+    file.write_text(text.replace(service.ROOTS_RIGHTS, install.LEAVING))
     command = (str(ANALYZE), "verify", "--man=no", str(file))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (0, "") == (done.returncode, done.stdout + done.stderr)
@@ -81,6 +82,8 @@ def test_systemd_takes_the_unit(options: Options, tmp_path: Path) -> None:
 def test_both_ends_know_the_unit_alike() -> None:
     """The program on the host imports nothing of this."""
     assert install.FOLDERS_OWNER == service.FOLDERS_OWNER
+    assert install.ROOTS_RIGHTS == service.ROOTS_RIGHTS
+    assert install.HEAD in unit_of(shipped("unit"), ALL, "python3", "/x")
     written = install.WRITTEN.findall(unit_of(shipped("unit"), ALL, "python3", "/x"))
     assert [("Textfile", ALL.textfile), ("Recording", ALL.record)] == written
 
