@@ -41,7 +41,7 @@ EPHEMERAL = 32768
 MOST_EVENTS, MOST_LOSSES = 1000, 1000
 """Kept of a recording; more are counted. Sockets that are opened and closed have as many beside."""
 MOST_COMINGS = 20
-"""As many of these in a minute of a namespace: where they come and go all the time, it is no news."""
+"""As many in a minute of a namespace: where they come and go all the time, it is no news."""
 
 
 @dataclass(frozen=True)
