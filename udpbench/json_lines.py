@@ -221,8 +221,19 @@ def read_lines(
 ) -> Iterator[tuple[int, dict[str, Any] | None, int]]:
     """Yield number, object and bytes of each line of a file; a torn last line has no object.
 
+    As ``whole_lines``; raises DamagedLine for content that is no object, too.
+    """
+    for number, line, size_bytes in whole_lines(path, folder_fd, follow):
+        yield number, object_in(number, line, room) if line is not None else None, size_bytes
+
+
+def whole_lines(
+    path: Path, folder_fd: int | None = None, follow: bool = True
+) -> Iterator[tuple[int, bytes | None, int]]:
+    """Yield number, text and bytes of each line of a file; a torn last line has no text.
+
     Opened as by ``open_regular``. Raises OSError if the file is not regular or too large,
-    DamagedLine for its content.
+    DamagedLine for a line without end.
     """
     with open_regular(path, folder_fd, follow) as file:
         size_bytes = os.fstat(file.fileno()).st_size
@@ -233,7 +244,7 @@ def read_lines(
             if not whole and (len(line) > MOST_LINE_BYTES or file.read(1)):
                 limit = f"{MOST_LINE_BYTES // 2**20}MiB"
                 raise DamagedLine(number, f"longer than {limit}: not a line of udpbench's")
-            yield number, _object(number, line, room) if whole else None, len(line)
+            yield number, line if whole else None, len(line)
             size_bytes = max(size_bytes, file.tell())  # somebody may append to it meanwhile
     if size_bytes > MOST_BYTES:
         raise OSError(errno.EFBIG, f"larger than {MOST_BYTES // 2**20}MiB", str(path))
@@ -246,12 +257,13 @@ def parse_lines(data: bytes) -> tuple[list[dict[str, Any]], int]:
     """
     *whole, torn = data.split(b"\n")
     room = Room()
-    return [_object(number, line, room) for number, line in enumerate(whole, start=1)], len(torn)
+    return [object_in(number, line, room) for number, line in enumerate(whole, start=1)], len(torn)
 
 
-def _object(number: int, line: bytes, room: Room) -> dict[str, Any]:
+def object_in(number: int, line: bytes, room: Room) -> dict[str, Any]:
+    """Return the object that a line is, if there is room for it; raises DamagedLine."""
     try:
-        room.hold(line)
+        room.hold(line, parsed_bytes(line))
         value = parse_json(line)
     except ValueError as error:
         raise DamagedLine(number, f"{error}: the file is damaged") from error
@@ -271,9 +283,11 @@ class Room:
         self._begin_bytes = _resident_bytes()
         self._content_bytes = self._estimate_bytes = self._unseen_bytes = 0
 
-    def hold(self, data: bytes) -> None:
-        """Count JSON text that will be parsed and kept; ValueError if there is no room for it."""
-        cost_bytes = parsed_bytes(data)
+    def hold(self, data: bytes, cost_bytes: int) -> None:
+        """Count JSON text that will be parsed and kept; ValueError if there is no room for it.
+
+        ``cost_bytes`` are its ``parsed_bytes``.
+        """
         self._content_bytes += len(data)
         self._estimate_bytes += cost_bytes
         self._unseen_bytes += cost_bytes

@@ -8,6 +8,7 @@ import shutil
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from golden import Golden
@@ -24,6 +25,7 @@ from udpbench.json_lines import (
     Room,
     open_held,
     open_regular,
+    parsed_bytes,
     read_lines,
 )
 from udpbench.model.host import Change, Facts, Setting
@@ -40,6 +42,7 @@ from udpbench.model.record import (
     WorkerStats,
 )
 from udpbench.model.work import FlowSpec, WorkerSpec
+from udpbench.printable import printable
 from udpbench.records import (
     RUN_FILE,
     SERIES_FILE,
@@ -138,6 +141,64 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
         run.ending,
         run.findings,
     )
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the kinds of the lines that are parsed and then looked at, as they are read."""
+    kinds: list[str] = []
+    plainly = records.object_in
+
+    def parse(number: int, line: bytes, room: Room) -> dict[str, Any]:
+        parsed = plainly(number, line, room)
+        kinds.append(str(parsed.get("kind", "series")))
+        return parsed
+
+    monkeypatch.setattr(records, "object_in", parse)
+    return kinds
+
+
+def test_a_plain_trial_is_parsed_and_validated_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking at each of its names took most of the time of reading a run; tabs are of sysctls."""
+    sysctl = Change(Setting("sysctl", "net.ipv4.udp_mem", "1\t2"), "3\t4", '"5"\\')
+    plain = replace(record(), changes={"left": (sysctl,)})
+    written(tmp_path, plain)
+    kinds = looked_at(monkeypatch)
+    assert (plain,) == read_run(tmp_path).records
+    assert ["header", "series", "ending"] == kinds
+
+
+@pytest.mark.parametrize("name", ["a\tb", "\x7f", "\x85", "\u202e", "\x1b[2J", "\ue000", "\ud800"])
+def test_a_trial_with_an_odd_name_is_looked_at(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it is written: as an escape, or as it is."""
+    odd = replace(record(), overhead_ns={name: 1})
+    for ascii_only in (True, False):
+        folder = written(tmp_path / str(ascii_only), odd)
+        lines = [json.loads(line) for line in (folder / RUN_FILE).read_bytes().splitlines()]
+        lines[1]["record"]["overhead_ns"] = {name: 1}
+        text = "".join(f"{json.dumps(line, ensure_ascii=ascii_only)}\n" for line in lines)
+        (folder / RUN_FILE).write_bytes(text.encode(errors="surrogatepass"))
+        kinds = looked_at(monkeypatch)
+        if ascii_only or name != "\ud800":
+            assert [printable(name, keep="")] == [*read_run(folder).records[0].overhead_ns]
+            assert "trial" in kinds
+        else:
+            with pytest.raises(RecordError):
+                read_run(folder)
+
+
+@pytest.mark.parametrize("value", ["1e400", "[" * 65 + "]" * 65])
+def test_an_absurd_value_of_any_kind_is_reported(tmp_path: Path, value: str) -> None:
+    """Of a setting, that may be anything."""
+    file = written(tmp_path, record()) / RUN_FILE
+    whole = file.read_text()
+    assert '"after":[1]' in whole
+    file.write_text(whole.replace('"after":[1]', f'"after":{value}'))
+    with pytest.raises(RecordError, match="the file is damaged"):
+        read_run(tmp_path)
 
 
 def test_settings_are_stored_as_they_were_set(tmp_path: Path) -> None:
@@ -295,6 +356,7 @@ def test_a_damaged_line_is_reported(
         ('"built_in_lab":true', '"built_in_lab":1'),
         ('"sequence":0', '"sequence":"0"'),
         ('"sequence":0', f'"sequence":{2**70}'),
+        ('"sequence":0', '"sequence":-2'),
         ('"values":{', '"values":{' + ",".join(f'"k{n}":1' for n in range(257)) + ","),
     ],
 )
@@ -479,9 +541,9 @@ def test_lines_that_together_take_too_much_are_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr("udpbench.json_lines.LOOK_BYTES", 0)
     room = Room()
     for _ in range(4):
-        room.hold(b"[1,2,3]")
+        room.hold(b"[1,2,3]", parsed_bytes(b"[1,2,3]"))
     with pytest.raises(ValueError, match="it would take more memory than 3 times its size"):
-        room.hold(b"[1,2,3]")
+        room.hold(b"[1,2,3]", parsed_bytes(b"[1,2,3]"))
 
 
 @pytest.mark.parametrize("name", ["nothing-here", "run.jsonl"])

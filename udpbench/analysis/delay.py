@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import cache
 
 from udpbench.analysis import clock_offsets
 from udpbench.analysis.readings import End, Readings
@@ -58,10 +59,15 @@ def percentile_ns(histogram: Histogram, percent: str) -> int | None:
 
     None if fewer than CARRY times lie beyond it, or if it is below zero or beyond the range.
     """
-    share, total = Fraction(percent) / 100, size(histogram)
+    share, total = _share(percent), size(histogram)
     if total * (1 - share) < CARRY:
         return None
     return _at_rank(histogram, -(-share.numerator * total // share.denominator))
+
+
+@cache
+def _share(percent: str) -> Fraction:
+    return Fraction(percent) / 100
 
 
 def max_ns(histogram: Histogram) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from udpbench.model.limits import NUMBER
 from udpbench.model.record import Snapshot
@@ -21,7 +21,9 @@ U32_DROPS = re.compile(r"(?:socket|stranger)\..*\.drops", re.DOTALL)
 """As are sk_drops."""
 
 
-SPECIAL = set("*?[")
+SPECIAL = frozenset("*?[")
+MOST_KEPT = 2**10
+"""Names of counters among which those that match are kept: a trial has those of the one before."""
 
 
 def is_u32(name: str) -> bool:
@@ -29,6 +31,16 @@ def is_u32(name: str) -> bool:
     return name.startswith(U32_BLOCKS) or (
         name.endswith(".drops") and U32_DROPS.fullmatch(name) is not None
     )
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _is_shell(pattern: str) -> bool:
+    return not SPECIAL.isdisjoint(pattern)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _matching(names: tuple[str, ...], pattern: str) -> tuple[str, ...]:
+    return tuple(name for name in names if fnmatchcase(name, pattern))
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class Deltas:
 
     def total(self, pattern: str) -> int | None:
         """Return the sum over the counters that match a shell pattern; None if none does."""
-        if not set(pattern) & SPECIAL:
+        if not _is_shell(pattern):
             return self.values.get(pattern)
         matching = self.matching(pattern)
         return sum(matching.values()) if matching else None
@@ -51,8 +63,10 @@ class Deltas:
     def matching(self, pattern: str) -> dict[str, int]:
         """Return the counters that match a shell pattern, by name."""
         block = pattern.partition(".")[0]
-        among = self.values if set(block) & SPECIAL else self.block(block)
-        return {name: value for name, value in among.items() if fnmatchcase(name, pattern)}
+        among = self.values if _is_shell(block) else self.block(block)
+        if len(among) > MOST_KEPT:
+            return {name: value for name, value in among.items() if fnmatchcase(name, pattern)}
+        return {name: among[name] for name in _matching(tuple(among), pattern)}
 
     def block(self, name: str) -> dict[str, int]:
         """Return the counters of a block: those whose names begin with ``softnet.``."""
@@ -123,10 +137,13 @@ def deltas(before: Snapshot, after: Snapshot) -> Deltas:
         last = after.counters.get(name)
         if last is None:
             continue
-        if is_u32(name):
+        rise = last - first
+        if 0 <= rise < 2**32:  # nearly all: what the kernel keeps in 32 bits needs no question
+            values[name] = rise
+        elif is_u32(name):
             values[name] = since_u32(first, last)
-        elif last < first:
+        elif rise < 0:
             backwards.append(f"{name}: {first} > {last}")
         else:
-            values[name] = last - first
+            values[name] = rise
     return Deltas(after.host, after.clock_ns - before.clock_ns, values, tuple(backwards))

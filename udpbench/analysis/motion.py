@@ -40,7 +40,7 @@ LEAST_INTERVALS = 3
 """Intervals of 100 ms; fewer do not tell whether a load lasts."""
 MOST_INTERVALS = 3000
 """Intervals of 100 ms; what a load of five minutes does it does for longer, too."""
-MS_NS = 10**6
+MS_OF_BIN = SAMPLE_NS // 10**6
 LEAST_SENT = 10
 """Packets in an interval, from which on one without any received says something."""
 Round = Mapping[str, Snapshot]
@@ -228,10 +228,12 @@ def _packets(node: End, bins: range, by_ms: bool) -> list[float] | None:
     for sample in node.view.record.series:
         if sample.worker in names and sample.first_ms is not None and sample.packets_per_ms:
             known.add(sample.worker)
-            for ms, packets in enumerate(sample.packets_per_ms, sample.first_ms):
-                place = ms * MS_NS // SAMPLE_NS
-                if place in bins:
-                    totals[place - bins.start] += packets
+            last_ms = sample.first_ms + len(sample.packets_per_ms) - 1
+            first, last = sample.first_ms // MS_OF_BIN, last_ms // MS_OF_BIN
+            for place in range(max(first, bins.start), min(last + 1, bins.stop)):
+                begin = place * MS_OF_BIN - sample.first_ms
+                of_bin = sample.packets_per_ms[max(begin, 0) : max(begin + MS_OF_BIN, 0)]
+                totals[place - bins.start] += sum(of_bin)
     return totals if known == names else None
 
 

@@ -61,7 +61,7 @@ class Histogram:
     @cached_property
     def totals(self) -> tuple[int, ...]:
         """How many times lie in each bucket or below it, those below zero included."""
-        counts = (count for _, count in self.counts)
+        counts = [count for _, count in self.counts]
         return tuple(accumulate(counts, initial=self.below_zero))[1:]
 
 

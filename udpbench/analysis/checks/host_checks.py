@@ -117,8 +117,10 @@ def carrier_lost(readings: Readings) -> Iterator[Finding]:
     for host, after in readings.phase.after.items():
         before = first[host].counters if host in first else {}
         for name, count in after.counters.items():
+            if not name.endswith(".carrier_downs"):
+                continue
             losses = count - before.get(name, count)
-            if name.endswith(".carrier_downs") and losses > 0:
+            if losses > 0:
                 yield Finding(
                     "invalid",
                     "the link went down during the trial",

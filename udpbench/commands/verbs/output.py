@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import contextmanager
@@ -43,7 +44,9 @@ def read_stored(folder: Path | None) -> Run:
         folder = last_run(RESULTS)
         for how in other_writers(folder.resolve()):
             say(f"the last run is {folder}, which {how}", sys.stderr)
-    return read_run(folder)
+    stored = read_run(folder)
+    gc.freeze()  # a verb keeps it until its end: looking at it again and again took a tenth
+    return stored
 
 
 def say(line: object, out: TextIO | None = None) -> None:
@@ -53,9 +56,9 @@ def say(line: object, out: TextIO | None = None) -> None:
 
 def print_json(data: object) -> None:
     """Print data as JSON."""
-    import json
+    from udpbench.indented_json import indented
 
-    print(json.dumps(data, indent=2, allow_nan=False))
+    print("".join(indented(data)))
 
 
 def print_run(stored: Run, everything: bool) -> None:
