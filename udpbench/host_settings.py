@@ -168,8 +168,15 @@ class Settings:
     optional: Optional[list[Annotated[str, Named("optional_path")]]] = None
 
 
+NOTHING = Settings()
+
+
 def merged(below: Settings, above: Settings) -> Settings:
     """Return the settings of ``above`` over those of ``below``; ``optional`` is concatenated."""
+    if above == NOTHING and below.optional != []:
+        return below
+    if below == NOTHING and above.optional != []:
+        return above
     optional = [*(below.optional or ()), *(above.optional or ())]
     result: Settings = replace(_over(below, above), optional=optional or None)
     return result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +11,11 @@ from analysis.build import facts as facts_of
 from golden import Golden
 
 from udpbench.errors import RecordError
-from udpbench.model.host import Facts, Inspection
+from udpbench.model.host import Facts, Inspection, Setting
 from udpbench.model.limits import COUNTERS_MAX, CPUS_MAX, LENGTHS, SEEN_MAX, THREADS_MAX
 from udpbench.model.record import Process, Sample, Snapshot, ThreadUse, WorkerStats
 from udpbench.model.work import WorkerSpec
-from udpbench.protocol import Hello, SampleReply, decode, encode
+from udpbench.protocol import Hello, Repeated, SampleReply, decode, encode
 from udpbench.records import _validated
 
 SAMPLE = {"worker": "left.sender0", "clock_ns": 1, "counts": {"sent_packets": 2}}
@@ -26,6 +28,38 @@ REPLY = {
     "flows": [],
     "queued_bytes": None,
 }
+
+
+def test_of_repeated_lists_only_what_differs_is_encoded_and_decoded() -> None:
+    """The rest is the very same object, however long the list before was."""
+    settings = tuple(Setting("sysctl", f"a.{n}", n) for n in range(3))
+    sender, receiver = Repeated(), Repeated()
+    first = sender.encode(settings)
+    assert encode(settings) == first
+    read = receiver.decode(Sequence[Setting], first)
+    assert settings == read
+    changed = (settings[0], replace(settings[1], value=9), settings[2], settings[0])
+    second = sender.encode(changed)
+    assert encode(changed) == second
+    assert [True, False, True] == [a is b for a, b in zip(first, second, strict=False)]
+    again = receiver.decode(Sequence[Setting], second)
+    assert changed == again
+    assert [True, False, True] == [a is b for a, b in zip(read, again, strict=False)]
+    assert read[:1] == receiver.decode(Sequence[Setting], sender.encode(settings[:1]))
+
+
+def test_what_is_repeated_is_of_the_same_types() -> None:
+    """In Python 1, 1.0 and true are equal; and a list that was refused is not remembered."""
+    receiver = Repeated()
+    plain = encode(Setting("sysctl", "a", 1))
+    for value in (1, True, 1.0):
+        (read,) = receiver.decode(Sequence[Setting], [{**plain, "value": value}])
+        assert type(read.value) is type(value)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"Setting\.kind: expected str, got 1"):
+            receiver.decode(Sequence[Setting], [{**plain, "kind": 1}])
+    with pytest.raises(ValueError, match="expected a list, got dict"):
+        receiver.decode(Sequence[Setting], {})
 
 
 def test_a_reply_is_taken_as_what_it_is() -> None:

@@ -21,8 +21,10 @@ from udpbench.json_lines import MOST_LINE_BYTES, LinePipe
 from udpbench.model.limits import SAMPLE_NS, SECOND_NS
 from udpbench.protocol import (
     PROTOCOL,
+    REPEATED,
     VERBS,
     Hello,
+    Repeated,
     build_id,
     decode,
     encode,
@@ -50,6 +52,7 @@ class Service:
         self.lease_ns = UNGREETED_NS
         self.leaving = False
         """The controller has announced that it will not reconnect."""
+        self.repeated = {verb: Repeated() for verb in REPEATED}
 
     @property
     def name(self) -> str:
@@ -70,7 +73,8 @@ class Service:
         try:
             inspect.signature(method).bind(**args)
             kinds = VERBS[verb].kinds
-            decoded = {name: decode(kinds[name], plain) for name, plain in args.items()}
+            read = self.repeated[verb].decode if verb in self.repeated else decode
+            decoded = {name: read(kinds[name], plain) for name, plain in args.items()}
         except (TypeError, ValueError) as error:
             raise AgentError(f"{verb}: {error}") from error
         return method(**decoded)
@@ -237,7 +241,9 @@ class Loop:
             if number and number == self._latest_reply.get("id"):
                 return self._latest_reply
             result = self._session.serve(request.get("verb"), request.get("args", {}))
-            reply = {"id": number, "result": encode(result)}
+            repeated = self._session.repeated.get(request["verb"])
+            plain = encode(result) if repeated is None else repeated.encode(result)
+            reply = {"id": number, "result": plain}
         except HostError as error:
             reply = {"id": number, "error": to_wire(error, self._session.name)}
         except Exception as error:  # noqa: BLE001 - a bug in one verb must not end the agent

@@ -19,7 +19,18 @@ from udpbench.errors import AgentError, AgentLost, ConnectError
 from udpbench.model.limits import SECOND_NS, Part, Scope
 from udpbench.model.record import ClockReading
 from udpbench.printable import all_printable
-from udpbench.protocol import PROTOCOL, VERBS, AgentVerbs, Hello, Taken, Use, build_id, decode
+from udpbench.protocol import (
+    PROTOCOL,
+    REPEATED,
+    VERBS,
+    AgentVerbs,
+    Hello,
+    Repeated,
+    Taken,
+    Use,
+    build_id,
+    decode,
+)
 
 T = TypeVar("T")
 
@@ -116,6 +127,7 @@ class AgentClient(AgentVerbs):
         self._lease_ns = 0
         self.controller: int | None = None
         """This process, if the agent is on the same machine."""
+        self._repeated = {name: Repeated() for name in REPEATED}
 
     def ask(self, name: str, args: dict[str, Any]) -> Any:
         """Return the agent's reply to a verb; raises its error, or AgentError for another reply."""
@@ -123,9 +135,10 @@ class AgentClient(AgentVerbs):
         limit_ns = (VERBS[name].limit_s + slow_ns // SECOND_NS) * SECOND_NS
         if name in LEASED and self.channel.pid is None:
             limit_ns = max(limit_ns, self._lease_ns)
+        repeated = self._repeated.get(name)
+        if repeated is not None:
+            args = {key: repeated.encode(value) for key, value in args.items()}
         plain = self.channel.request(name, limit_ns, **args)
-        if name not in VERBATIM:
-            plain = all_printable(plain, keep="\t")  # sysctls have tabs
         try:
             return self._decoded(name, plain)
         except (ValueError, TypeError) as error:
@@ -133,7 +146,10 @@ class AgentClient(AgentVerbs):
             raise AgentError(f"{name}: malformed reply: {what}", self.name) from error
 
     def _decoded(self, name: str, plain: Any) -> Any:
-        reply = decode(VERBS[name].kinds["return"], plain)
+        kind, repeated = VERBS[name].kinds["return"], self._repeated.get(name)
+        if repeated is not None:
+            return repeated.decode(kind, plain, _shown)
+        reply = decode(kind, plain if name in VERBATIM else _shown(plain))
         if getattr(reply, "host", self.name) != self.name:
             raise ValueError(f"it speaks for {reply.host[:80]}")
         if name in TEXTS:
@@ -194,6 +210,10 @@ class AgentClient(AgentVerbs):
             return ClockReading(at_ns, 0, 0)
         round_trip_ns = self.channel.round_trip_ns or 0
         return ClockReading(at_ns, self.channel.offset_ns, -(-round_trip_ns // 2))
+
+
+def _shown(plain: Any) -> Any:
+    return all_printable(plain, keep="\t")  # sysctls have tabs
 
 
 def ask_all(

@@ -50,7 +50,7 @@ def rehearse(
     does not answer.
     """
     lab_rules.refuse_together(experiments, lab)
-    tried: dict[str, tuple[Rehearsed, list[Trial]]] = {}
+    tried: dict[tuple[str, ...], tuple[Rehearsed, list[Trial]]] = {}
     untried: dict[str, str] = {}
     around, terms = Surroundings(reach or real()), Terms("none")
     with take_lab([lab], run_name(), RunOptions.lease_ns, around, terms) as (_, agents):
@@ -59,12 +59,11 @@ def rehearse(
         for trial in (point for experiment in experiments for point in experiment.points):
             try:
                 require_offers(trial, lab, facts, agents.capabilities)
-                by_host = desired(trial, lab, agents, facts)
+                by_host = rehearsal.shared(desired(trial, lab, agents, facts))
             except Unavailable as why:
                 untried[_name(trial)] = str(why)
                 continue
-            # Values of settings may be lists and maps, which have no hash.
-            key = repr(by_host)
+            key = rehearsal.texts
             if key not in tried:
                 tried[key] = rehearsal.tried(by_host), []
             tried[key][1].append(trial)
@@ -96,6 +95,24 @@ class _Rehearsal:
         self._facts: dict[str, Mapping[str, Facts]] = {}
         self._asked: dict[str, tuple[Setting, ...]] = {}
         self._last: dict[str, tuple[Planned, ...]] = {}
+        self._wanted: dict[str, list[_Wanted]] = {}
+
+    def shared(self, by_host: dict[str, tuple[Setting, ...]]) -> dict[str, tuple[Setting, ...]]:
+        """Return settings, of those that are as in the set before the very same objects."""
+        for name, settings in by_host.items():
+            before = self._wanted.get(name, [])[: len(settings)]
+            self._wanted[name] = [
+                old if old is not None and _is_same(old.setting, setting) else _Wanted(setting)
+                for setting, old in zip_longest(settings, before)
+            ]
+        return {name: tuple(each.setting for each in self._wanted[name]) for name in by_host}
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The shared settings as text: values may be lists and maps, which have no hash."""
+        return tuple(
+            t for name, own in self._wanted.items() for t in (name, *(w.text for w in own))
+        )
 
     def facts(self, settings: Iterable[Setting]) -> Mapping[str, Facts]:
         """Return the facts of all hosts with settings, asked once while none can alter them."""
@@ -141,7 +158,32 @@ class _Rehearsal:
                 for planned, setting in zip(self._last[client.name], settings, strict=True)
             )
         real = not self._lab.built_in or client.name == MACHINE
-        return client.plan(settings) if real else _throw_away(client, settings)
+        return client.plan(settings) if real else self._throw_away(client, settings)
+
+    def _throw_away(
+        self, client: AgentClient, settings: tuple[Setting, ...]
+    ) -> tuple[Planned, ...]:
+        """Apply in a namespace that is then discarded, to find every refusal."""
+        changes = client.apply([each.if_possible for each in self._wanted[client.name]])
+        return tuple(
+            Planned(setting, change.before, change.refusal, change.before == change.after)
+            for setting, change in zip(settings, changes, strict=True)
+        )
+
+
+class _Wanted:
+    """A setting, as text, and as one that may be refused; each made once for many sets."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.text = repr(setting)
+        self.if_possible = replace(setting, optional=True)
+
+
+def _is_same(one: Setting, other: Setting) -> bool:
+    """Return whether settings are equal, and their values of equal types: 1 is no true."""
+    plain = type(one.value) is type(other.value) and isinstance(one.value, (int, str))
+    return one == other and (plain or repr(one.value) == repr(other.value))
 
 
 def _answered_alike(setting: Setting, asked: Setting) -> bool:
@@ -183,12 +225,3 @@ def _as_planned(facts: Facts, planned: Iterable[Planned]) -> Facts:
         elif setting.kind == "address" and rest not in facts.addresses:
             facts = replace(facts, addresses=(*facts.addresses, rest))
     return facts
-
-
-def _throw_away(client: AgentClient, settings: tuple[Setting, ...]) -> tuple[Planned, ...]:
-    """Apply in a namespace that is then discarded, to find every refusal."""
-    changes = client.apply([replace(setting, optional=True) for setting in settings])
-    return tuple(
-        Planned(setting, change.before, change.refusal, change.before == change.after)
-        for setting, change in zip(settings, changes, strict=True)
-    )

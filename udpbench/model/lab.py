@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import field
+from functools import cached_property
 from typing import Annotated, Literal, Optional
 
 from udpbench.frozen import dataclass
@@ -99,7 +100,12 @@ class Lab:
 
     def at(self, part: Part) -> tuple[Node, ...]:
         """Return the hosts of one part of the path."""
-        return tuple(host for host in self.hosts if host.part == part)
+        return self._parts.get(part, ())
+
+    @cached_property
+    def _parts(self) -> dict[Part, tuple[Node, ...]]:
+        parts = dict.fromkeys(host.part for host in self.hosts)
+        return {part: tuple(host for host in self.hosts if host.part == part) for part in parts}
 
     @property
     def senders(self) -> tuple[Node, ...]:
@@ -134,7 +140,7 @@ class Lab:
         """The hosts with workers, senders first."""
         return self.senders + self.receivers
 
-    @property
+    @cached_property
     def built_in(self) -> bool:
         """True if the hosts are namespaces made on this machine; every result says so."""
         return all(host.connect.by == "namespace" for host in self.hosts)

@@ -10,8 +10,9 @@ import pytest
 
 from udpbench.control.agent_client import AgentClient
 from udpbench.errors import AgentError, AgentLost, ConnectError
+from udpbench.model.host import Setting
 from udpbench.model.limits import SECOND_NS
-from udpbench.protocol import VERBS
+from udpbench.protocol import VERBS, encode
 
 SNAPSHOT = {"host": "left", "clock_ns": 1, "counters": {}}
 HELLO = {
@@ -145,11 +146,24 @@ def test_no_text_of_a_host_has_a_line_of_its_own(
     channel = Noting(None)
     forged = {FORGED: [FORGED, "4096\t87380"]}
     monkeypatch.setattr(channel, "request", lambda *_, **__: forged)
-    monkeypatch.setattr("udpbench.control.agent_client.decode", lambda _, plain: plain)
+    for module in ("udpbench.control.agent_client", "udpbench.protocol"):
+        monkeypatch.setattr(f"{module}.decode", lambda _, plain: plain)
     monkeypatch.setattr("udpbench.control.agent_client.TEXTS", {})
     shown = r"left: all right\nudpbench: every host is restored\x1b[2J"
     client = AgentClient(channel, "sender", "eth3", ("namespace",))
     assert {shown: [shown, "4096\t87380"]} == client.ask(verb, {})
+
+
+def test_no_setting_of_a_host_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the first time nor when it is as before; tabs stay."""
+    change = {"setting": encode(Setting("sysctl", "a", 1)), "before": FORGED, "after": "1\t2"}
+    channel = Noting(None)
+    monkeypatch.setattr(channel, "request", lambda *_, **__: [{**change, "rounded": False}])
+    client = AgentClient(channel, "sender", "eth3", ("namespace",))
+    shown = r"left: all right\nudpbench: every host is restored\x1b[2J"
+    first, again = client.apply(()), client.apply(())
+    assert [(shown, "1\t2")] == [(each.before, each.after) for each in first]
+    assert first[0] is again[0]
 
 
 def test_what_a_program_printed_keeps_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,8 @@ class Engine:
         result = dict(kept)
         for number, setting in enumerate(settings):
             if number in kept:
-                kept[number].change = replace(kept[number].change, setting=setting)
+                if kept[number].change.setting is not setting:
+                    kept[number].change = replace(kept[number].change, setting=setting)
                 continue
             before_seq = self._journal.last_seq
             try:

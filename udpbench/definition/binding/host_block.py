@@ -44,7 +44,8 @@ class HostBlock:
         self.context = context
         self.settings = block_of(lab, trial, host)
         self.receiver = host if host.receives else lab.receivers[0]
-        receivers = block_of(lab, trial, self.receiver)
+        is_receiver = self.receiver is host
+        receivers = self.settings if is_receiver else block_of(lab, trial, self.receiver)
         self.link = receivers.link or VethPair()
         mtu_bytes = receivers.mtu_bytes
         self.receiver_mtu_bytes = DEFAULT_MTU_BYTES if mtu_bytes is None else mtu_bytes

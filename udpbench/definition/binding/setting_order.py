@@ -50,6 +50,9 @@ def _drop_reasons(block: HostBlock) -> Iterator[Setting]:
 Part = Callable[[HostBlock], Iterator[Setting]]
 
 
+RANKS = {kind: rank for rank, kind in enumerate(SETTING_KINDS)}
+
+
 def host_settings_for(
     lab: Lab, trial: Trial | None, host: Node, context: LabContext
 ) -> tuple[Setting, ...]:
@@ -96,8 +99,7 @@ def machine_settings_for(lab: Lab, trial: Trial | None, context: LabContext) -> 
 def _in_order(parts: Sequence[Part], *blocks: HostBlock) -> list[Setting]:
     """Return the settings of all blocks, sorted by kind."""
     settings = [setting for part in parts for block in blocks for setting in part(block)]
-    ranks = {kind: rank for rank, kind in enumerate(SETTING_KINDS)}
-    return sorted(settings, key=lambda setting: ranks[setting.kind])
+    return sorted(settings, key=lambda setting: RANKS[setting.kind])
 
 
 def mac_of(lab: Lab, host: Node) -> str:
@@ -219,9 +221,10 @@ def _power(block: HostBlock) -> Iterator[Setting]:
 
 def _plain(block: HostBlock) -> Iterator[Setting]:
     """Yield the settings whose values come from one field, as their kind says."""
-    for kind in (kind for kind in SETTING_KINDS.values() if kind.field):
+    fields = set_keys(block.settings)
+    for kind in (kind for kind in SETTING_KINDS.values() if kind.field) if fields else ():
         field, each, _ = kind.field.partition(".*")
-        value: Any = set_keys(block.settings)
+        value: Any = fields
         for name in field.split("."):
             value = value.get(name, {})
         path = ".".join(key_of(name) for name in field.split("."))
