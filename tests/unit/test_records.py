@@ -192,7 +192,7 @@ def test_a_trial_with_an_odd_name_is_looked_at(
 
 @pytest.mark.parametrize("value", ["1e400", "[" * 65 + "]" * 65])
 def test_an_absurd_value_of_any_kind_is_reported(tmp_path: Path, value: str) -> None:
-    """Of a setting, that may be anything."""
+    """A setting may be anything else."""
     file = written(tmp_path, record()) / RUN_FILE
     whole = file.read_text()
     assert '"after":[1]' in whole

@@ -7,6 +7,7 @@ its name is kept, because a host that rebooted or a reset driver makes the trial
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
@@ -147,3 +148,28 @@ def deltas(before: Snapshot, after: Snapshot) -> Deltas:
         else:
             values[name] = rise
     return Deltas(after.host, after.clock_ns - before.clock_ns, values, tuple(backwards))
+
+
+class HostDeltas(Mapping[str, Deltas]):
+    """Host → the differences of its counters, made when they are first asked for.
+
+    Whoever asks what workers counted, or of the path phase, needs none.
+    """
+
+    def __init__(self, edges: Mapping[str, tuple[Snapshot, Snapshot]]) -> None:
+        self._edges = edges
+        self._made: dict[str, Deltas] = {}
+
+    def __getitem__(self, host: str) -> Deltas:
+        if host not in self._made:
+            self._made[host] = deltas(*self._edges[host])
+        return self._made[host]
+
+    def __contains__(self, host: object) -> bool:
+        return host in self._edges
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._edges)
+
+    def __len__(self) -> int:
+        return len(self._edges)

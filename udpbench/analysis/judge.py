@@ -79,6 +79,7 @@ def judge(record: TrialRecord) -> Result:
         lump_share=rates.lump_share(measured),
         full_line_bps=rates.full_line_bps(measured),
     )
+    measured.forget()
     return _struck_out(result) if result.struck else result
 
 

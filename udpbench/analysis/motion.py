@@ -128,7 +128,9 @@ def intervals(measured: Readings) -> Iterator[Interval]:
             since_start_ns(phase, host, each[host].clock_ns) for each in (first, last)
         )
         if to_ns > from_ns:
-            yield Interval(from_ns, to_ns, between(record, first, last, measured))
+            inside = between(record, first, last, measured)
+            yield Interval(from_ns, to_ns, inside)
+            inside.forget()
 
 
 def stage_packets(readings: CounterView, stages: Collection[str] = LEDGER_STAGES) -> dict[str, int]:

@@ -12,7 +12,6 @@ from math import comb, exp, isqrt, lgamma, log
 from statistics import median
 
 from udpbench.metrics import is_metric, is_timed, unit_of
-from udpbench.model.limits import stage_of
 from udpbench.model.result import Estimate, Result
 from udpbench.units import show_ratio
 
@@ -89,8 +88,7 @@ def bounds(result: Result, name: str) -> tuple[float, float] | None:
     if is_metric(name):
         value = result.numbers.get(name)
         return (value, value) if value is not None else None
-    entries = result.ledger.entries if result.ledger is not None else ()
-    named = [entry for entry in entries if name in (entry.stage, stage_of(entry.stage))]
+    named = result.ledger.named(name) if result.ledger is not None else ()
     spans = [
         (entry.packets or 0, (entry.packets or 0) if entry.at_most is None else entry.at_most)
         for entry in named

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from udpbench.analysis.delta import Deltas, deltas
+from udpbench.analysis.delta import Deltas, HostDeltas
 from udpbench.model.experiment import Receive, Traffic
 from udpbench.model.host import GENERIC_XDP, NOTHING_ATTACHED, Facts
 from udpbench.model.limits import Part, PhaseName
@@ -30,6 +31,9 @@ FAMILIES: Mapping[Literal[4, 6], Mapping[str, str]] = {
 """Placeholder in a pattern → prefix of the IP version's counters."""
 
 
+KEPT_VIEWS = ("_narrowed", "_hops")
+DERIVED = ("way_back", "path", "_parts", "kept", *KEPT_VIEWS)
+"""Attributes of a view that hold what refers to it."""
 Nodes = Mapping[Part, tuple[str, ...]]
 """Part of the path → the names of its nodes; none of a part that is left out."""
 
@@ -45,7 +49,7 @@ class CounterView:
     """
 
     nodes: Nodes
-    deltas: dict[str, Deltas]
+    deltas: Mapping[str, Deltas]
     facts: Mapping[str, Facts]
     traffic: Traffic
     receive: Receive
@@ -157,6 +161,17 @@ class CounterView:
             stats = self.stats if at_end else self._of_senders
             self._hops[key] = replace(self, nodes=nodes, stats=stats)
         return self._hops[key]
+
+    def forget(self) -> None:
+        """Forget what was derived from this view, which refers to it.
+
+        Such a cycle is collected late: of a thousand trials that took gigabytes.
+        """
+        derived = {name: self.__dict__.pop(name, None) for name in DERIVED}
+        views = [derived["way_back"], derived["path"]]
+        for view in (*views, *chain.from_iterable((derived[n] or {}).values() for n in KEPT_VIEWS)):
+            if view is not None:
+                view.forget()
 
     @property
     def _of_senders(self) -> tuple[WorkerStats, ...]:
@@ -436,7 +451,7 @@ def phase_readings(
     """Return the readings of some hosts in a phase, or in a part of one."""
     return Readings(
         nodes=nodes_of(record),
-        deltas={host: deltas(phase.before[host], phase.after[host]) for host in hosts},
+        deltas=HostDeltas({host: (phase.before[host], phase.after[host]) for host in hosts}),
         facts=record.facts,
         traffic=record.trial.traffic,
         receive=record.trial.receive,

@@ -180,10 +180,11 @@ class _Wanted:
         self.if_possible = replace(setting, optional=True)
 
 
-def _is_same(one: Setting, other: Setting) -> bool:
+def _is_same(setting: Setting, other: Setting) -> bool:
     """Return whether settings are equal, and their values of equal types: 1 is no true."""
-    plain = type(one.value) is type(other.value) and isinstance(one.value, (int, str))
-    return one == other and (plain or repr(one.value) == repr(other.value))
+    value = setting.value
+    plain = type(value) is type(other.value) and isinstance(value, (int, str))
+    return setting == other and (plain or repr(value) == repr(other.value))
 
 
 def _answered_alike(setting: Setting, asked: Setting) -> bool:

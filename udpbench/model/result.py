@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
+from functools import cached_property
 from typing import Literal, Optional, Union
 
 from udpbench.frozen import dataclass
 from udpbench.metrics import METRICS
 from udpbench.model.experiment import Trial
-from udpbench.model.limits import PhaseName, Role
+from udpbench.model.limits import PhaseName, Role, stage_of
 from udpbench.model.record import Finding, Sample, Snapshot, Stall, TrialRecord
 from udpbench.units import show_percent, show_range
 
@@ -50,6 +51,19 @@ class Ledger:
     entries: tuple[LedgerEntry, ...]
     unaccounted: Optional[int]
     """The value nearest to 0 if an entry is an interval."""
+
+    def named(self, name: str) -> tuple[LedgerEntry, ...]:
+        """Return the entries of a stage: by its own name, or by that of every node's."""
+        return self._named.get(name, ())
+
+    @cached_property
+    def _named(self) -> dict[str, tuple[LedgerEntry, ...]]:
+        """By each name: a report asks for every stage of every trial, which took their square."""
+        by_name: dict[str, tuple[LedgerEntry, ...]] = {}
+        for entry in self.entries:
+            for name in {entry.stage, stage_of(entry.stage)}:
+                by_name[name] = (*by_name.get(name, ()), entry)
+        return by_name
 
     @property
     def lost_packets(self) -> int:

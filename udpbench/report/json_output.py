@@ -6,7 +6,6 @@ A change of a key's name or meaning raises SCHEMA and is listed in the changelog
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from udpbench.analysis.comparison.comparisons import Comparison, resolution
@@ -17,6 +16,7 @@ from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model.record import Finding, TrialRecord
 from udpbench.model.result import Result
+from udpbench.protocol import encode
 from udpbench.records import Run
 from udpbench.report.search import breaking_text
 from udpbench.report.sheets import changes_of
@@ -56,7 +56,7 @@ def as_json(run: Run) -> dict[str, Any]:
             }
             for session in run.sessions
         ],
-        "hosts": {host: asdict(facts) for host, facts in hosts_of(run.records).items()},
+        "hosts": {host: encode(facts) for host, facts in hosts_of(run.records).items()},
         "trials": [
             trial_json(result, records[result.trial.experiment, result.trial.name])
             for chapter in chapters
@@ -74,14 +74,14 @@ def search_json(search: PointSearch) -> dict[str, Any]:
         **{name: getattr(search.point, name) for name in ("experiment", "point", "repetition")},
         "ended": search.state.ended,
         "throughput_pps": search.headline.throughput_pps,
-        "goals": [asdict(goal) for goal in search.state.goals],
+        "goals": [encode(goal) for goal in search.state.goals],
         "most_pps": search.state.most_pps,
         "sender_bound": search.state.sender_bound,
         "full_line_bps": search.full_line_bps,
         "trials": len(search.trials),
         "took_ns": search.state.spent_ns,
         "confirm_loss_ratio": confirmed.loss_ratio if confirmed is not None else None,
-        "breaking": asdict(breaking) if breaking is not None else None,
+        "breaking": encode(breaking) if breaking is not None else None,
         "breaks_first": breaking_text(search) or None,
         "findings": [finding_json(finding) for finding in search.result.findings],
     }
@@ -100,7 +100,7 @@ def _experiment(chapter: Chapter) -> dict[str, Any]:
             for each in chapter.verdicts
         ],
         "comparisons": [comparison_json(comparison) for comparison in chapter.comparisons],
-        "stage_changes": [asdict(change) for change in changes_of(chapter)],
+        "stage_changes": [encode(change) for change in changes_of(chapter)],
         "tune": _tune(chapter),
     }
 
@@ -111,9 +111,9 @@ def _tune(chapter: Chapter) -> dict[str, Any] | None:
     if answer is None or chapter.experiment.tune is None:
         return None
     return {
-        **asdict(chapter.experiment.tune),
+        **encode(chapter.experiment.tune),
         "proven": chapter.tuning is not None and chapter.tuning.proven is not None,
-        **asdict(answer),
+        **encode(answer),
         "rungs": [rung._asdict() for rung in answer.rungs],
         "instructions": [each._asdict() for each in answer.instructions],
     }
@@ -127,7 +127,7 @@ def comparisons_json(
 ) -> dict[str, Any]:
     """Return the data of ``compare --json``; ``runs`` are the folders if a and b are of two."""
     listed = [comparison_json(comparison, runs) for comparison in comparisons]
-    stages = [asdict(change) for change in changes]
+    stages = [encode(change) for change in changes]
     return {"comparisons": listed, "stage_changes": stages, "notes": list(notes)}
 
 
@@ -150,7 +150,7 @@ def comparison_json(comparison: Comparison, runs: Sequence[str] = ()) -> dict[st
 
 def finding_json(finding: Finding) -> dict[str, str | None]:
     """Return a finding as JSON data: what is read, not what tells it apart."""
-    return {name: value for name, value in asdict(finding).items() if name != "kind"}
+    return {name: value for name, value in encode(finding).items() if name != "kind"}
 
 
 def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
@@ -168,15 +168,15 @@ def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
         "struck": bool(result.struck),
         "reason": "; ".join(map(str, reasons(result))) or None,
         "diagnosis": [
-            {**asdict(bottleneck), "sentence": bottleneck.sentence}
+            {**encode(bottleneck), "sentence": bottleneck.sentence}
             for bottleneck in result.diagnosis
         ],
         "findings": [finding_json(finding) for finding in result.findings],
         **{name: result.numbers.get(name) for name in METRICS if name not in BESIDE},
-        "stalls": [asdict(stall) for stall in result.stalls],
+        "stalls": [encode(stall) for stall in result.stalls],
         "ledger_received_packets": result.ledger_received_packets,
-        "ledger": [asdict(entry) for entry in ledger.entries] if ledger is not None else None,
+        "ledger": [encode(entry) for entry in ledger.entries] if ledger is not None else None,
         "unaccounted": result.unaccounted,
-        "workers": [asdict(worker) for worker in result.workers],
+        "workers": [encode(worker) for worker in result.workers],
         **{table.name: named_rows(table) for table in result.tables},
     }

@@ -234,7 +234,7 @@ def packets_cell(result: Result, name: str) -> str:
     If others' or merged packets were counted it is an interval: ``12 to 40``.
     """
     interval = bounds(result, name)
-    entries = result.ledger.entries if result.ledger is not None else ()
+    entries = result.ledger.named(name) if result.ledger is not None else ()
     unknown = any(entry.stage == name and entry.packets is None for entry in entries)
     if interval is None or (unknown and interval == (0, 0)):
         return NOT_OBSERVABLE

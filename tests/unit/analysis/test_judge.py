@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -9,16 +10,15 @@ from golden import Golden
 
 from analysis import build
 from udpbench.analysis.checks.ledger_checks import path_losses
+from udpbench.analysis.delta import Deltas, deltas
 from udpbench.analysis.judge import judge, path_ledger
 from udpbench.analysis.ledger.ledger import UNOBSERVED
+from udpbench.analysis.readings import readings_of
 from udpbench.errors import Problem
 from udpbench.model.experiment import Traffic
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import (
-    Finding,
-    RecordedError,
-)
+from udpbench.model.record import Finding, RecordedError, Snapshot
 from udpbench.model.result import Ledger, LedgerEntry, Result
 
 
@@ -52,6 +52,38 @@ def test_a_lossy_trial_has_its_numbers() -> None:
     assert [("left.sender0", 1000, 1000.0), ("right.receiver0", 900, 900.0)] == [
         (worker.worker, worker.packets, worker.pps) for worker in result.workers
     ]
+
+
+def test_judging_leaves_nothing_to_be_collected() -> None:
+    """What was derived of a trial refers to itself; of a thousand trials that took gigabytes."""
+    lossy = build.lossy(1000, {"right": {"snmp.Udp.RcvbufErrors": 100}}, 100)
+    judge(lossy)
+    gc.collect()
+    gc.disable()
+    try:
+        judge(lossy)
+        left = gc.collect()
+    finally:
+        gc.enable()
+    assert 0 == left
+
+
+def test_counters_are_subtracted_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each host's once, of a phase that is looked at; none for what workers counted."""
+    subtracted: list[str] = []
+
+    def count(before: Snapshot, after: Snapshot) -> Deltas:
+        subtracted.append(after.host)
+        return deltas(before, after)
+
+    monkeypatch.setattr("udpbench.analysis.delta.deltas", count)
+    read = readings_of(build.record(1000))
+    assert read is not None
+    assert 1000 == read.receiver.worked("received_packets")
+    assert ("right" in read.deltas, len(read.deltas), subtracted) == (True, len([*read.deltas]), [])
+    for _ in range(2):
+        read.receiver.counter("snmp.Udp.InErrors")
+    assert ["right"] == subtracted
 
 
 def test_an_invalid_finding_makes_the_trial_invalid_and_keeps_its_numbers() -> None:

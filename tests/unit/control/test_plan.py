@@ -102,7 +102,7 @@ def test_sets_of_settings_share_what_is_equal() -> None:
 
 
 def test_a_setting_is_made_ready_once_for_all_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a thousand sets that differ in one setting, each took as long as the first."""
+    """Each of a thousand sets that differ in one setting took as long as the first."""
     ready: list[str] = []
 
     def wanted(setting: Setting) -> _Wanted:
@@ -118,8 +118,8 @@ def test_a_setting_is_made_ready_once_for_all_sets(monkeypatch: pytest.MonkeyPat
 
 def test_values_that_python_calls_equal_are_rehearsed_apart() -> None:
     """A parameter is 1, or true, as it was written."""
-    for one, other in ((1, True), ([1], [True])):
-        both = [Setting("sysctl", SYSCTL, value) for value in (one, other)]
+    for values in ((1, True), ([1], [True])):
+        both = [Setting("sysctl", SYSCTL, value) for value in values]
         assert [True, False] == [_is_same(both[0], each) for each in both]
 
 
