@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
+from proc_files import stat
 
 from udpbench.agent.host import cpu_sampler, native
 from udpbench.agent.host.cpu_sampler import CpuSampler
@@ -249,6 +250,21 @@ def test_a_ring_is_read_wherever_it_begins(
     rows = zip(seen.sampled_pids, seen.sampled_nodes, seen.sampled_counts, seen.sampled_ns)
     assert [(7, 2, 2, 2000), (8, -2, 1, 1000), (8, -1, 1, 1000)] == list(rows)
     assert ({"0": 3}, "reader") == (seen.lost_samples, seen.programs["7"])
+
+
+def test_no_program_is_taken_for_a_thread_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Anybody may call a process as one whose time is the receiver's."""
+    rcv, pids = 0xFFFFFFFF81000004, {7: 2, 8: 1}
+    for pid, parent in pids.items():
+        (tmp_path / f"proc/{pid}").mkdir(parents=True)
+        text = stat(pid, "ksoftirqd/0", parent=parent)
+        (tmp_path / f"proc/{pid}/stat").write_text(text)
+    content = b"".join(named(p, b"ksoftirqd/0") + sampled(p, 150, rcv) for p in (7, 8, 9))
+    seen = read(monkeypatch, tmp_path, Ring(content))
+    masked = "program ksoftirqd/0"
+    assert {"7": "ksoftirqd/0", "8": masked, "9": masked} == dict(seen.programs)
 
 
 def test_processes_without_end_take_no_more_memory(

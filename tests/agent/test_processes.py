@@ -114,6 +114,18 @@ def test_every_process_that_used_a_tick(machine: Machine) -> None:
     ] == sorted(table.end({}), key=lambda process: process.pid)
 
 
+def test_no_program_is_taken_for_a_thread_of_the_kernel(machine: Machine) -> None:
+    """Anybody may call a process as a thread whose time is counted with interrupts."""
+    machine.add(5, name="ksoftirqd/0", parent=2)
+    machine.add(6, name="ksoftirqd/0")
+    table = Processes(machine, all_of_machine=True)
+    table.begin({})
+    machine.add(5, name="ksoftirqd/0", parent=2, ticks=9)
+    machine.add(6, name="ksoftirqd/0", ticks=9)
+    named = {each.pid: each.name for each in table.end({})}
+    assert {5: "ksoftirqd/0", 6: "program ksoftirqd/0"} == named
+
+
 def test_a_number_that_is_used_again_is_another_process(machine: Machine) -> None:
     """Its start tells it apart."""
     machine.add(5, ticks=100)
@@ -247,9 +259,10 @@ def test_what_ended_processes_used_is_of_their_next_living_ancestor() -> None:
 
 
 def test_threads_of_interfaces(machine: Machine) -> None:
-    """By netlink, else by name; a namesake that is longer is another interface's."""
-    machine.add(30, name="napi/receive0-8")
-    machine.add(31, name="napi/receive01-")
+    """By netlink, else by name; a namesake that is longer is another interface's, or a program."""
+    machine.add(30, name="napi/receive0-8", parent=2)
+    machine.add(31, name="napi/receive01-", parent=2)
+    machine.add(32, name="napi/receive0-9")
     machine.napi = (NapiInstance(8, None, 30), NapiInstance(9, None, None))
     assert [30] == interface_threads(machine, ["receive0"])
     machine.napi = None
@@ -333,8 +346,9 @@ def test_threads_of_napi_can_be_told_apart(
 def test_threads_of_interrupts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel with threadirqs serves a queue's interrupt in a thread."""
     monkeypatch.setattr("udpbench.agent.host.processes.rx_interrupts", lambda *_: {0: 34})
-    machine.add(40, name="irq/34-eth3-TxR")
-    machine.add(41, name="irq/341-eth4-Tx")
+    machine.add(40, name="irq/34-eth3-TxR", parent=2)
+    machine.add(42, name="irq/34-eth3-TxR")
+    machine.add(41, name="irq/341-eth4-Tx", parent=2)
     assert [40] == interface_threads(machine, ["eth3"])
 
 

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import sqrt
 
 from udpbench.analysis.delta import Deltas
 from udpbench.analysis.queue_counters import loaded_queues
@@ -23,6 +24,9 @@ from udpbench.model.result import CpuLoad
 TICK_NS = SECOND_NS // 100
 """/proc/stat counts in units of USER_HZ, which is 100 on every architecture."""
 INTERRUPT_TIMES = ("irq", "softirq")
+USER_TIMES = ("user", "nice")
+ERRORS = 3
+"""Standard errors by which ticks may charge programs with more than they used."""
 MOST_SETS = 64
 """Different sets of several CPUs of a machine's processes; further ones count as all CPUs."""
 OF_CPU = ": CPU "
@@ -192,6 +196,10 @@ def cpu_use(readings: Readings, group: CpuGroup) -> CpuUse | None:
     own_ns = uncounted_ns + sum(times.own_ns[cpu] for cpu in group.cpus)
     perhaps_ns = own_ns + elsewhere_ns + may_ns["interface"] - within_ns["interface"]
     most_ns = may_ns["other"] + times.ended_ns if times.sees_all else sys.maxsize
+    if times.sees_all:
+        user_ns = _spent_ns(delta, group.cpus, USER_TIMES) or 0
+        known_ns = times.user_ns(group.cpus) + perhaps_ns + most_ns
+        most_ns += max(user_ns - known_ns - round(ERRORS * sqrt(user_ns * TICK_NS)), 0)
     surely_ns = min(within_ns["other"], rest_ns)
     others_ns = max(surely_ns, min(rest_ns - perhaps_ns, most_ns))
     return CpuUse(time_ns, delta.elapsed_ns, others_ns, min(own_ns, rest_ns - others_ns))
@@ -206,6 +214,8 @@ class _Share:
     """Times of all that is the same one's and may run on the same CPUs."""
 
     cpu_ns: int = 0
+    user_ns: int = 0
+    """What threads of workers used of it outside of the kernel."""
     uncounted_ns: int = 0
     """What of the run's processes is not known by CPU."""
     runnable_ns: int = 0
@@ -231,7 +241,8 @@ class _Times:
     sees_all: bool = False
     """An agent sees every process. What is left is the kernel's then: entering and leaving idle,
     and interrupts that woke a CPU, are charged to no process. On a virtual machine it was 11 % of
-    the CPU of a reader that was woken 29,000 times a second."""
+    the CPU of a reader that was woken 29,000 times a second. But none of it is a program's own
+    code: that is of children whose parent ignores SIGCHLD, whose times the kernel drops."""
     ended_ns: int = 0
     """What children of other programs used that have ended."""
 
@@ -245,6 +256,10 @@ class _Times:
         share.cpu_ns += spent_ns
         self.total_ns[whose] += spent_ns
         return share
+
+    def user_ns(self, cpus: frozenset[int]) -> int:
+        """Return what workers' threads that may run on CPUs used outside of the kernel."""
+        return sum(share.user_ns for _, _, share in self.of(cpus))
 
     def of(self, cpus: frozenset[int]) -> Iterator[tuple[str, frozenset[int], _Share]]:
         """Yield what may run on any of the CPUs, each once."""
@@ -297,7 +312,8 @@ def _times(readings: Readings, machine: str) -> _Times:
             share.uncounted_ns += max(process.cpu_ns - sum(counted_ns.values()), 0)
     for stats in readings.phase.stats:
         if readings.machine_of(host_of(stats.worker)) == machine:
-            times.add(WORKING, _worker_cpus(readings, stats) or every, _spent_by(stats))
+            share = times.add(WORKING, _worker_cpus(readings, stats) or every, _spent_by(stats))
+            share.user_ns += stats.counts.get("user_ns", 0)
     return times
 
 

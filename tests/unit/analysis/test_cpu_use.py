@@ -98,6 +98,25 @@ def test_time_of_no_process_is_the_kernels_where_every_process_is_seen() -> None
     assert (0.005, 0.195) == pytest.approx((load.uses["other programs"], load.uses["wake-ups"]))
 
 
+def test_programs_code_is_nobody_elses_although_no_process_is_charged() -> None:
+    """The kernel drops the times of children whose parent ignores SIGCHLD; ticks have them."""
+    record = seen_whole(shared(LOAD_MS + 400, hog(10, pinned=False)))
+    (phase,) = record.phases
+    machine = phase.after["machine"]
+
+    def with_user(user_ms: int) -> TrialRecord:
+        counters = {**machine.counters, "cpu.0.user_ns": user_ms * MS, "cpu.0.nice_ns": 0}
+        after = {**phase.after, "machine": replace(machine, counters=counters)}
+        before = phase.before["machine"]
+        started = {**before.counters, "cpu.0.user_ns": 0, "cpu.0.nice_ns": 0}
+        began = {**phase.before, "machine": replace(before, counters=started)}
+        return replace(record, phases=(replace(phase, before=began, after=after),))
+
+    assert [] == cpu_findings(with_user(260)), "of 200 ms as many may be charged"
+    ((severity, _, value),) = cpu_findings(with_user(200 + 390))
+    assert ("struck", "7.98 %, most by hog (pid 77)") == (severity, value)
+
+
 def test_programs_are_blamed_for_all_that_they_may_have_used() -> None:
     """Also by children that ended meanwhile, wherever these ran."""
     make = hog(0, name="make", children_cpu_ns=390 * MS)

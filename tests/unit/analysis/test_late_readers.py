@@ -266,7 +266,13 @@ def shortened(record: TrialRecord, times: int) -> TrialRecord:
         )
         for each in phase.stats
     )
-    return replace(record, phases=(replace(phase, stats=stats),))
+    after = {}
+    for host, snapshot in phase.after.items():
+        ticks = {name: n for name, n in snapshot.counters.items() if name.endswith(".user_ns")}
+        begun = phase.before[host].counters
+        ticks = {name: begun[name] + (n - begun[name]) // times for name, n in ticks.items()}
+        after[host] = replace(snapshot, counters={**snapshot.counters, **ticks})
+    return replace(record, phases=(replace(phase, stats=stats, after=after),))
 
 
 @pytest.mark.parametrize(("times", "sure"), [(1, "certain"), (10, "likely")])

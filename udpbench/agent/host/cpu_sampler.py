@@ -19,6 +19,8 @@ from typing import Optional
 
 from udpbench.agent.host import native
 from udpbench.agent.host.files import lines_of, read
+from udpbench.agent.host.processes import SOFTIRQ, parse_process, unmasked
+from udpbench.agent.host.reading import KTHREADD
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.cpu_lists import parse_cpu_list
 from udpbench.cpu_stages import IDLE, INTERRUPT, anchor_of, missing_anchors, stage_below
@@ -300,7 +302,10 @@ class CpuSampler:
     def _program(self, pid: int) -> str:
         if pid not in self._programs:
             self._programs[pid] = read(self._host, f"/proc/{pid}/comm") or ""
-        return "".join(c if c.isprintable() else "?" for c in self._programs[pid])
+        name = "".join(c if c.isprintable() else "?" for c in self._programs[pid])
+        stat = read(self._host, f"/proc/{pid}/stat") if name.startswith(SOFTIRQ) else None
+        is_kernels = stat is not None and parse_process(stat, 0).parent == KTHREADD
+        return name if is_kernels else unmasked(name)
 
     def _exact_idle(self) -> Optional[bool]:
         """Return whether the kernel counts idle time in nanoseconds, not in ticks.

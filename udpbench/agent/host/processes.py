@@ -15,6 +15,7 @@ from typing import Optional
 from udpbench.agent.host.cpu_clocks import SOFTWARE, TASK_CLOCK, cpu_ns, open_counter
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.interrupts import rx_interrupts
+from udpbench.agent.host.reading import KTHREADD
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.cpu_lists import parse_cpu_list
 from udpbench.model.limits import SECOND_NS
@@ -25,6 +26,8 @@ COUNT_BYTES = 24
 """A count and two times (PERF_FORMAT_TOTAL_TIME_*)."""
 NAME_BYTES = 15
 """Maximum length of a kernel thread's name (TASK_COMM_LEN)."""
+SOFTIRQ = "ksoftirqd/"
+"""The kernel's threads of this name are counted with interrupts."""
 
 CLOCKS_MAX = 256
 """Limit of descriptors, one per thread and CPU; beyond it only process totals are known."""
@@ -159,10 +162,11 @@ class Processes:
         """Return every visible process of the machine."""
         if not self._all_of_machine:
             return {}
-        paths = [f"/proc/{name}/stat" for name in names(self._host, "/proc") if name.isdigit()]
-        texts = (read(self._host, path) for path in paths)
-        states = [parse_process(text, TICK_NS) for text in texts if text]
-        return {state.pid: state for state in states}
+        known = {each.pid: each for each in _every(self._host, TICK_NS)}
+        return {
+            pid: each if each.parent == KTHREADD else replace(each, name=unmasked(each.name))
+            for pid, each in known.items()
+        }
 
 
 def _since(before_ns: Optional[int], now_ns: Optional[int]) -> Optional[int]:
@@ -209,6 +213,18 @@ def parse_process(text: str, tick_ns: int) -> ProcessTimes:
     )
 
 
+def _every(host: Host, tick_ns: int = 0) -> list[ProcessTimes]:
+    """Return every visible process."""
+    paths = [f"/proc/{name}/stat" for name in names(host, "/proc") if name.isdigit()]
+    texts = (read(host, path) for path in paths)
+    return [parse_process(text, tick_ns) for text in texts if text]
+
+
+def unmasked(name: str) -> str:
+    """Return a program's name, of which none is that of a thread of the kernel."""
+    return f"program {name}" if name.startswith(SOFTIRQ) else name
+
+
 def lineage(host: Host, pid: int) -> Iterator[int]:
     """Yield a process and its ancestors, except process 1."""
     while pid > 1:
@@ -221,10 +237,8 @@ def lineage(host: Host, pid: int) -> Iterator[int]:
 
 def descendants(host: Host, pid: int) -> tuple[int, ...]:
     """Return all living descendants of a process."""
-    paths = [f"/proc/{name}/stat" for name in names(host, "/proc") if name.isdigit()]
-    texts = (read(host, path) for path in paths)
     children: dict[int, list[int]] = {}
-    for known in (parse_process(text, 0) for text in texts if text):
+    for known in _every(host):
         children.setdefault(known.parent, []).append(known.pid)
     family, waiting = set[int](), [pid]
     while waiting:
@@ -258,6 +272,8 @@ def interface_threads(host: Host, interfaces: Iterable[str]) -> list[int]:
         except OSError:
             prefixes.append(f"napi/{interface}-"[:NAME_BYTES])
     if prefixes:
-        starts = tuple(prefixes)
-        pids += [pid for pid, name in host.process_names().items() if name.startswith(starts)]
+        starts, threads = tuple(prefixes), _every(host)  # anybody may call a process so
+        pids += [
+            each.pid for each in threads if each.parent == KTHREADD and each.name.startswith(starts)
+        ]
     return pids
