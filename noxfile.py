@@ -398,6 +398,27 @@ def measure_in_lab(session: nox.Session, room: str = "lab") -> None:
 
 
 @nox.session
+def served(session: nox.Session) -> None:
+    """Serve each iperf3 of Debian, and lose packets in a hundred tests (posargs: seed, tests)."""
+    prepare(session)
+    if os.geteuid() != 0:
+        session.skip("the lab needs root: sudo python3 noxfile.py served")
+    install_system_packages(LAB_PACKAGES)
+    run(session, "python", "tests/lab/iperf3_releases.py")
+    run(session, "pytest", "tests/lab/test_serve.py")
+    measure_in_lab(session)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Feed ten million inputs to each parser of what iperf3 clients send (posargs: inputs)."""
+    prepare(session)
+    inputs = session.posargs[0] if session.posargs else "10000000"
+    run(session, "pytest", "tests/native/test_iperf3.py", env={"UDPBENCH_FUZZ": inputs})
+    run(session, "python", "tests/agent/fuzz_talk.py", inputs)
+
+
+@nox.session
 def verdicts(session: nox.Session) -> None:
     """Compare equal points forty times, and different points (posargs: parts, --times N)."""
     measure_in_lab(session)

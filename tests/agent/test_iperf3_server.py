@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import struct
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, Optional
 
 import pytest
@@ -23,6 +25,7 @@ from udpbench.agent.iperf3.server import CALLERS_MAX, Iperf3Server
 from udpbench.model.served import ServedTest
 from udpbench.protocol import ClientEvent
 
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 OUTPUT = "what the client is shown"
 
 
@@ -179,6 +182,37 @@ def test_either_greeting_is_answered_over_either_version(
     assert ("lo", address, 2) == (
         *(served.interface, served.client, served.streams[0].received_packets),
     )
+
+
+def test_the_bytes_of_an_older_client_are_answered_byte_by_byte(
+    driven: Driven, client: Client
+) -> None:
+    """A conversation as of 3.1, which names neither its end nor what it left out."""
+    steps = json.loads((FIXTURES / "iperf3_3.1.json").read_text())["steps"]
+    results: Any = None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stream:
+        stream.settimeout(5)
+        stream.connect(client.where)
+        for step in steps:
+            data = bytes.fromhex(step["hex"])
+            if step["by"] == "client tcp":
+                client.control.sendall(data)
+            elif step["by"] == "client udp":
+                stream.send(data)
+            elif step["by"] == "server udp":
+                assert data == stream.recv(64), step["is"]
+            elif step["by"] == "server tcp":
+                assert data == client.read(len(data)), step["is"]
+            else:
+                results = client.read_json()
+    assert [(10, 8, 8, 9, 0, 1)] == counted(driven.ended())
+    needed = {"cpu_util_total", "cpu_util_user", "cpu_util_system", "sender_has_retransmits"}
+    assert needed < results.keys()
+    (answered,) = results["streams"]
+    assert {"id": 1, "bytes": 8 * 64, "errors": 2, "packets": 10}.items() <= answered.items()
+    assert {"retransmits", "jitter"} < answered.keys()
+    driven.wait("closed")
+    assert "refused" not in [event.event for event in driven.events]
 
 
 def test_a_greeting_that_comes_again_is_answered_again_and_not_counted(

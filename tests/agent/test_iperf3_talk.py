@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 import struct
 from typing import Any
 
 import pytest
+from fuzz_talk import OF_3_1, OF_3_12, block
 from golden import Golden
 
 from udpbench.agent.iperf3.talk import (
@@ -22,17 +22,6 @@ from udpbench.agent.iperf3.talk import (
 )
 from udpbench.model.served import ServedStream
 
-OF_3_1 = (
-    b'{"udp":true,"omit":0,"time":10,"parallel":1,"len":8192,"bandwidth":1048576,'
-    b'"client_version":"3.1.3"}'
-)
-"""As 3.1 sends it."""
-OF_3_12 = (
-    b'{"udp":true,"omit":1,"time":0,"num":1e+06,"blockcount":0,"parallel":4,"window":262144,'
-    b'"len":1448,"bandwidth":1000000000,"pacing_timer":1000,"TOS":16,"get_server_output":1,'
-    b'"udp_counters_64bit":1,"dont_fragment":1,"gsro":1,"skip_rx_copy":1,'
-    b'"client_version":"3.18"}'
-)
 ALLOWED = {"udp": True, "len": 100}
 
 
@@ -184,26 +173,19 @@ def test_a_client_gets_exact_losses_and_what_it_leaves_out() -> None:
     assert "server_output_text" not in json.loads(results([stream], [0], 1.0, (0, 0), None)[4:])
 
 
-def fuzzed(seed: int, text: bytes) -> bytes:
-    """Return a text with some bytes of it changed, left out, or repeated."""
-    draw = random.Random(seed)
-    data = bytearray(text)
-    for _ in range(draw.randint(1, 8)):
-        place = draw.randrange(len(data) + 1)
-        piece = draw.choice((b'"', b"[", b"{", b"}", b",", b"1e9", b"-", b"\0", b"\xff", data[:9]))
-        data[place : place + draw.randint(0, 9)] = piece
-    return bytes(data)
+def test_whatever_a_client_sends_is_understood_or_refused() -> None:
+    """A sample of a fuzzer's inputs: nothing but Unserved comes of them (session ``fuzz``)."""
+    counts = block(10_000, 7)
+    assert {"refused", "parameters", "results"} <= counts.keys()
+    assert min(counts[name] for name in ("parameters", "results")) > 10
 
 
-@pytest.mark.parametrize("text", [OF_3_1, OF_3_12], ids=["3.1", "3.12"])
-def test_whatever_a_client_sends_is_understood_or_refused(text: bytes) -> None:
-    """A sample of a fuzzer's inputs: nothing but Unserved comes of them."""
-    understood = 0
-    for seed in range(2000):
-        for parse in (parse_parameters, parse_results):
-            try:
-                parse(fuzzed(seed, text))
-                understood += 1
-            except Unserved:
-                pass
-    assert understood > 10
+def test_a_fault_is_reported_with_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it can be repeated."""
+
+    def fail(_: bytes) -> Any:
+        raise RecursionError
+
+    monkeypatch.setattr("fuzz_talk.parse_parameters", fail)
+    with pytest.raises(AssertionError, match="block 3: RecursionError"):
+        block(1, 3)

@@ -59,6 +59,15 @@ echo ready
 exec sleep {HOLD_S}
 """
 """A user of its own is in an /etc of its own: the machine's stays as it is."""
+BARE = f"""
+sed -i -e 's|:/root:|:/home/root:|' -e 's|^{USER}:.*|{USER}:x:23456:23456::/home/{USER}:/bin/sh|' /etc/passwd
+for folder in /home /var/lib /var/tmp /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs $folder; done
+chmod 755 /home /var/lib
+mkdir -m 700 /home/root /home/{USER}
+chown {USER}:{USER} /home/{USER}
+"""
+"""Homes and shared folders of the host's own, all empty."""
+TREE = "find /home /var/lib /var/tmp /dev/shm /opt /usr/local -printf '%p %m %u %l\\n' | sort"
 CABLE = """
 import sys
 from pyroute2 import IPRoute
@@ -122,6 +131,11 @@ class SshHost:
     def public_key(self) -> str:
         """The host's own key, as known_hosts files have it."""
         return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
+
+
+def tree(host: SshHost) -> str:
+    """Return every path below where something could be left."""
+    return host.run("sh", "-c", TREE)
 
 
 @contextmanager

@@ -14,7 +14,18 @@ from pathlib import Path
 import psutil
 import pytest
 import ssh_hosts
-from ssh_hosts import TINY, USER, Pair, SshHost, allow_sudo, configured, greeted, pair_of_hosts
+from ssh_hosts import (
+    BARE,
+    TINY,
+    USER,
+    Pair,
+    SshHost,
+    allow_sudo,
+    configured,
+    greeted,
+    pair_of_hosts,
+    tree,
+)
 
 from udpbench.agent import install
 from udpbench.agent.host.privileges import OBSERVER_USER
@@ -33,24 +44,10 @@ from udpbench.records import read_run
 pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
 
 LEFT = Connect("ssh", "left")
-BARE = f"""
-sed -i -e 's|:/root:|:/home/root:|' -e 's|^{USER}:.*|{USER}:x:23456:23456::/home/{USER}:/bin/sh|' /etc/passwd
-for folder in /home /var/lib /var/tmp /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs $folder; done
-chmod 755 /home /var/lib
-mkdir -m 700 /home/root /home/{USER}
-chown {USER}:{USER} /home/{USER}
-"""
-"""Homes and shared folders of the host's own, all empty."""
 EMPTY = f"""
 find /home/root /home/{USER} /var/lib /var/tmp /dev/shm -mindepth 1 -delete
 rm -f /etc/sudoers.d/udpbench
 """
-TREE = "find /home /var/lib /var/tmp /dev/shm /opt /usr/local -printf '%p %m %u %l\\n' | sort"
-
-
-def tree(host: SshHost) -> str:
-    """Return every path below where something could be left."""
-    return host.run("sh", "-c", TREE)
 
 
 @pytest.fixture(scope="module")

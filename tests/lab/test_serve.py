@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import json
-import os
 import random
+import resource
 import shutil
-import signal
 import socket
 import struct
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from importlib.metadata import entry_points
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import pytest
+import served
 from iperf3_client import Client
+from iperf3_releases import clients
 from sampled import sampled
-from waiting import wait_until
+from served import BEFORE, Loss, Plan, Planted
+from served_hosts import LIMIT_S, PORT, SERVER, SERVER_6, Hosts, network_of
 
-from udpbench.agent.host.frames import headers, packed_addresses, udp_checksum
+from udpbench.agent.host.frames import packed_addresses
 from udpbench.analysis.judge import judge
 from udpbench.client_gate import ClientGate
 from udpbench.errors import HostError
-from udpbench.model.record import TrialRecord
 from udpbench.records import read_run
 
 pytestmark = [
@@ -37,131 +35,6 @@ pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(shutil.which("iperf3") is None, reason="apt-get install iperf3"),
 ]
-
-LIMIT_S = 60
-SERVER, CLIENT = "10.77.0.1", "10.77.0.2"
-SERVER_6 = "fd77::1"
-HOLD = "import signal; print('ready', flush=True); signal.pause()"
-OWN = f'mount -t sysfs sysfs /sys; exec "{sys.executable}" -c "$0"'
-"""Whoever is started in the namespaces later finds its interfaces in /sys."""
-JOIN = """
-import sys, time
-from pyroute2 import IPRoute
-name, other, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with IPRoute() as link:
-    if other != "-":
-        link.link("add", ifname=name, kind="veth", peer={"ifname": "out0", "net_ns_pid": int(other)})
-    for each in ("lo", name):
-        index = link.link_lookup(ifname=each)[0]
-        link.link("set", index=index, state="up")
-    link.addr("add", index=index, address=f"10.77.0.{number}", prefixlen=24)
-    link.addr("add", index=index, address=f"fd77::{number}", prefixlen=64, flags=0x02)
-"""
-
-
-class Hosts:
-    """Two hosts joined by a veth pair: at one udpbench serves, at the other iperf3 sends."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._holders = [self._hold() for _ in range(2)]
-        self.server, self.client = (str(each.pid) for each in self._holders)
-        self._python(self.server, JOIN, "in0", self.client, "1")
-        self._python(self.client, JOIN, "out0", "-", "2")
-        self.macs = self._mac(self.client, "out0"), self._mac(self.server, "in0")
-
-    def _hold(self) -> subprocess.Popen[str]:
-        words = ("unshare", "--net", "--mount", "sh", "-ec", OWN, HOLD)
-        holder = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        assert holder.stdout is not None
-        assert "ready\n" == holder.stdout.readline()
-        return holder
-
-    def _python(self, pid: str, text: str, *words: str) -> None:
-        subprocess.run(self.inside(pid, sys.executable, "-c", text, *words), check=True)
-
-    def _mac(self, pid: str, interface: str) -> str:
-        path = f"/sys/class/net/{interface}/address"
-        command = self.inside(pid, "cat", path)
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    def inside(self, pid: str, *words: str) -> tuple[str, ...]:
-        """Return a command that runs on a host."""
-        return ("nsenter", f"--target={pid}", "--net", "--mount", *words)
-
-    def serve(self, *words: str) -> Serving:
-        """Serve, and wait until it listens."""
-        program = (sys.executable, "-m", "udpbench", "serve")
-        return Serving(self.inside(self.server, *program, *words), self.folder)
-
-    def iperf3(self, *words: str, to: str = SERVER) -> subprocess.CompletedProcess[str]:
-        """Run a client to its end."""
-        command = self.inside(self.client, "iperf3", "-c", to, *words)
-        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-
-    def test(self, *words: str, to: str = SERVER) -> Test:
-        """Serve a single client over UDP, and return what both say."""
-        folder = self.folder / f"run{len(list(self.folder.iterdir()))}"
-        with closing(self.serve("--listen", "::", "--once", "--out", str(folder))) as serving:
-            client = self.iperf3("-u", "-J", *words, to=to)
-            printed = serving.wait()
-        return Test(json.loads(client.stdout), printed, folder)
-
-    def close(self) -> None:
-        """End both hosts."""
-        for each in self._holders:
-            each.kill()
-            each.communicate()
-
-
-class Serving:
-    """A server that runs."""
-
-    def __init__(self, command: tuple[str, ...], folder: Path) -> None:
-        self.process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert self.process.stdout is not None
-        self.first = self.process.stdout.readline()
-        assert self.first.startswith("listening"), self.first + self.process.stdout.read()
-
-    def wait(self) -> str:
-        """Return all that it prints to its end."""
-        printed, _ = self.process.communicate(timeout=LIMIT_S)
-        return self.first + printed
-
-    def close(self) -> None:
-        """End it."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            self.process.communicate(timeout=LIMIT_S)
-
-
-class Test:
-    """What a client's test says at both ends."""
-
-    __test__ = False
-
-    def __init__(self, client: dict[str, Any], printed: str, folder: Path) -> None:
-        self.client = client
-        self.printed = printed
-        self.run = read_run(folder)
-        (self.record,) = self.run.records
-        self.result = judge(self.record)
-
-    @property
-    def numbers(self) -> tuple[int, int]:
-        """Return packets and lost packets as the client shows them."""
-        total = self.client["end"]["sum"]
-        return total["packets"], total["lost_packets"]
-
-    @property
-    def ledger(self) -> dict[str, int]:
-        """Return stage → packets, of those with any; all are exact."""
-        assert self.result.ledger is not None
-        entries = self.result.ledger.entries
-        assert [] == [entry for entry in entries if entry.at_most is not None]
-        return {entry.stage: entry.packets for entry in entries if entry.packets}
 
 
 @pytest.fixture(scope="module")
@@ -171,22 +44,35 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield joined
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("-b", "5M", "-t", "1"),
-        ("-b", "1M", "-l", "16", "-n", "16K", "--udp-counters-64bit"),
-        ("-b", "20M", "-k", "500", "-P", "3"),
-        ("-b", "20M", "-t", "2", "-O", "1", "-l", "1448"),
-        ("-b", "5M", "-t", "1", "-S", "16", "-A", "0,0", "-w", "64K", "--dont-fragment"),
-        ("-b", "0", "-k", "2000", "-l", "200", "-4"),
-    ],
-    ids=" ".join,
+OPTIONS = (
+    ("-b", "5M", "-t", "1"),
+    ("-b", "1M", "-l", "16", "-n", "16K", "--udp-counters-64bit"),
+    ("-b", "20M", "-k", "500", "-P", "3"),
+    ("-b", "20M", "-t", "2", "-O", "1", "-l", "1448"),
+    ("-b", "5M", "-t", "1", "-S", "16", "-A", "0,0", "-w", "64K", "--dont-fragment"),
+    ("-b", "0", "-k", "2000", "-l", "200", "-4", "--get-server-output"),
+    ("-b", "5M", "-t", "1", "-6", "-P", "2"),
+    ("-b", "20M", "-t", "1", "-l", "1000", "--gsro", "--skip-rx-copy"),
 )
-def test_each_option_of_a_client_is_served(hosts: Hosts, options: tuple[str, ...]) -> None:
+SAMPLE = [("installed", options) for options in OPTIONS]
+
+
+@pytest.mark.parametrize(
+    ("client", "options"),
+    sampled([(client, options) for client in clients() for options in OPTIONS], SAMPLE),
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_each_option_of_a_client_is_served(
+    hosts: Hosts, client: str, options: tuple[str, ...]
+) -> None:
     """Client and server agree on every packet; a busy machine may lose some, where it says."""
-    test = hosts.test(*options)
-    assert "error" not in test.client
+    program = clients()[client]
+    known = subprocess.run((*program, "--help"), capture_output=True, text=True, check=False).stdout
+    missing = [word for word in options if word.startswith("--") and word not in known]
+    if missing:
+        pytest.skip(f"{client}: this release has no {' '.join(missing)}")
+    test = hosts.test(*options, to=SERVER_6 if "-6" in options else SERVER, program=program)
+    assert "error" not in test.client, test.client
     packets, lost = test.numbers
     assert packets > 0
     if "-O" not in options:
@@ -194,6 +80,9 @@ def test_each_option_of_a_client_is_served(hosts: Hosts, options: tuple[str, ...
     assert {test.result.lost_packets} == {sum(test.ledger.values())}
     assert (True, 0) == (test.result.valid, test.result.unaccounted)
     assert test.ledger.keys() <= {"udp_rcvbuf"}
+    assert ("--get-server-output" in options) == ("server_output_text" in test.client)
+    named = {"gsro", "skip_rx_copy"} & set(test.served.ignored)
+    assert bool(named) == ("--gsro" in options)
 
 
 def test_a_device_that_runs_iperf3_gets_a_gate(tmp_path: Path) -> None:
@@ -221,6 +110,7 @@ GATED = """
 import sys
 sys.path.append({fixtures!r})
 from iperf3_client import Client
+from iperf3_releases import clients
 
 
 def served(server, lost):
@@ -267,241 +157,131 @@ def test_the_fixture_is_a_gate_in_a_test(tmp_path: Path) -> None:
 
 # --- losses planted on the receiving side --------------------------------------------------------
 
-PLANTER = """
-import ctypes, os, signal, socket, struct, sys
-from udpbench.agent.host.socket_options import SO_ATTACH_FILTER, attach_filter
-from udpbench.agent.host.system import Host
-from udpbench.agent.settings.handlers import KINDS
-host = Host()
-for line in sys.stdin:
-    word, *rest = line.split()
-    if word in ("tc_drop", "xdp"):
-        KINDS[word].write(host, "in0", int(rest[0]) or None)
-    elif word == "filter":
-        pidfd = os.pidfd_open(int(rest[0]))
-        for name in os.listdir(f"/proc/{rest[0]}/fd"):
-            fd = ctypes.CDLL(None).syscall(438, pidfd, int(name), 0)  # pidfd_getfd
-            try:
-                with socket.socket(fileno=fd) as sock:
-                    if sock.type == socket.SOCK_DGRAM and sock.getpeername()[1] == int(rest[1]):
-                        if rest[2] == "on":
-                            attach_filter(sock, SO_ATTACH_FILTER, [(0x06, 0, 0, 0)])
-                        else:
-                            sock.setsockopt(socket.SOL_SOCKET, 27, struct.pack("i", 0))
-            except OSError:
-                pass
-    print("done", flush=True)
-"""
-PORT = 5201
-CLONE_NEWNET = 0x40000000
-SIZE_BYTES = 100
-FULL = 3000
-"""More packets than the default buffer holds."""
+
+@pytest.mark.parametrize("seed", sampled(range(10), [0, 1, 2]))
+def test_losses_at_every_stage_are_counted_exactly(hosts: Hosts, seed: int, tmp_path: Path) -> None:
+    """Whatever is lost where, in whatever order: client and server agree, stage by stage."""
+    plan = served.drawn(random.Random(seed))
+    assert [] == list(served.complaints(plan, served.ran(hosts, plan, tmp_path / "run")))
 
 
-@contextmanager
-def network_of(pid: str) -> Iterator[None]:
-    """Let this thread open sockets in the network of a process."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    spaces = Path("/proc/thread-self/ns/net"), Path(f"/proc/{pid}/ns/net")
-    with spaces[0].open() as own, spaces[1].open() as other:
-        assert libc.setns(other.fileno(), CLONE_NEWNET) == 0
-        try:
-            yield
-        finally:
-            assert libc.setns(own.fileno(), CLONE_NEWNET) == 0
-
-
-class Planted:
-    """A client's test of which packets are lost on purpose, each at a stage of the receiver."""
-
-    def __init__(self, hosts: Hosts, draw: random.Random) -> None:
-        self.hosts = hosts
-        self.draw = draw
-        self.counter = 0
-        self.planted: Counter[str] = Counter()
-        program = (sys.executable, "-c", PLANTER)
-        self.planter = subprocess.Popen(
-            hosts.inside(hosts.server, *program),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with network_of(hosts.client):
-            self.client = Client(PORT, SERVER)
-            self.client.begin(time=30, len=SIZE_BYTES, window=2**18)
-            self.raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-            self.raw.bind(("out0", 0))
-        self.server = self._server()
-
-    def _server(self) -> int:
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                words = (process / "cmdline").read_bytes().split(b"\0")
-                net = (process / "ns/net").readlink()
-                if b"udpbench.agent.clients" in words and net == self._net():
-                    return int(process.name)
-        raise AssertionError("no server")
-
-    def _net(self) -> Path:
-        return Path(f"/proc/{self.hosts.server}/ns/net").readlink()
-
-    def plant(self, *words: object) -> None:
-        """Have the receiving side changed."""
-        assert self.planter.stdin is not None
-        assert self.planter.stdout is not None
-        self.planter.stdin.write(" ".join(map(str, words)) + "\n")
-        self.planter.stdin.flush()
-        assert "done\n" == self.planter.stdout.readline()
-
-    def counters(self, packets: int) -> list[int]:
-        """Take the next counters."""
-        first, self.counter = self.counter + 1, self.counter + packets
-        return list(range(first, self.counter + 1))
-
-    def arrive(self, packets: int) -> None:
-        """Send packets that arrive, slowly enough."""
-        for counter in self.counters(packets):
-            self.client.send([counter], size_bytes=SIZE_BYTES)
-        self.settle()
-
-    def settle(self) -> None:
-        """Wait until all that was sent is where it ends."""
-        stream = self.client.streams[0]
-
-        def taken_up() -> bool:
-            waiting = ctypes.c_int(0)
-            fcntl.ioctl(stream, 0x5411, waiting)  # SIOCOUTQ
-            return waiting.value == 0
-
-        wait_until("packets are taken up", taken_up)
-
-    def lose(self, stage: str, packets: int) -> None:
-        """Lose so many at a stage."""
-        getattr(self, f"_{stage}")(packets)
-        self.planted[stage] += packets
-
-    def _before_host(self, packets: int) -> None:
-        self.counters(packets)
-
-    def _rx_tc(self, packets: int) -> None:
-        self.plant("tc_drop", PORT)
-        self.arrive(packets)
-        self.plant("tc_drop", 0)
-
-    def _rx_xdp(self, packets: int) -> None:
-        self.plant("xdp", PORT)
-        self.arrive(packets)
-        self.plant("xdp", 0)
-
-    def _rx_netfilter(self, packets: int) -> None:
-        rule = "chain in { type filter hook input priority 0; udp dport 5201 drop; }"
-        for text in (f"add table ip plant {{ {rule}; }}", "delete table ip plant"):
-            command = self.hosts.inside(self.hosts.server, "nft", "-f", "-")
-            subprocess.run(command, input=f"{text}\n", text=True, check=True)
-            if text.startswith("add"):
-                self.arrive(packets)
-
-    def _frames(self, packets: int, flaw: str) -> None:
-        stream = self.client.streams[0]
-        ports = (stream.getsockname()[1], PORT)
-        payload = bytes(SIZE_BYTES)
-        addresses = (CLIENT, SERVER)
-        frame = bytearray(headers(self.hosts.macs, addresses, ports, len(payload), 64))
-        checksum = udp_checksum(packed_addresses(*addresses), ports, payload)
-        wrong = checksum ^ 0x5555 or 1
-        struct.pack_into("!H", frame, len(frame) - 2, wrong if flaw == "udp" else checksum)
-        if flaw == "ip":
-            frame[24] ^= 0x55
-        for _ in self.counters(packets):
-            self.raw.send(bytes(frame) + payload)
-
-    def _rx_ip(self, packets: int) -> None:
-        self._frames(packets, "ip")
-
-    def _udp_checksum(self, packets: int) -> None:
-        self._frames(packets, "udp")
-
-    def _udp_filter(self, packets: int) -> None:
-        port = self.client.streams[0].getsockname()[1]
-        self.plant("filter", self.server, port, "on")
-        self.arrive(packets)
-        self.plant("filter", self.server, port, "off")
-
-    def _app_truncated(self, packets: int) -> None:
-        for counter in self.counters(packets):
-            self.client.send([counter], size_bytes=SIZE_BYTES + 1)
-
-    def overflow(self) -> None:
-        """Send more than the buffer holds while the receiver is stopped: the kernel says how many."""
-        os.kill(self.server, signal.SIGSTOP)
-        try:
-            self.arrive(FULL)
-        finally:
-            os.kill(self.server, signal.SIGCONT)
-        wait_until("the receiver has caught up", lambda: not self._queued())
-
-    def _queued(self) -> int:
-        """Return the bytes that wait in the streams of the server."""
-        lines = Path(f"/proc/{self.server}/net/udp").read_text().split("\n")[1:-1]
-        queues = (line.split()[4].partition(":")[2] for line in lines if ":1451" in line.split()[1])
-        return sum(int(queue, 16) for queue in queues)
-
-    def close(self) -> None:
-        """End client and planter."""
-        self.client.close()
-        self.raw.close()
-        self.planter.kill()
-        self.planter.communicate()
-
-
-STAGES = (
-    *("before_host", "rx_tc", "rx_xdp", "rx_netfilter", "rx_ip", "udp_checksum"),
-    *("udp_filter", "app_truncated"),
+AMONG_TWO = (
+    ("rx_netfilter", "udp_rcvbuf", BEFORE),
+    ("rx_tc", "udp_rcvbuf", "app_truncated"),
 )
 
 
-def planted_test(hosts: Hosts, seed: int, folder: Path) -> tuple[Planted, Any, TrialRecord, str]:
-    """Return a test with losses drawn at random, the client's results, and what was counted."""
-    draw = random.Random(seed)
-    words = ("--listen", SERVER, "--once", "--out", str(folder))
-    with closing(hosts.serve(*words)) as serving, closing(Planted(hosts, draw)) as test:
-        for stage in draw.sample(STAGES, draw.randint(1, len(STAGES))):
-            test.arrive(draw.randint(1, 200))
-            test.lose(stage, draw.randint(1, 40))
-        if draw.random() < 0.5:
-            test.overflow()
-        again = draw.randint(0, 9)
-        test.client.send([1] * again, size_bytes=SIZE_BYTES)
-        tail = draw.randint(0, 9)
-        test.lose("before_host", tail)
-        results = test.client.end(test.counter)
-        printed = serving.wait()
-    (record,) = read_run(folder).records
-    return test, results, record, printed
+def test_of_two_clients_at_once_each_has_a_ledger(hosts: Hosts, tmp_path: Path) -> None:
+    """What each one's sockets dropped is exact; stages before these are shared: intervals."""
+    plans = [
+        Plan(streams, False, tuple(Loss(0, 50, stage, 7 + 4 * streams) for stage in stages), 2, 2)
+        for streams, stages in zip((1, 2), AMONG_TWO, strict=True)
+    ]
+    words = ("--listen", SERVER, "--clients", "2", "--out", str(tmp_path / "runs"))
+    with closing(hosts.serve(*words)) as serving:
+        tests = [Planted(hosts, plan) for plan in plans]
+        for _ in zip_longest(*(test.send() for test in tests)):
+            pass  # one after the other
+        answers = [test.end() for test in tests]
+        for test in tests:
+            test.close()
+        serving.await_folders(tmp_path / "runs", 2)
+    for place, (plan, answered) in enumerate(zip(plans, answers, strict=True), 1):
+        (record,) = read_run(tmp_path / "runs" / f"{place:04d}").records
+        result, lost = judge(record), plan.lost
+        assert result.ledger is not None
+        spans = {
+            entry.stage: (entry.packets or 0, entry.at_most) for entry in result.ledger.entries
+        }
+        assert (lost["udp_rcvbuf"], None) == spans["udp_rcvbuf"]
+        assert (lost["app_truncated"], None) == spans["app_truncated"]
+        for stage in (BEFORE, "rx_netfilter", "rx_tc"):
+            low, high = spans[stage]
+            assert low == 0
+            assert high is not None
+            assert lost[stage] <= high <= lost[BEFORE] + lost["rx_netfilter"] + lost["rx_tc"]
+        assert (0, True) == (result.ledger.unaccounted, result.valid)
+        assert (lost.total(), lost.total()) == (
+            result.lost_packets,
+            sum(stream["errors"] for stream in answered["streams"]),
+        )
 
 
-@pytest.mark.parametrize("seed", sampled(list(range(100)), [0, 1, 2]))
-def test_losses_at_every_stage_are_counted_exactly(hosts: Hosts, seed: int, tmp_path: Path) -> None:
-    """Whatever is lost where, in whatever order: client and server agree, stage by stage."""
-    test, results, record, printed = planted_test(hosts, seed, tmp_path / "run")
-    result = judge(record)
-    assert result.ledger is not None
-    spans = {
-        each.stage: (each.packets or 0, each.packets if each.at_most is None else each.at_most)
-        for each in result.ledger.entries
-    }
-    overflowed, most = spans.pop("udp_rcvbuf")
-    assert overflowed == most
-    ended = {stage: low or high for stage, (low, high) in spans.items() if high}
-    if test.planted["rx_xdp"]:  # no counter of a driver says whose packets XDP took
-        low, high = spans["before_host"]
-        assert test.planted["rx_xdp"] == spans["rx_xdp"][1] == high - low
-        ended["before_host"] = low
-    assert {stage: n for stage, n in test.planted.items() if n} == {
-        stage: n for stage, n in ended.items() if n
-    }, printed
-    lost = sum(test.planted.values()) + overflowed
+# --- ten thousand strangers ----------------------------------------------------------------------
+
+HALF_OPEN = 10_000
+SYN = struct.pack("!HHIIBBHHH", 0, PORT, 1, 0, 5 << 4, 0x02, 65535, 0, 0)
+
+
+def syn(macs: tuple[str, str], number: int) -> bytes:
+    """Return a frame that begins a connection from an address where nobody is, from any port."""
+    client, server = (bytes.fromhex(mac.replace(":", "")) for mac in macs)
+    addresses = packed_addresses("10.77.0.99", SERVER)
+    segment = bytearray(SYN)
+    struct.pack_into("!HHI", segment, 0, 1024 + number % 60_000, PORT, number)
+    struct.pack_into("!H", segment, 16, ones_sum(addresses + struct.pack("!HH", 6, 20) + segment))
+    head = bytearray(struct.pack("!BBHHHBBH", 0x45, 0, 40, number % 2**16, 0, 64, 6, 0) + addresses)
+    struct.pack_into("!H", head, 10, ones_sum(head))
+    return server + client + b"\x08\x00" + bytes(head) + bytes(segment)
+
+
+def ones_sum(data: bytes | bytearray) -> int:
+    """Return the checksum of IP (RFC 1071)."""
+    total = sum(word for (word,) in struct.iter_unpack("!H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def memory_kib(pid: int) -> int:
+    """Return what a process has resident."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS")))
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Let this process hold ten thousand connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(hard, HALF_OPEN + 1000)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("way", ["silent", "cookie cut off", "SYN"])
+def test_ten_thousand_half_open_connections_do_no_harm(
+    hosts: Hosts, way: str, many_files: None, tmp_path: Path
+) -> None:
+    """A test that goes on loses nothing, the next client is served, and the server does not grow."""
+    words = ("--listen", SERVER, "--out", str(tmp_path / "runs"))
+    held: list[socket.socket] = []
+    with closing(hosts.serve(*words)) as serving, network_of(hosts.client):
+        client = Client(PORT, SERVER)
+        raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        raw.bind(("out0", 0))
+        client.begin(time=30)
+        server = hosts.pid_of("udpbench.agent.clients")
+        before_kib = memory_kib(server)
+        for number in range(HALF_OPEN):
+            if way == "SYN":
+                raw.send(syn(hosts.macs, number))
+            else:
+                held.append(socket.create_connection((SERVER, PORT), LIMIT_S))
+            if way == "cookie cut off":
+                with suppress(OSError):  # closed for another
+                    held[-1].send(b"half a cookie")
+            if number % 10 == 0:
+                client.send([number // 10 + 1])
+        grown_kib = memory_kib(server) - before_kib
+        descriptors = len([*Path(f"/proc/{server}/fd").iterdir()])
+        results = client.end(HALF_OPEN // 10)
+        other = hosts.iperf3("-u", "-J", "-b", "1M", "-k", "20")
+        serving.await_folders(tmp_path / "runs", 2)
+    for each in (*held, raw, client):
+        each.close()
     (stream,) = results["streams"]
-    assert (test.counter, lost, lost) == (stream["packets"], stream["errors"], result.lost_packets)
-    assert (0, True) == (result.ledger.unaccounted, result.valid)
+    assert (HALF_OPEN // 10, 0) == (stream["packets"], stream["errors"])
+    assert 20 == json.loads(other.stdout)["end"]["sum"]["packets"], other.stdout
+    assert descriptors < 128
+    assert grown_kib < 8192

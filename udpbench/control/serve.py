@@ -137,6 +137,8 @@ class Attended:
     start_ns: int = 0
     motion: list[Snapshot] = field(default_factory=list)
     watch_ns: int = 0
+    beside: bool = False
+    """Another client's test has been going on meanwhile."""
 
 
 class ServedHost:
@@ -204,6 +206,8 @@ class ServedHost:
         before = self._observer.snapshot(interface=served.interface)
         test = Attended(served, event.specs, facts, before, before, now_utc())
         self._attended[event.test] = test
+        for each in self._attended.values():
+            each.beside = each.beside or len(self._attended) > 1
         self._screen.say(f"test {event.test}: {described(served)}")
         self._server.proceed(event.test)
 
@@ -324,9 +328,14 @@ def recorded(
     """Return a test as the record of a trial.
 
     An observer does not know the client's sockets, which were opened for this test: ``drops`` are
-    the server's. The client's host has no counters.
+    the server's. The client's host has no counters. The kernel's drop reasons know the port alone,
+    and are left out where another client sent to it, too.
     """
     host, none = after.host, dict.fromkeys(drops, 0)
+    before, motion = test.before, tuple(test.motion)
+    if test.beside:
+        before, after, *rest = map(_without_reasons, (before, after, *motion))
+        motion = tuple(rest)
     worker = next(iter(test.workers), None)
     sent = {"attempted_packets": served.known_sent, "sent_packets": served.known_sent}
     sender = f"{served.client}.sender0"
@@ -336,8 +345,8 @@ def recorded(
         tag=1,
         start_ns={host: test.start_ns},
         before={
-            host: replace(test.before, counters={**test.before.counters, **none}),
-            served.client: Snapshot(served.client, test.before.clock_ns, {}),
+            host: replace(before, counters={**before.counters, **none}),
+            served.client: Snapshot(served.client, before.clock_ns, {}),
         },
         after={
             host: replace(after, counters={**after.counters, **drops}),
@@ -346,7 +355,7 @@ def recorded(
         stats=(WorkerStats(sender, "sender", None, sent), *reply.stats),
         flows={host: reply.flows},
     )
-    elapsed_ns = after.clock_ns - test.before.clock_ns
+    elapsed_ns = after.clock_ns - before.clock_ns
     client = WorkerSpec("sender", served.client, 0, None, (), trial.traffic, send=trial.send)
     explain = any(name.startswith("reason.") for name in after.counters)
     return TrialRecord(
@@ -358,6 +367,11 @@ def recorded(
         workers=(client, *test.workers),
         phases=(phase,),
         series=reply.samples,
-        motion=tuple(test.motion),
+        motion=motion,
         served=served,
     )
+
+
+def _without_reasons(snapshot: Snapshot) -> Snapshot:
+    counters = snapshot.counters.items()
+    return replace(snapshot, counters={k: n for k, n in counters if not k.startswith("reason")})
