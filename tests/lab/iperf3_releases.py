@@ -63,6 +63,11 @@ def _run(*command: str) -> None:
         raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-2000:]}{done.stderr}")
 
 
+def independent() -> Path:
+    """Return the program of the client that shares no code, if it was fetched."""
+    return FOLDER / INDEPENDENT / f"{INDEPENDENT}.py"
+
+
 def clients() -> dict[str, tuple[str, ...]]:
     """Return name → command of each client that is here, that of the system first."""
     known = {"installed": ("iperf3",)}

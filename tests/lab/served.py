@@ -49,6 +49,8 @@ STAGES = (
 BEFORE = "before_host"
 SIZE_BYTES = 100
 WINDOW_BYTES = 2**16
+AT_ONCE = 40
+"""Packets, of which the buffer holds four times as many."""
 PLANTER = """
 import ctypes, os, socket, struct, sys
 from udpbench.agent.host.socket_options import SO_ATTACH_FILTER, attach_filter
@@ -177,6 +179,7 @@ class Planted:
             yield each
         self.client.send([*late, *[1] * self.plan.again], size_bytes=SIZE_BYTES)
         self._settle(0)
+        wait_until("packets are read", lambda: not self._queued())
 
     def end(self) -> Any:
         """Return the server's results."""
@@ -195,7 +198,13 @@ class Planted:
         return list(range(first, self.counters[stream] + 1))
 
     def _arrive(self, stream: int, packets: int) -> None:
-        self.client.send(self._next(stream, packets), stream, SIZE_BYTES)
+        """Send packets, so few at a time that each has room."""
+        for begun in range(0, packets, AT_ONCE):
+            self._send(stream, min(AT_ONCE, packets - begun))
+            wait_until("packets are read", lambda: not self._queued())
+
+    def _send(self, stream: int, packets: int, size_bytes: int = SIZE_BYTES) -> None:
+        self.client.send(self._next(stream, packets), stream, size_bytes)
         self._settle(stream)
 
     def _settle(self, stream: int) -> None:
@@ -215,8 +224,7 @@ class Planted:
         if loss.stage == BEFORE:
             self._next(stream, packets)
         elif loss.stage == "app_truncated":
-            self.client.send(self._next(stream, packets), stream, SIZE_BYTES + 1)
-            self._settle(stream)
+            self._send(stream, packets, SIZE_BYTES + 1)
         elif loss.stage == "udp_rcvbuf":
             self._overflow(stream, packets)
         elif loss.stage in ("rx_ip", "udp_checksum", "udp_no_port"):
@@ -260,9 +268,9 @@ class Planted:
             wait_until("the receiver is stopped", self._stopped)
             queued, more = -1, self._queued()
             while more > queued:
-                self._arrive(stream, 1)
+                self._send(stream, 1)
                 queued, more = more, self._queued()
-            self._arrive(stream, packets - 1)  # the last one had no room
+            self._send(stream, packets - 1)  # the last one had no room
             assert self._queued() == more
         finally:
             os.kill(self.server, signal.SIGCONT)

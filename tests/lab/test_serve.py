@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import served
 from iperf3_client import Client
-from iperf3_releases import clients
+from iperf3_releases import clients, independent
 from sampled import sampled
 from served import BEFORE, Loss, Plan, Planted
 from served_hosts import LIMIT_S, PORT, SERVER, SERVER_6, Hosts, network_of
@@ -85,6 +85,26 @@ def test_each_option_of_a_client_is_served(
     assert bool(named) == ("--gsro" in options)
 
 
+@pytest.mark.long
+@pytest.mark.skipif(not independent().exists(), reason="python3 noxfile.py served fetches it")
+def test_a_client_that_shares_no_code_with_iperf3_is_served(hosts: Hosts, tmp_path: Path) -> None:
+    """It has no options: 10 s with the older greeting, and packets of 1458 B."""
+    words = ("--listen", SERVER, "--once", "--out", str(tmp_path / "run"))
+    with closing(hosts.serve(*words)) as serving:
+        command = (sys.executable, str(independent()), "-u", "-c", SERVER)
+        inside = hosts.inside(hosts.client, *command)
+        client = subprocess.run(inside, capture_output=True, text=True, check=False)
+        printed = serving.wait()
+    assert (0, "") == (client.returncode, client.stderr), printed
+    (record,) = read_run(tmp_path / "run").records
+    result = judge(record)
+    assert result.sent_packets is not None
+    assert 8000 < result.sent_packets < 10_000
+    assert (result.sent_packets, 0) == (result.received_packets, result.unaccounted), printed
+    assert record.served is not None
+    assert ("3.6", "") == (record.served.version, record.served.ended)
+
+
 def test_a_device_that_runs_iperf3_gets_a_gate(tmp_path: Path) -> None:
     """The server runs beside the test, and each of its clients has a result and a run folder."""
     with ClientGate(tmp_path, ("pytest",), port=5211) as server:
@@ -110,7 +130,7 @@ GATED = """
 import sys
 sys.path.append({fixtures!r})
 from iperf3_client import Client
-from iperf3_releases import clients
+from iperf3_releases import clients, independent
 
 
 def served(server, lost):
@@ -197,7 +217,7 @@ def test_of_two_clients_at_once_each_has_a_ledger(hosts: Hosts, tmp_path: Path) 
         assert (lost["app_truncated"], None) == spans["app_truncated"]
         for stage in (BEFORE, "rx_netfilter", "rx_tc"):
             low, high = spans[stage]
-            assert low == 0
+            assert low == 0, spans
             assert high is not None
             assert lost[stage] <= high <= lost[BEFORE] + lost["rx_netfilter"] + lost["rx_tc"]
         assert (0, True) == (result.ledger.unaccounted, result.valid)

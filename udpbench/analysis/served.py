@@ -122,8 +122,9 @@ def answer(record: TrialRecord, result: Result) -> str:
     sent, received = ledger.intended_packets, ledger.received_packets
     if not sent:
         return "no packet came, and the client says of none that it sent it"
+    known = f"{show_count(sent)}{' that are known' if record.served.ended else ''}"
     if sent == received:
-        return f"lost none of {show_count(sent)}"
+        return f"lost none of {known}"
     places = lost_by_place(ledger)
     causes = {each.stage: each for each in reversed(result.diagnosis)}
     parts = [
@@ -132,7 +133,7 @@ def answer(record: TrialRecord, result: Result) -> str:
     ]
     if ledger.unaccounted:
         parts.append(f"{show_count(ledger.unaccounted)} unaccounted")
-    return f"lost {show_count(sent - received)} of {show_count(sent)}: {'; '.join(parts)}"
+    return f"lost {show_count(sent - received)} of {known}: {'; '.join(parts)}"
 
 
 def _part(place: str, packets: int, cause: Bottleneck | None, result: Result) -> str:

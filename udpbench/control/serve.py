@@ -33,10 +33,22 @@ from udpbench.model.served import ServedTest
 from udpbench.model.work import WorkerSpec
 from udpbench.protocol import ClientEvent, SampleReply
 from udpbench.records import Ending, RunWriter, new_header, now_utc
+from udpbench.units import show_bps, show_count
 
 QUESTION = "Where did this host lose the packets of an iperf3 client?"
 POLL_NS = SECOND_NS // 20
 """Between two questions for what happened."""
+ASKED: Mapping[str, Callable[[int], str]] = {
+    "bandwidth": lambda value: f"{show_bps(value)} a stream",
+    "len": lambda value: f"{show_count(value)} B",
+    "time": lambda value: f"{value} s",
+    "num": lambda value: f"{show_count(value)} B",
+    "blockcount": show_count,
+    "parallel": show_count,
+    "window": lambda value: f"{show_count(value)} B",
+    "omit": lambda value: f"{value} s",
+}
+"""Parameters of a client that are shown, by iperf3's names, and how."""
 LISTENING = "listening for iperf3 clients at "
 LOOPBACK = ("127.0.0.1", "::1")
 
@@ -268,11 +280,10 @@ def described(served: ServedTest) -> str:
     """Return who sends what, and what is not honoured."""
     asked = served.asked
     parts = [f"client {served.client}", f"iperf {served.version}" if served.version else "iperf3"]
-    parts += [
-        f"{name} {asked[name]}"
-        for name in ("bandwidth", "len", "time", "num", "blockcount", "parallel", "window", "omit")
-        if asked.get(name)
-    ]
+    for name, show in ASKED.items():
+        value = asked.get(name)
+        if isinstance(value, int) and value:
+            parts.append(f"{name} {show(value)}")
     parts += [f"ignored: {', '.join(served.ignored)}"] if served.ignored else []
     return f"{', '.join(parts)} (by {served.interface or 'an unknown interface'})"
 
@@ -329,12 +340,12 @@ def recorded(
 
     An observer does not know the client's sockets, which were opened for this test: ``drops`` are
     the server's. The client's host has no counters. The kernel's drop reasons know the port alone,
-    and are left out where another client sent to it, too.
+    to which another client may have sent, too.
     """
     host, none = after.host, dict.fromkeys(drops, 0)
     before, motion = test.before, tuple(test.motion)
     if test.beside:
-        before, after, *rest = map(_without_reasons, (before, after, *motion))
+        before, after, *rest = map(_blurred, (before, after, *motion))
         motion = tuple(rest)
     worker = next(iter(test.workers), None)
     sent = {"attempted_packets": served.known_sent, "sent_packets": served.known_sent}
@@ -372,6 +383,13 @@ def recorded(
     )
 
 
-def _without_reasons(snapshot: Snapshot) -> Snapshot:
-    counters = snapshot.counters.items()
-    return replace(snapshot, counters={k: n for k, n in counters if not k.startswith("reason")})
+def _blurred(snapshot: Snapshot) -> Snapshot:
+    """Return counters whose drop reasons are of packets that may be another client's."""
+    counters = dict(snapshot.counters)
+    for name in snapshot.counters:
+        group, _, reason = name.partition(".")
+        if group == "reason":
+            portless = f"reason_portless.{reason}"
+            counters[portless] = counters.get(portless, 0) + counters[name]
+            counters[name] = 0
+    return replace(snapshot, counters=counters)

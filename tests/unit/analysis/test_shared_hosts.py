@@ -343,6 +343,20 @@ def test_others_drops_that_no_counter_has_are_theirs() -> None:
     assert ({}, {"udp_memory": 73}) == (spans(mixture.result()), others(mixture.result()))
 
 
+def test_what_a_policy_is_known_to_refuse_no_filter_did() -> None:
+    """Also where a bad checksum is noticed at the read, for which the kernel gives no reason."""
+    mixture = Mixture(explain=True, size_bytes=100).lose("rx_policy", 10).lose("udp_checksum", 7)
+    mixture.moves["right reason.UDP_CSUM"] = 0
+    assert {"rx_policy": (10, 10), "udp_checksum": (7, 7)} == spans(mixture.result())
+
+
+def test_a_counter_that_is_gone_with_its_rule_limits_nothing() -> None:
+    """The kernel's reasons have seen what it counted, of ours or of others."""
+    mixture = Mixture(explain=True).lose("rx_tc", 70, portless=True).lose("link", 40)
+    mixture.moves[COUNTED["rx_tc"][0]] = 0
+    assert {"link": (40, 110), "rx_tc": (0, 70)} == spans(mixture.result())
+
+
 def test_drop_reasons_beyond_the_loss_are_a_contradiction() -> None:
     """More of the traffic's own packets were dropped than were lost: somebody sends to its port."""
     mixture = Mixture(explain=True).lose("udp_no_port", 70)

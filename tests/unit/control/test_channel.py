@@ -327,6 +327,14 @@ def test_an_agent_that_did_not_start_is_reported_with_what_to_do(opened: Opened)
     assert error.message.endswith("its last output: no pyroute2; run udpbench as root")
 
 
+def test_a_server_that_cannot_listen_says_itself_what_to_do(opened: Opened) -> None:
+    """To be root would not help."""
+    channel = opened("import sys\nsys.exit('udpbench server: not started: it is taken; end it')")
+    with pytest.raises(AgentLost) as caught:
+        channel.request("hello", SECOND_NS * 10)
+    assert "nothing listens: it is taken; end it" == channel.not_started(caught.value).message
+
+
 def test_a_program_that_is_not_there_is_reported(golden: Golden) -> None:
     """The error names it and what to do."""
     with golden.raises(ConnectError):

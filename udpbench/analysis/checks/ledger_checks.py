@@ -268,17 +268,21 @@ def _reasons_disagree(readings: Readings) -> Iterator[Finding]:
         if not stage.nodes(readings).has("reason"):
             continue
         packets = stage.packets(readings)
-        dropped = stage.nodes(readings).total(*(f"reason.{name}" for name in stage.reasons))
+        dropped, portless = (
+            stage.nodes(readings).total(*(f"{group}.{name}" for name in stage.reasons))
+            for group in ("reason", "reason_portless")
+        )
         if packets is None or dropped is None:
             continue
         more = dropped > packets.high and readings.record.built_in_lab
-        if more or (dropped == 0 and packets.low > 0):
+        none = not dropped and not portless and packets.low > 0
+        if more or none:
             yield Finding(
                 "warning",
                 "counters disagree",
                 stage.name,
                 f"drop reason {' or '.join(stage.reasons)}: {dropped} skbs",
-                f"{packets.low} packets" if dropped == 0 else f"at most {packets.high} packets",
+                f"{packets.low} packets" if none else f"at most {packets.high} packets",
                 "either other traffic in the namespace was dropped, too, or no counter sees this "
                 "drop",
             )

@@ -22,6 +22,7 @@ POLICY_IN = (
     *("xfrm.XfrmInStateMismatch", "xfrm.XfrmInHdrError", "xfrm.XfrmInBufferError"),
 )
 """Refusals of the policy check before a socket (__xfrm_policy_check), each of another packet."""
+POLICY_REASON = "XFRM_POLICY"
 EARLY_CHECKSUM_BYTES = 76
 """UDP header and payload up to which a checksum is verified before the socket (net/core/skbuff.c:
 CHECKSUM_BREAK); in longer datagrams it is verified at the read, and the socket counts them too."""
@@ -62,6 +63,13 @@ def _filter_skbs(readings: CounterView) -> int | None:
     """Return the errors that also IPsec does not explain."""
     errors = _other_errors(readings)
     return errors - (_policy_skbs(readings) or 0) if errors is not None else None
+
+
+def _most_filtered(readings: CounterView) -> int | None:
+    """Return the errors that a filter may have made: not those that the kernel says IPsec made."""
+    errors = _other_errors(readings)
+    refused = readings.receiver.total(f"reason.{POLICY_REASON}") or 0
+    return errors - refused if errors is not None else None
 
 
 _filtered_packets = in_packets("udp_filter", _filter_skbs, skbs.queued_skb)
@@ -256,7 +264,7 @@ ROWS = (
         counters=(ERRORS, *POLICY_IN),
         unit="skb",
         parts="xfrm.XfrmIn*",
-        reasons=("XFRM_POLICY",),
+        reasons=(POLICY_REASON,),
         refuses=True,
         meant_by="rules",
         changed_by=("policies",),
@@ -268,7 +276,7 @@ ROWS = (
         source=f"Δ {ERRORS} − Δ {RCVBUF} − Δ {CHECKSUM} − Δ {MEMORY} − rx_policy; without "
         "MemErrors up to so many",
         means="Dropped by a socket filter (SO_ATTACH_FILTER), or refused by UDP for its length.",
-        most=at_most(_other_errors, skbs.most_queued),
+        most=at_most(_most_filtered, skbs.most_queued),
         counters=(ERRORS, MEMORY),
         unit="skb",
         reasons=("SOCKET_FILTER",),

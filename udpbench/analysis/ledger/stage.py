@@ -99,8 +99,10 @@ class Stage:
         dropped = self.dropped_skbs(readings)
         if dropped is None:
             return least, most
-        if most is not None and self.no_other_reason(readings):
-            most = min(most, dropped.high * skbs.most_packets(readings))
+        if most is not None:
+            most = max(most, dropped.high)  # a counter may be gone, with its rule
+            if self.no_other_reason(readings):
+                most = min(most, dropped.high * skbs.most_packets(readings))
         return max(least, dropped.low), most
 
     def dropped_skbs(self, readings: CounterView) -> Span | None:

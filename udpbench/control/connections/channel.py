@@ -35,6 +35,8 @@ OBSERVER = "udpbench.agent.observe"
 """Serves what only looks, with no right to change anything."""
 SERVER = "udpbench.agent.clients"
 """Serves iperf3 clients, with no right at all."""
+REFUSED = "udpbench server: not started: "
+"""Before why it cannot listen, and what to do."""
 ENDED = "it ended"
 INSTEAD = "find out what runs there instead of its agent"
 STDERR_LINES = 8
@@ -228,6 +230,9 @@ class Channel:
         """Return the error of an agent that was lost before its first reply."""
         step = self._pipes.next_step(self._pipes.ended(LOSS_NS), self.last_words())
         how = loss.message.partition(": ")[2]
+        _, refused, why = how.partition(REFUSED)
+        if refused:
+            return ConnectError(f"nothing listens: {why}", self.host)
         return ConnectError(f"the agent did not start: {how}; {step}", self.host)
 
     def _enter(self, verb: str, args: Any) -> tuple[int, PendingRequest]:
