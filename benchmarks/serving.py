@@ -20,11 +20,12 @@ from pathlib import Path
 from statistics import median
 
 import psutil
-from duels.stage import ADDRESS, DEADLINE_S, Stage, stage
+from duels.stage import ADDRESS, Stage, stage
 from ways import Row, interval, missing_programs, show
 
 ROUNDS, SECONDS = 9, 4
 PORT = 5201
+START_S = 30
 RATE_BAR, CPU_BAR = 1.3, 0.77
 LOADS = {
     "100 Mbit/s, 1,448 B": ("-b", "100M", "-l", "1448"),
@@ -73,7 +74,7 @@ def served(of: Stage, name: str) -> Iterator[list[psutil.Process]]:
     server = subprocess.Popen(inside(of, "receiver", *SERVERS[name]), stdout=subprocess.DEVNULL)
     try:
         files = [Path(f"/proc/{of.pid('receiver')}/net/{kind}") for kind in ("tcp", "tcp6")]
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + START_S
         while not any(f":{PORT:04X} 0" in file.read_text() for file in files):
             assert server.poll() is None, f"{name} ended"
             assert time.monotonic() < deadline, f"{name} does not listen"
