@@ -102,11 +102,11 @@ def tested(of: Stage, name: str, options: Sequence[str]) -> Side:
         words = ("-c", ADDRESS, "-p", str(PORT), "-u", "-J", "-t", str(SECONDS), "-A", pinned)
         command = inside(of, "sender", "iperf3", *words, *options)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        said = json.loads(done.stdout)
-        if "error" in said:
-            raise SystemExit(f"serving: {name}: {said['error']}")
+        printed = json.loads(done.stdout)
+        if "error" in printed:
+            raise SystemExit(f"serving: {name}: {printed['error']}")
         after = used_ns(receiving), used_ns(processes)
-    total = said["end"]["sum"]
+    total = printed["end"]["sum"]
     arrived = total["packets"] - total["lost_packets"]
     spent = (late - early for late, early in zip(after, before, strict=True))
     return Side(total["packets"], arrived, float(total["seconds"]), *spent)
