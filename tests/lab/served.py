@@ -45,7 +45,7 @@ STAGES = (
     *(XDP, "rx_tc", "rx_ip", "rx_netfilter", "udp_checksum", "udp_no_port", "rx_policy"),
     *("udp_filter", "udp_rcvbuf", "app_truncated"),
 )
-"""Of the receiving side, in a packet's order."""
+"""Those of the receiving side, in a packet's order."""
 BEFORE = "before_host"
 SIZE_BYTES = 100
 WINDOW_BYTES = 2**16
@@ -296,7 +296,7 @@ class Counted:
     results: Any
     """The server's, as its client has them."""
     sent: tuple[int, ...]
-    """Of each stream."""
+    """By stream."""
     record: TrialRecord
     printed: str
 
