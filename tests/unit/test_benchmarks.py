@@ -253,3 +253,26 @@ def test_auto_is_held_against_the_best_that_keeps_up(
     delivered = next(waiting.rows("unlimited", ways))
     assert (delivered.bar, delivered.met) == ("sender's limit", True)
     assert waiting.shown("unlimited", delivered).endswith("| sender's limit | – |")
+
+
+# --- a server for iperf3 -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[ModuleType]:
+    """Yield benchmarks/serving.py as a module."""
+    yield from benchmark("serving")
+
+
+@pytest.mark.parametrize(
+    ("packets", "used_ns", "met"), [(1300, 1000, True), (1000, 770, True), (1200, 1000, False)]
+)
+def test_a_server_meets_its_bar_by_what_arrives_or_by_its_cpu_time(
+    serving: ModuleType, packets: int, used_ns: float, met: bool
+) -> None:
+    """Where the client limits, more can not arrive."""
+    own = serving.Side(2000, packets, 1.0, used_ns * packets / 1000, 0.0)
+    other = serving.Side(2000, 1000, 1.0, 1000.0, 1000.0)
+    arrived, cost, whole = serving.rows("a load", [(own, other)] * 3)
+    assert (met, met, True) == (arrived.met, cost.met, whole.met)
+    assert f"lost {3 * (2000 - packets)} against 3000" in arrived.value
