@@ -130,7 +130,6 @@ GATED = """
 import sys
 sys.path.append({fixtures!r})
 from iperf3_client import Client
-from iperf3_releases import clients, independent
 
 
 def served(server, lost):
