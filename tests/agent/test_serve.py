@@ -31,9 +31,11 @@ from udpbench.agent.loop import STDIN_ENDED, parse, unexpected
 from udpbench.agent.observe import ORDERS, Observer
 from udpbench.agent.serve import end
 from udpbench.agent.session import GREETING, SERVING, Session
+from udpbench.agent.settings.journal import Journal
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import AgentError, RestoreError
 from udpbench.model.experiment import Receive, Send, Traffic
+from udpbench.model.host import Setting
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import (
     PROTOCOL,
@@ -650,6 +652,19 @@ def test_an_agent_that_could_not_restore_says_so(
     session = greeted(fake_host(tmp_path), fails(error), monkeypatch)
     assert 4 == end(session, STDIN_ENDED)
     assert f"udpbench agent: stdin ended; {text}\n" == capsys.readouterr().err
+
+
+def test_a_journal_of_a_run_that_was_still_ending_goes_with_the_next(tmp_path: Path) -> None:
+    """Whose own is removed, too: nothing is left of either."""
+    host = fake_host(tmp_path)
+    verbs = Verbs(host, "left", "test", (), Locks(host, "test"), {})
+    dead = Journal(host, "dead", ends_with_run=True)
+    dead.begin(Setting("fake", "a", 1), 0)
+    assert () == verbs.restore()
+    assert dead.path.exists(), "its processes still hold it"
+    dead.close()
+    assert () == verbs.restore()
+    assert [] == host.listdir("/run/udpbench")
 
 
 def test_workers_that_cannot_be_ended_keep_no_setting_in_force(

@@ -462,6 +462,7 @@ def test_a_process_that_reports_no_event_is_a_failure(
     verse = "input(); print('verse', flush=True); import sys; sys.stdin.read()"
     command = [sys.executable, "-c", verse]
     monkeypatch.setattr(process_client, "own_command", lambda *_: command)
+    monkeypatch.setattr(process_client, "_be_workers", lambda: subprocess.call(command))
     with pytest.raises(WorkerFailed) as caught:
         pool.prepare([receiver(port, receive=receive)], "lo")
     assert f"{text}not JSON: b'verse'; report this bug" == caught.value.message

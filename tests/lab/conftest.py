@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from udpbench.analysis.checks import cpu_checks
+from udpbench.control.connections.forks import ForkClient, LocalAgents
 
 REQUIRED = "UDPBENCH_REQUIRE_LAB"
 CLONE_NEWNS = 0x20000  # include/uapi/linux/sched.h
@@ -49,6 +50,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("lab"):
             item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def forking() -> Iterator[None]:
+    """Let one process fork the agents of all runs that begin in this one, and outlive each."""
+    agents = LocalAgents()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ForkClient, "bury", lambda _: None)
+        patch.setattr(LocalAgents, "forked", agents.forked)
+        yield
+    if agents._server is not None:
+        agents._server.close()
 
 
 @pytest.fixture(autouse=True)

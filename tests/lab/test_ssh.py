@@ -565,7 +565,8 @@ def test_a_second_interrupt_in_the_lab_is_told_what_is_being_restored(start: Sta
     controller = start(None, duration="5s")
     controller.await_line("phase 1 tiny#1 measured")
     family = psutil.Process(controller.process.pid).children(recursive=True)
-    machine, sender, *_ = psutil.Process(controller.process.pid).children()
+    (forking,) = psutil.Process(controller.process.pid).children()
+    machine, sender, *_ = forking.children()
     await_packets(sender.pid, 1000)
     machine.suspend()
     try:

@@ -40,12 +40,13 @@ def end(session: Session, why: str) -> int:
     return status
 
 
-def main() -> int:
-    """Run the agent until something ends it."""
+def main(settled: bool = False) -> int:
+    """Run the agent until something ends it; ``settled``: in namespaces that are set up."""
     replies = open_pipes()
     host = Host()
     try:
-        settle(host)
+        if not settled:
+            settle(host)
     except OSError as error:
         print(f"udpbench agent: not started: {in_words(error)}", file=sys.stderr)
         return HostError.exit_code

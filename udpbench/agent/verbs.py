@@ -269,7 +269,9 @@ class Verbs:
         """Restore every setting in force, or those that dead runs left behind."""
         if left_behind:
             return self._restore_left_behind(force)
-        return self._engine.restore(force)
+        undone = self._engine.restore(force)
+        remove_stale(self._host)  # of a run whose killed processes had not ended as this one began
+        return undone
 
     def _restore_left_behind(self, force: bool) -> tuple[Change, ...]:
         """Replay every journal, even if others fail; delete stale ones."""

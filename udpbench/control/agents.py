@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from udpbench.control.agent_client import AgentClient, Requests
 from udpbench.control.connections.channel import AGENT, OBSERVER, SERVER, Channel
+from udpbench.control.connections.forks import LocalAgents
 from udpbench.control.connections.local_agent import (
     AGENT_COMMAND,
     OBSERVER_COMMAND,
-    open_machine,
+    open_local,
     open_observer,
     open_server,
 )
@@ -80,19 +81,20 @@ class Reach:
 
 
 def real(deployer: Deployer | None = None) -> Reach:
-    """Return all ways to reach a host; Namespaces keeps the user namespace of the run.
+    """Return all ways to reach a host, for one run: its agents on this machine share what they can.
 
     Without a deployer of the caller's, agents are deployed silently.
     """
-    namespaces = Namespaces()
+    agents = LocalAgents()
+    namespaces = Namespaces(agents)
     ways: dict[str, Open] = {
         "namespace": lambda host, _: namespaces.open(host),
-        "local": lambda host, _: open_machine(host),
+        "local": lambda host, _: open_local(host, AGENT_COMMAND),
         "netns": partial(open_inside, command=AGENT_COMMAND),
         "container": partial(open_inside, command=AGENT_COMMAND),
         "ssh": partial(_open_ssh, deployer),
     }
-    return Reach(ways, open_machine)
+    return Reach(ways, agents.open_machine)
 
 
 def observing(words: Sequence[str], deployer: Deployer | None = None) -> Reach:

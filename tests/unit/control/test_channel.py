@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from golden import Golden
-from waiting import DEADLINE_S
 
 from udpbench.control.agents import Lease
 from udpbench.control.connections import channel as channel_module
-from udpbench.control.connections import local_agent
 from udpbench.control.connections.channel import Channel
 from udpbench.control.connections.local_agent import open_local
 from udpbench.errors import AgentError, AgentLost, ConnectError, DeadlineExceeded, SettingRefused
@@ -104,37 +100,6 @@ def test_an_agent_that_ends_is_lost_with_its_last_words(opened: Opened, golden: 
     assert expected == caught.value.message
     with golden.raises(AgentLost):
         channel.request("echo", SECOND_NS * 10)
-
-
-def test_the_agent_of_a_machine_may_be_started_before_it_is_opened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Once; the next has a process of its own. What cannot be started is said when it is opened."""
-    monkeypatch.setattr(local_agent, "_launched", [])  # another test may have started some
-    monkeypatch.setattr(local_agent, "AGENT_COMMAND", (sys.executable, "-c", ECHO))
-    local_agent.launch_machine()
-    (launched,) = local_agent._launched
-    first, second = local_agent.open_machine("machine"), local_agent.open_machine("machine")
-    assert launched.pid == first.pid != second.pid
-    assert {"a": 1} == first.request("echo", SECOND_NS * 10, a=1)
-    first.close()
-    second.close()
-    assert 0 == launched.returncode
-    monkeypatch.setattr(local_agent, "AGENT_COMMAND", ("no-such-program",))
-    local_agent.launch_machine()
-    with pytest.raises(ConnectError):
-        local_agent.open_machine("machine")
-
-
-def test_an_agent_that_nobody_opens_ends_with_who_started_it() -> None:
-    """Its stdin ends."""
-    starts = "from udpbench.control.connections import local_agent as a; a.launch_machine()"
-    program = f"{starts}; print(a._launched[0].pid)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    with suppress(ProcessLookupError):
-        pidfd = os.pidfd_open(int(done.stdout))
-        assert select.select([pidfd], [], [], DEADLINE_S)[0]
-        os.close(pidfd)
 
 
 def test_last_words_are_shown_and_not_obeyed(opened: Opened) -> None:

@@ -13,9 +13,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import IO, Any, Callable, Optional, cast
+from typing import IO, Any, Callable, Optional, Union, cast
 
 from udpbench.agent.host.files import lines_of
+from udpbench.agent.host.forked import Forked
 from udpbench.agent.host.own_python import own_command
 from udpbench.agent.workers import logs
 from udpbench.agent.workers.orders import Message, WorkerEvent, WorkersOrder, loop_order
@@ -28,6 +29,8 @@ from udpbench.protocol import PhaseOrder, Prepared, WorkersState, encode, read_m
 from udpbench.ways import HEADER_COUNTS, UNSEEN_OF_STREAMS, read_named
 
 STDERR_LINES = 5
+WORKERS = "udpbench.agent.workers.process"
+"""What a worker process is called."""
 
 
 @dataclass(frozen=True)
@@ -42,23 +45,46 @@ class Limits:
     """To see stop (50 ms) and end; then it is killed."""
 
 
-class Child:
-    """A process of the agent that takes orders and reports events, each a line of a pipe."""
+Start = Callable[[tuple[int, int, int]], Union[subprocess.Popen[bytes], Forked]]
+"""Starts a process on its stdin, stdout and stderr."""
 
-    def __init__(self, module: str, *words: str, fds: Sequence[int]) -> None:
-        self.errors: IO[bytes] = os.fdopen(os.memfd_create("udpbench-stderr"), "w+b")
-        self.process = subprocess.Popen(
+
+def started(module: str, *words: str, fds: Sequence[int]) -> Start:
+    """Return what starts a module as a process of its own."""
+
+    def start(stdio: tuple[int, int, int]) -> subprocess.Popen[bytes]:
+        stdin, stdout, stderr = stdio
+        return subprocess.Popen(
             own_command(module, *words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
             pass_fds=fds,
             cwd="/",
             start_new_session=True,
         )
-        self._orders = cast("IO[bytes]", self.process.stdin)
-        self._events = cast("IO[bytes]", self.process.stdout)
-        self._lines = LinePipe(self._events.fileno())
+
+    return start
+
+
+class Child:
+    """A process of the agent that takes orders and reports events, each a line of a pipe."""
+
+    def __init__(self, start: Start) -> None:
+        self.errors: IO[bytes] = os.fdopen(os.memfd_create("udpbench-stderr"), "w+b")
+        asking, orders = os.pipe()
+        events, answering = os.pipe()
+        self._orders, self._events = os.fdopen(orders, "wb"), os.fdopen(events, "rb")
+        try:
+            self.process = start((asking, answering, self.errors.fileno()))
+        except BaseException:
+            for file in (self._orders, self._events, self.errors):
+                file.close()
+            raise
+        finally:
+            os.close(asking)
+            os.close(answering)
+        self._lines = LinePipe(events)
 
     @property
     def ended(self) -> bool:
@@ -96,13 +122,15 @@ class Child:
 class Spare:
     """A worker process that awaits its first order, and its memory, which has no size yet.
 
-    To start Python takes longer than all that a worker process does until its workers are ready.
+    A fork of the agent: to start Python takes longer than all that it does until its workers are
+    ready.
     """
 
     def __init__(self) -> None:
         self.memory_fd = os.memfd_create("udpbench-workers")
+        kept = (self.memory_fd,)
         try:
-            self.child = Child("udpbench.agent.workers.process", fds=(self.memory_fd,))
+            self.child = Child(lambda stdio: Forked(_be_workers, stdio, kept, (WORKERS,)))
         except BaseException:
             os.close(self.memory_fd)
             raise
@@ -112,6 +140,18 @@ class Spare:
         os.close(self.memory_fd)
         self.child.process.kill()
         self.child.end(0)
+
+
+def load_loops() -> Callable[[], int]:
+    """Return what a worker process runs; only an agent with workers needs it, 30 ms of imports."""
+    from udpbench.agent.workers.process import main
+
+    return main
+
+
+def _be_workers() -> int:
+    os.chdir("/")
+    return load_loops()()
 
 
 class WorkerProcess:
@@ -142,7 +182,7 @@ class WorkerProcess:
         self._ended: set[str] = set()
         self._sent: set[str] = set()
         self._unseen: frozenset[str] = frozenset()
-        # Late import: only an agent with workers needs the loops.
+        load_loops()  # for the next fork
         from udpbench.agent.workers.memory import Memory
 
         spare = launched() or Spare()

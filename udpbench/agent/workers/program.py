@@ -20,7 +20,7 @@ from udpbench.agent.host.socket_owners import all_held, holders_in_words, port_i
 from udpbench.agent.host.system import PROGRAM_FOLDERS, Host
 from udpbench.agent.host.udp_sockets import SocketQueue, udp_sockets
 from udpbench.agent.workers.keeper import GRACE_S, KILL_S, ProgramEvent, ProgramOrder
-from udpbench.agent.workers.process_client import STDERR_LINES, Child, Limits
+from udpbench.agent.workers.process_client import STDERR_LINES, Child, Limits, started
 from udpbench.agent.workers.reads import CountedReader
 from udpbench.confinement import CAP_NET_BIND_SERVICE
 from udpbench.errors import WorkerFailed
@@ -52,7 +52,7 @@ class Program(CountedReader):
         self._programs: frozenset[int] = frozenset()
         self._output = os.memfd_create("udpbench-output")
         fds = (self._output, *build_lock())
-        self._keeper = Child("udpbench.agent.workers.keeper", str(self._output), fds=fds)
+        self._keeper = Child(started("udpbench.agent.workers.keeper", str(self._output), fds=fds))
 
     # --- its start and its end -------------------------------------------------------------------
 

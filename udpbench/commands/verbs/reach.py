@@ -71,7 +71,8 @@ def reach_hosts(
     """Return the ways to a lab's hosts; ``say`` reports files sent to one."""
     from udpbench.control.agents import real
 
-    return real(deployer_of(lab, no_deploy, wheels, say))
+    deploys = any(node.connect.by == "ssh" for node in lab.nodes)
+    return real(deployer_of(lab, no_deploy, wheels, say) if deploys else None)
 
 
 def watch_words(

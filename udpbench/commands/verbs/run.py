@@ -97,6 +97,7 @@ def run(
 ) -> None:
     """Run experiments; print results and ledger, write the report."""
     lease_ns = parse_lease(lease)
+    launch_early(lab, resume)
     from udpbench.commands.resume import ResumeOptions
     from udpbench.definition.point_pairs import against_itself
     from udpbench.judged_run import code_of_run
@@ -136,6 +137,14 @@ class Begun:
     """Those of earlier sessions."""
     lab: Lab
     writer: RunWriter
+
+
+def launch_early(lab: str | None, resume: Path | None) -> None:
+    """Start Python for the agents of the built-in lab, while this one imports the rest."""
+    if lab is None and resume is None:
+        from udpbench.control.connections.forks import launch
+
+        launch()
 
 
 def begin_or_resume(
@@ -182,11 +191,11 @@ def run_on_lab(
     wheels: Path | None,
 ) -> tuple[Run, Outcome]:
     """Run the remaining trials of a run with a live view; return the run as stored."""
-    from udpbench.control.connections.local_agent import launch_machine
+    from udpbench.control.connections.forks import launch
 
     header, lab, writer = begun.header, begun.lab, begun.writer
     if lab.built_in:
-        launch_machine()  # its Python starts while this one imports the rest
+        launch()
     from udpbench.campaign.reservation import reserved
     from udpbench.control.lab_lock import Surroundings
     from udpbench.control.run import run as run_trials

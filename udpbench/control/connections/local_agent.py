@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, cast
 
@@ -20,8 +19,6 @@ from udpbench.model.limits import SECOND_NS
 # the first that has it, only the exporter's service starts one, from the folder /.
 MODULE = (sys.executable, *(("-P",) if sys.version_info >= (3, 11) else ()), "-m")
 AGENT_COMMAND = (*MODULE, AGENT)
-_launched: list[subprocess.Popen[bytes]] = []
-"""Agents of this machine that nobody has opened yet."""
 OBSERVER_COMMAND = (*MODULE, OBSERVER)
 SERVER_COMMAND = (*MODULE, SERVER)
 
@@ -32,33 +29,18 @@ def open_local(host: str, command: Sequence[str]) -> Channel:
     Ctrl-C in the terminal then reaches the controller alone. Raises ConnectError.
     """
     try:
-        return _channel(host, _started(command))
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env=own_environment(),
+        )
     except OSError as error:
         text = f"{command[0]} cannot be started: {error.strerror}; install it or fix PATH"
         raise ConnectError(text, host) from error
 
-
-def launch_machine() -> None:
-    """Start the process that ``open_machine`` takes next; it ends with this one unless it is taken.
-
-    Python takes longer to start there than all that comes before.
-    """
-    with suppress(OSError):  # open_machine says so
-        _launched.append(_started(AGENT_COMMAND))
-
-
-def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env=own_environment(),
-    )
-
-
-def _channel(host: str, process: subprocess.Popen[bytes]) -> Channel:
     def ended(limit_ns: int) -> int | None:
         try:
             return process.wait(limit_ns / SECOND_NS)
@@ -89,11 +71,6 @@ def own_environment() -> dict[str, str]:
     own = str(Path(udpbench.__file__).parent.parent)
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return {**os.environ, "PYTHONPATH": os.pathsep.join([own, *filter(None, given)])}
-
-
-def open_machine(host: str) -> Channel:
-    """Return a channel to an agent in the namespace the controller is in."""
-    return _channel(host, _launched.pop()) if _launched else open_local(host, AGENT_COMMAND)
 
 
 def open_observer(host: str, words: Sequence[str]) -> Channel:

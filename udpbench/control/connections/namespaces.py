@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from udpbench.control.connections.channel import Channel
+from udpbench.control.connections.forks import LocalAgents
 from udpbench.control.connections.local_agent import AGENT_COMMAND, open_local
 from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.errors import ConnectError, NotPermitted
@@ -55,7 +56,8 @@ Means = Literal["root", "user"]
 class Namespaces:
     """Opens the agents of one run, each in a namespace of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, agents: LocalAgents) -> None:
+        self._agents = agents
         self._means: Means | None = None
         self._first: int | None = None
         """Without root: the process whose user namespace all agents share."""
@@ -66,6 +68,11 @@ class Namespaces:
         unshare and nsenter replace themselves by the agent, so the channel's pid is the agent's.
         Raises ConnectError, NotPermitted.
         """
+        if self._means in (None, "root"):
+            forked = self._agents.forked(host, private=True)
+            if forked is not None:
+                self._means = "root"
+                return forked
         if self._means is None:
             self._means = available_means()
         if self._means == "root":
