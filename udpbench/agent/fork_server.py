@@ -4,10 +4,10 @@ Owns how a forked process becomes an agent; is none itself, and ends with the so
 which no agent has. Only the controller starts it, on its own machine.
 
 A request is a JSON object, ``private`` (in a network and a mount namespace of its own) and
-``environ``, with descriptors: the agent's stdin, stdout and stderr, its working directory, and a
-pipe. Into that the agent writes its pid and 0, or the errno for which it can have no namespaces;
-this process then writes its exit status, negative for a signal. The agent keeps the pipe open: if
-this process dies, the end of the pipe is the agent's.
+``environ``, with descriptors: the agent's stdin, stdout and stderr, a pipe, its working directory,
+and perhaps the network namespace that it is to be in. Into the pipe the agent writes its pid and 0,
+or the errno for which it is not where it should be; this process then writes its exit status,
+negative for a signal. The agent keeps the pipe open: if this process dies, its end is the agent's.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Optional
 
 from udpbench.agent import serve
 from udpbench.agent.host.forked import Forked
-from udpbench.agent.host.namespace import enter_own
+from udpbench.agent.host.namespace import enter_own, join
 from udpbench.agent.host.reading import load_libraries
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers.process_client import load_loops
 from udpbench.protocol import VERBS
 
-DESCRIPTORS = 5
+DESCRIPTORS = 6
 MOST_BYTES = 2**20
 AGENT = (sys.executable, "-P", "-m", "udpbench.agent.serve")
 
@@ -68,10 +68,10 @@ class ForkServer:
         )
         if not asked:
             return False
-        *stdio, folder, pipe = files
-        work = partial(become, **json.loads(asked), folder=folder, pipe=pipe)
-        agent = Forked(work, stdio, (folder, pipe), AGENT)
-        for each in (*stdio, folder):
+        pipe, *places = files[3:]
+        work = partial(become, pipe, *places, **json.loads(asked))
+        agent = Forked(work, files[:3], files[3:], AGENT)
+        for each in (*files[:3], *places):
             os.close(each)
         self._agents[agent.pidfd] = agent, pipe
         self._poll.register(agent.pidfd, select.POLLIN)
@@ -86,20 +86,30 @@ class ForkServer:
         os.close(pipe)
 
 
-def become(private: bool, environ: dict[str, str], folder: int, pipe: int) -> int:
+def become(
+    pipe: int,
+    folder: int,
+    namespace: Optional[int] = None,
+    *,
+    private: bool,
+    environ: dict[str, str],
+) -> int:
     """Be an agent on descriptors 0 to 2; return the exit status."""
     os.environ.clear()
     os.environ.update(environ)
     os.fchdir(folder)
     os.close(folder)
     refused = 0
-    if private:
-        try:
+    try:
+        if namespace is not None:
+            join(Host(), namespace)
+            os.close(namespace)
+        elif private:
             enter_own(Host())
-        except OSError as error:
-            refused = error.errno or -1
+    except OSError as error:
+        refused = error.errno or -1
     os.write(pipe, b"%d %d\n" % (os.getpid(), refused))
-    return 1 if refused else serve.main(settled=private)
+    return 1 if refused else serve.main(settled=private or namespace is not None)
 
 
 def load_the_rest() -> None:

@@ -90,8 +90,8 @@ def real(deployer: Deployer | None = None) -> Reach:
     ways: dict[str, Open] = {
         "namespace": lambda host, _: namespaces.open(host),
         "local": lambda host, _: open_local(host, AGENT_COMMAND),
-        "netns": partial(open_inside, command=AGENT_COMMAND),
-        "container": partial(open_inside, command=AGENT_COMMAND),
+        "netns": partial(open_inside, command=AGENT_COMMAND, agents=agents),
+        "container": partial(open_inside, command=AGENT_COMMAND, agents=agents),
         "ssh": partial(_open_ssh, deployer),
     }
     return Reach(ways, agents.open_machine)

@@ -127,6 +127,7 @@ def test_a_fork_has_the_folder_of_who_asks(
 def test_one_that_is_killed_is_lost_with_its_signal(local: LocalAgents) -> None:
     """As any other child."""
     channel = local.open_machine("machine")
+    local.open_machine("again").close()  # until then its parent loads what later ones need
     assert channel.pid is not None
     os.kill(channel.pid, signal.SIGKILL)
     with pytest.raises(AgentLost, match="signal 9"):

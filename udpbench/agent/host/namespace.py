@@ -108,6 +108,18 @@ def enter_own(host: Host) -> None:
     settle(host)
 
 
+def join(host: Host, namespace: int) -> None:
+    """Move this process into a network namespace, with its own mounts, and set these up.
+
+    Must come before any other use of the host, as with ``enter``. OSError if it fails.
+    """
+    host.close()
+    _call("unshare", CLONE_NEWNS)
+    _call("mount", b"none", b"/", None, MS_REC_SLAVE, None)
+    _call("setns", namespace, CLONE_NEWNET)
+    settle(host)
+
+
 def _mount_sysfs(host: Host) -> None:
     """Mount this namespace's sysfs on /sys, and the BPF file system on top of it."""
     pinned = os.open(host.path(PINNED), os.O_PATH) if os.path.ismount(host.path(PINNED)) else None

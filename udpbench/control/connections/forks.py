@@ -50,14 +50,17 @@ class LocalAgents:
         """Return a channel to an agent in the namespaces the controller is in; ConnectError."""
         return self.forked(host, private=False) or open_local(host, AGENT_COMMAND)
 
-    def forked(self, host: str, private: bool) -> Channel | None:
-        """Return a channel to a fork, in its own namespaces if ``private``; None: there is none."""
+    def forked(self, host: str, private: bool, namespace: int | None = None) -> Channel | None:
+        """Return a channel to a fork; None if there is none.
+
+        In namespaces of its own, or in this network namespace with its own mounts.
+        """
         if self._server is None or self._server.left:
             try:
                 self._server = _launched.pop() if _launched else ForkClient()
             except OSError:
                 return None
-        return self._server.open(host, private)
+        return self._server.open(host, private, namespace)
 
 
 class ForkClient:
@@ -93,16 +96,17 @@ class ForkClient:
         """Its process id."""
         return self._process.pid
 
-    def open(self, host: str, private: bool) -> Channel | None:
-        """Return a channel to a new agent; None if it cannot be had, or its namespaces."""
+    def open(self, host: str, private: bool, namespace: int | None) -> Channel | None:
+        """Return a channel to a new agent; None if it cannot be had, or not where it should be."""
         pipes = [os.pipe() for _ in range(4)]  # the agent writes into the last three
         theirs = [pipes[0][0], *(writing for _, writing in pipes[1:])]
         ours = [pipes[0][1], *(reading for reading, _ in pipes[1:])]
         ends = LinePipe(ours[3])
         order = {"private": private, "environ": own_environment()}
         try:
-            theirs.insert(3, os.open(".", os.O_PATH))
-            socket.send_fds(self._requests, [json.dumps(order).encode()], theirs)
+            theirs.append(os.open(".", os.O_PATH))
+            files = theirs if namespace is None else [*theirs, namespace]
+            socket.send_fds(self._requests, [json.dumps(order).encode()], files)
             pid, refused = map(int, ends.next(time.monotonic_ns() + START_NS).split())
         except (OSError, EOFError):  # a TimeoutError, too
             pid, refused = 0, -1

@@ -86,8 +86,12 @@ class Namespaces:
         return open_local(host, (*enter, *UNSHARE, *AGENT_COMMAND))
 
 
-def open_inside(host: str, connect: Connect, command: Sequence[str]) -> Channel:
+def open_inside(
+    host: str, connect: Connect, command: Sequence[str], agents: LocalAgents | None = None
+) -> Channel:
     """Return a channel to an agent in a network namespace that is there, in mounts of its own.
+
+    It is a fork of ``agents`` if there can be one, else a process that runs ``command``.
 
     The namespace is held open and compared by its inode: another of the same name is not entered.
     A container's is that of its first process. Raises ConnectError, NotPermitted.
@@ -111,6 +115,9 @@ def open_inside(host: str, connect: Connect, command: Sequence[str]) -> Channel:
             raise ConnectError(f"{path} is no network namespace; see `ip netns list`", host)
         if is_container and _of_container(name, host) != path:
             raise ConnectError(f"container {name} was started anew meanwhile; try again", host)
+        forked = agents.forked(host, private=False, namespace=namespace) if agents else None
+        if forked is not None:
+            return forked
         enter = ("nsenter", f"--net=/proc/{os.getpid()}/fd/{namespace}")
         channel = open_local(host, (*enter, *UNSHARE_MOUNT, *command))
         _await_entered(channel.pid, namespace, host)
