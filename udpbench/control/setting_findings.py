@@ -159,7 +159,7 @@ def refuse_foreseen(trials: Iterable[Trial], lab: Lab, agents: Agents) -> None:
     if lab.built_in:
         return
     facts = {client.name: client.facts() for client in agents.hosts}
-    planned: list[tuple[str, tuple[Setting, ...]]] = []
+    planned: set[tuple[str, str]] = set()
     refusals: dict[str, None] = {}
     for trial in trials:
         try:
@@ -168,10 +168,11 @@ def refuse_foreseen(trials: Iterable[Trial], lab: Lab, agents: Agents) -> None:
         except Unavailable:
             continue
         for client in agents.setting_up:
-            request = (client.name, settings[client.name])
+            own = settings[client.name]
+            request = (client.name, repr(own))  # values may be lists and maps, which have no hash
             if request not in planned:
-                planned.append(request)
-                refusals.update(dict.fromkeys(_refusals(client.name, client.plan(request[1]))))
+                planned.add(request)
+                refusals.update(dict.fromkeys(_refusals(client.name, client.plan(own))))
     if refusals:
         raise SettingRefused("\n".join(refusals))
 
