@@ -69,6 +69,8 @@ from udpbench.printable import printable
 
 RUN_FILE = "run.jsonl"
 SERIES_FILE = "series.jsonl"
+CAMPAIGN_FILE = "campaign.json"
+"""In the folder of a campaign, whose run folders are two folders below it."""
 NAMES = ("name", "experiment", "point", "variant", "values", "host", "worker")
 """Keys of text that is drawn into figures, which cannot show control characters."""
 PATH = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,1000}")

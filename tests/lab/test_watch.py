@@ -55,6 +55,9 @@ for command in sys.stdin:
         send(7004, 5)
         with bound(7300) as ending:
             send(7300, 3)
+    if command == "knock\n":
+        send(7998, 6)
+        send(7999, 4)
     for port in (7003, 7004):
         try:
             while True:
@@ -154,6 +157,17 @@ def test_each_socket_that_drops_is_named_with_its_reason_and_no_other(holder: Ho
     assert {(f"python3 {holder.pid}",)} == {
         (re.sub(r"^python[\d.]*", "python3", o[0]),) for o in owners
     }
+
+
+@pytest.mark.skipif(KERNEL < (6, 15), reason="watch --exact needs Linux 6.15")
+def test_what_comes_to_a_closed_port_is_counted_by_port(holder: Holder) -> None:
+    """Not what comes to another one at the same time."""
+    look, code = watch_until(
+        ("--exact", "--pid", holder.pid, "--port", "7999"),
+        lambda: holder.do("knock"),
+        lambda look: look["unbound_packets"] > 0,
+    )
+    assert (4, 1) == (look["unbound_packets"], code)
 
 
 def test_a_watch_is_kept_as_a_run(holder: Holder, tmp_path: Path) -> None:

@@ -38,10 +38,19 @@ from udpbench.agent.host.udp_diag import SocketList, held_by
 from udpbench.agent.spaces import OWN, OtherSpaces
 from udpbench.agent.workers.usage import ThreadSampler
 from udpbench.errors import NothingToWatch
-from udpbench.model.record import HostLook, Snapshot, SocketCount, ThreadUse, UdpSocket
+from udpbench.model.record import (
+    UNBOUND,
+    HostLook,
+    Snapshot,
+    SocketCount,
+    ThreadUse,
+    UdpSocket,
+)
 from udpbench.model.survey import MachineLook, SpaceLook
 
 LOOPBACK = "lo"
+NO_SOCKET = "reason.NO_SOCKET"
+"""The kernel's reason (SKB_DROP_REASON_NO_SOCKET), of datagrams to the watched port."""
 EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
 MOST_INTERFACES = 8
 """Above this number only interfaces of devices: a container host has a veth per container."""
@@ -114,6 +123,8 @@ class Looks:
         listed = self._few(self._list.read())
         self._number += 1
         counters.update(namespace_counters(self._host))
+        if self._host.drops is not None:
+            counters[UNBOUND] = self._host.drops.counts().get(NO_SOCKET, 0)
         for interface in interfaces:
             counters.update(self._device(interface))
         ended = self._sockets.keys() - listed.keys()

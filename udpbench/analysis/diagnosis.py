@@ -63,6 +63,7 @@ REASONS_RELEASE = (5, 17)
 """Before it the kernel names no drop reasons (include/trace/events/skb.h: kfree_skb)."""
 REFUSING = tuple(stage.name for stage in STAGES if stage.refuses)
 SEND_ERRORS = ("econnrefused", "emsgsize", "other_errors")
+OTHER_END = "the receiver's ring was full; a veth pair counts that at its sending end"
 
 
 def diagnose(
@@ -118,10 +119,17 @@ def _bottleneck(
     remedy: str = "",
     words: Mapping[str, str] | None = None,
     numbers: Mapping[str, float] | None = None,
+    too_small: bool = False,
 ) -> Bottleneck:
-    """Return a bottleneck; behind ``what`` stands how busy a CPU is, if one speaks for it."""
+    """Return a bottleneck; behind ``what`` stands how busy a CPU is, if one speaks for it.
+
+    ``too_small`` of what overflows although that CPU has time, which is no cause of it.
+    """
     behind = "the receiver falls behind" if case.falls_behind and case.behind else ""
-    text = ": ".join(filter(None, (behind, what, cpu.text if cpu is not None else "")))
+    if too_small and cpu is not None:
+        what += f"{', and' if cpu.full else ';'} {cpu.beside}"
+    busy = cpu.text if cpu is not None and not too_small else ""
+    text = ": ".join(filter(None, (behind, what, busy)))
     text = "; ".join(filter(None, (text, _costs(case, cpu) if cpu is not None else "")))
     fill = {**words_of(case), **(words or {})}
     saving, saved = _saving(case, name, cpu) if cpu is not None else ("", {})
@@ -131,6 +139,7 @@ def _bottleneck(
     return Bottleneck(
         *(name, certainty, case.stage, case.packets, text, helps, test, evidence, fill),
         sets=sets if case.readings.receiving.takes != "program" else (),
+        aside=OTHER_END if case.stage == "tx_device" and case.readings.one_pair else "",
     )
 
 
@@ -531,7 +540,9 @@ def small_backlog(case: Evidence) -> Iterator[Bottleneck]:
     if case.stage == "rx_backlog" and cpu is not None and case.behind is None:
         what = "the CPU's backlog is too small for the bursts"
         sure = LIKELY if cpu.full else CERTAIN
-        yield _bottleneck(case, "small_backlog", sure, what, cpu, remedy="rx_backlog")
+        yield _bottleneck(
+            case, "small_backlog", sure, what, cpu, remedy="rx_backlog", too_small=True
+        )
 
 
 def short_ring(case: Evidence) -> Iterator[Bottleneck]:
@@ -540,8 +551,8 @@ def short_ring(case: Evidence) -> Iterator[Bottleneck]:
     if case.goes_dark:
         return
     if case.in_ring and case.stage != "rx_backlog" and cpu is not None and case.behind is None:
-        what = "the ring is too short for the burst"
-        yield _bottleneck(case, "short_ring", LIKELY, what, cpu)
+        what = "the receiver's ring is too short for the bursts"
+        yield _bottleneck(case, "short_ring", LIKELY, what, cpu, too_small=True)
 
 
 def late_reader(case: Evidence) -> Iterator[Bottleneck]:
@@ -628,7 +639,9 @@ def _small_buffer(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterat
         remedy = "small_buffer_of_program" if of_program else "late_readers"
     shown = reader.cpu if case.lasts else None
     numbers = reader.cpu.shares if reader.cpu is not None else {}
-    yield _bottleneck(case, "small_buffer", sure, what, shown, remedy=remedy, numbers=numbers)
+    yield _bottleneck(
+        case, "small_buffer", sure, what, shown, remedy=remedy, numbers=numbers, too_small=True
+    )
 
 
 def _capacity(case: Evidence, _reader: ReaderTime, sure: Certainty) -> Iterator[Bottleneck]:

@@ -94,6 +94,18 @@ class LoadedCpu:
     @property
     def text(self) -> str:
         """How busy it is, and what uses most of it."""
+        busy, use = self._use
+        return f"{self.name} is {'full' if self.full else 'busy'} ({busy}, {use})"
+
+    @property
+    def beside(self) -> str:
+        """How busy it is, where something else is the reason."""
+        busy, use = self._use
+        return f"{self.name} {'is full' if self.full else 'has time left'} ({busy} busy, {use})"
+
+    @property
+    def _use(self) -> tuple[str, str]:
+        """For which share of the time it is busy, and with what most of that."""
         queues = f" of queue {', '.join(self.queues)}" if self.queues else ""
         uses = {
             f"the NAPI thread{queues}": self.napi,
@@ -104,10 +116,7 @@ class LoadedCpu:
         }
         most = max(uses, key=lambda use: uses[use])
         part = min(uses[most] / self.busy, 1.0) if self.busy else 0.0
-        state = "full" if self.full else "busy"
-        return (
-            f"{self.name} is {state} ({show_percent(self.busy)}, {show_percent(part)} of it {most})"
-        )
+        return show_percent(self.busy), f"{show_percent(part)} of it {most}"
 
 
 @dataclass(frozen=True)

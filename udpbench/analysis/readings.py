@@ -77,6 +77,11 @@ class CounterView:
         """Return the view of the whole phase, which says what an skb holds."""
         return self.within or self
 
+    @property
+    def one_pair(self) -> bool:
+        """Whether both ends are of one veth pair, whose sending end counts what a ring refuses."""
+        return self.built_in_lab and not self.exits and not self.at("link").hosts
+
     @cached_property
     def copies(self) -> int:
         """How many receivers each packet is for: 1, or all members of a group."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, islice, product
@@ -26,10 +26,10 @@ from udpbench.analysis.comparison.comparisons import (
 )
 from udpbench.analysis.points import Point, bounds, is_count, points, trials_with
 from udpbench.errors import CANNOT_TELL, FAILED, NO, worst_code
-from udpbench.metrics import SEARCHED, goal_of
+from udpbench.metrics import METRICS, SEARCHED, goal_of, is_metric, plain_name
 from udpbench.model.experiment import Expectation, Experiment, Side
 from udpbench.model.result import Result
-from udpbench.units import show_count
+from udpbench.units import show_count, show_ratio
 
 Answer = Literal["yes", "no", "cannot tell", "skipped"]
 Value = tuple[float, float] | None
@@ -200,7 +200,7 @@ def _verdict(expectation: Expectation, measured: _Measured, names: Sequence[str]
     compared = [_compare(expectation, name, measured) for name in names]
     answers = [_answer(expectation, comparison) for comparison in compared]
     texts = [
-        _text(comparison, expectation.op, len(compared) > 1)
+        _text(comparison, expectation.op, len(compared) > 1, _digits_of(expectation))
         for comparison in compared
         if not comparison.skipped
     ]
@@ -416,14 +416,29 @@ def _holds(op: str, a: Value, b: Value) -> bool | None:
     return ends.pop() if len(ends) == 1 else None
 
 
-def _text(comparison: _Comparison, op: str, named: bool) -> str:
+def _digits_of(expectation: Expectation) -> Callable[[float], str]:
+    """Return how its numbers are shown: shares of packets in percent, as in tables."""
+    sides = (expectation.left, expectation.right)
+    names = [plain_name(side.metric) for side in sides if side.metric is not None]
+    shares = bool(names) and all(
+        is_metric(name) and METRICS[name].unit == "ratio" for name in names
+    )
+    return show_ratio if shares else _digits
+
+
+def _text(
+    comparison: _Comparison,
+    op: str,
+    named: bool,
+    digits: Callable[[float], str] | None = None,
+) -> str:
     """Return the pair that is furthest from holding as text: ``3.000 is < 5.000``."""
     head = f"{comparison.point or 'all'}: " if named else ""
     if comparison.values is not None:
         return head + _text_of_blocks(comparison, op, *comparison.values)
     trials = comparison.trials or (("", ""),) * len(comparison.pairs)
     known = [
-        (_holds(op, a, b), _number(a), _number(b), pair)
+        (_holds(op, a, b), _number(a, digits), _number(b, digits), pair)
         for (a, b), pair in zip(comparison.pairs, trials, strict=True)
         if a is not None and b is not None
     ]
@@ -450,8 +465,8 @@ def _text_of_blocks(comparison: _Comparison, op: str, a: Value, b: Value) -> str
     return f"{medians}; {relation}: {comparison.effect}"
 
 
-def _number(value: tuple[float, float]) -> str:
-    low, high = (_digits(end) for end in value)
+def _number(value: tuple[float, float], digits: Callable[[float], str] | None = None) -> str:
+    low, high = ((digits or _digits)(end) for end in value)
     return low if low == high else f"{low} to {high}"
 
 

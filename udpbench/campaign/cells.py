@@ -28,8 +28,8 @@ from udpbench.json_lines import MOST_LINE_BYTES, open_regular, parse_json
 from udpbench.model.experiment import Experiment
 from udpbench.model.lab import Lab
 from udpbench.protocol import build_id
+from udpbench.records import CAMPAIGN_FILE
 
-CAMPAIGN_FILE = "campaign.json"
 CELL_FILE = "cell.json"
 SCHEMA = 1
 """Schema of both files. History: 1 — the first form."""

@@ -38,8 +38,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "loss": "0.1%",
             "precision": "2%",
             "trial": "500ms",
-            "time": "5500ms",
-            "within": "1min",
+            "time": "2500ms",
+            "within": "2min",
         },
     }
 }

@@ -291,6 +291,11 @@ class OtherNamespace:
     """Else both numbers are the least."""
 
 
+UNBOUND = "port.no_socket"
+"""The counter of datagrams that came to the watched port while no socket took them; only where the
+kernel's drop reasons are counted."""
+
+
 @dataclass(frozen=True)
 class HostLook:
     """A host at one moment, as one who looks on sees it; sockets only if anything changed.

@@ -215,6 +215,8 @@ class Bottleneck:
     """Part of all packets that were lost; None of what was seen beside the causes of the loss."""
     sets: tuple[str, ...] = ()
     """``path=value`` for ``--set``: the first thing to try; empty if no setting helps."""
+    aside: str = ""
+    """What the stage is here, where its name alone misleads; else empty."""
 
     @property
     def sentence(self) -> str:
@@ -226,8 +228,10 @@ class Bottleneck:
         """Return ``Lost at udp_rcvbuf``, or that nothing was."""
         nowhere = {"": "Nothing was lost", "unsent": "Not offered", "unaccounted": "Unaccounted"}
         share = self.share or 0.0
-        part = f" ({show_percent(share)} of the loss)" if 0 < share < ALL else ""
-        return nowhere.get(self.stage, f"Lost at {self.stage}") + part
+        part = f"{show_percent(share)} of the loss" if 0 < share < ALL else ""
+        within = "; ".join(filter(None, (self.aside, part)))
+        beside = f" ({within})" if within else ""
+        return nowhere.get(self.stage, f"Lost at {self.stage}") + beside
 
     @property
     def why(self) -> str:

@@ -21,7 +21,7 @@ from udpbench.model.record import Finding
 from udpbench.model.result import Bottleneck, Estimate, Result
 from udpbench.records import Run
 from udpbench.report.figures.sweep import values_of
-from udpbench.report.search import breaking_text, found_text
+from udpbench.report.search import breaking_text, found_text, is_only_above
 from udpbench.report.sessions import command
 from udpbench.report.summary import (
     FEW_POINTS,
@@ -36,7 +36,7 @@ from udpbench.report.summary import (
     show_estimate,
     where_lost,
 )
-from udpbench.units import plural, show_count, show_ratio
+from udpbench.units import plural, show_count, show_ratio, show_seconds
 
 MOST_BESIDE = 2
 """Maximum paths beside an answer."""
@@ -58,7 +58,7 @@ def answer(chapter: Chapter) -> str:
     if not chapter.points:
         return "No trial is stored."
     if chapter.tuned is not None:
-        body = [chapter.tuned.sentence]
+        body = [chapter.tuned.sentence, _before_and_after(chapter)]
     elif chapter.searches:
         body = [_of_searches(chapter)]
     elif chapter.comparisons:
@@ -72,6 +72,28 @@ def answer(chapter: Chapter) -> str:
     failed = list(_expectations(chapter.verdicts))
     parts = [*failed, *(body[-1:] if failed else body), doubts([chapter])]
     return " ".join(filter(None, parts))
+
+
+def proven_pair(chapter: Chapter) -> tuple[Point, ...]:
+    """Return base and recipe of a tune as they were remeasured; empty without that."""
+    ending = chapter.tuning.ending if chapter.tuning is not None else None
+    proof = ending.proof if ending is not None else None
+    if proof is None:
+        return ()
+    known = {point.name: point for point in chapter.points}
+    pair = tuple(known[name] for name in (proof.a, proof.b) if name in known)
+    return pair if len(pair) == 2 else ()
+
+
+def _before_and_after(chapter: Chapter) -> str:
+    """Return what was delivered and lost before the recipe, why, and what with it."""
+    pair = proven_pair(chapter)
+    if not pair:
+        return ""
+    before, after = (_of_point(point, False) for point in pair)
+    first = limit(result) if (result := representative(pair[0])) is not None else None
+    why = f" {first.place}{first.why}" if first is not None else ""
+    return f"Before: {before}.{why} After: {after}."
 
 
 def best_points(chapter: Chapter) -> tuple[Point, ...]:
@@ -94,6 +116,8 @@ def worst_point(chapter: Chapter) -> Point | None:
 def pictured_points(chapter: Chapter) -> tuple[Point, ...]:
     """Return the points whose paths are beside the answer: both of a pair, else the lossiest."""
     shown = [point for point, _ in accounted(chapter)]
+    if pair := [point for point in proven_pair(chapter) if point in shown]:
+        return tuple(pair)
     if len(shown) <= MOST_BESIDE:
         return tuple(shown)
     for comparison in chapter.comparisons[:1]:
@@ -101,11 +125,13 @@ def pictured_points(chapter: Chapter) -> tuple[Point, ...]:
     return (max(shown, key=lambda point: _loss(representative(point))),)
 
 
-def first_kinds(drawn: Collection[str], points: int) -> list[str]:
+def first_kinds(drawn: Collection[str], points: int, tuned: bool = False) -> list[str]:
     """Return the kinds of figures that stand beside the answer: what was varied, and the path.
 
-    Of many points their figure alone, since it fills the page.
+    Of many points their figure alone, since it fills the page; of a tune both paths do.
     """
+    if tuned and "paths" in drawn:
+        return ["paths"]
     lead = next((kind for kind in LEADING if kind in drawn), "")
     if not lead and points > MOST_BESIDE and not {"comparisons", "searches"} & set(drawn):
         lead = "dots"
@@ -186,16 +212,32 @@ def _of_searches(chapter: Chapter) -> str:
         broken = [f"{each.point.point or 'all'}: {text}" for each, text in pairs if text]
     text = "; ".join(texts)
     start = text[:1] if named else text[:1].upper()  # a point's name stays as it is written
-    return " ".join(filter(None, [f"{start}{text[1:]}.", *broken[:1]]))
+    ended = [] if len(shown) > 1 else [_without_lower(shown[0])]
+    return " ".join(filter(None, [f"{start}{text[1:]}.", *broken[:1], *ended]))
 
 
 def _breaks(search: PointSearch) -> str:
     """Return what fails first above the rate, as a sentence; empty if nothing does."""
     breaking = search.breaking
-    if breaking is None or breaking.stage is None or search.headline.lower_pps is None:
+    if breaking is None or breaking.stage is None:
         return breaking_text(search)
-    why = breaking.bottleneck.why if breaking.bottleneck is not None else "."
-    return f"Above it packets are lost at {breaking.stage}{why}"
+    first = breaking.bottleneck
+    why = first.why if first is not None else "."
+    aside = f" ({first.aside})" if first is not None and first.aside else ""
+    head = "Even that load loses packets" if is_only_above(search.headline) else ""
+    head = head or "Above it packets are lost"
+    return f"{head} at {breaking.stage}{aside}{why}"
+
+
+def _without_lower(search: PointSearch) -> str:
+    """Return why a search knows no load that meets its goal, and what would help; else nothing."""
+    if not is_only_above(search.headline) or search.state.ended != "within":
+        return ""
+    within = show_seconds(search.search.within_ns)
+    return (
+        f"The search ended after {within}, before any load had held for long enough: repeat it on "
+        "a quieter machine, or raise search.within."
+    )
 
 
 def _why_unknown(search: PointSearch) -> str:
@@ -221,7 +263,9 @@ def _of_watched(result: Result) -> str:
     if most is None:
         return f"{', '.join([text, *where_lost(result)])}."
     step = f" {most.next_step[:1].upper()}{most.next_step[1:]}." if most.next_step else ""
-    return f"{text}, most by {most.where}: {most.what} ({most.value}).{step}"
+    every = _packets_of(most) >= lost
+    by = f"all by {most.where}" if every else f"most by {most.where} ({most.value})"
+    return f"{text}, {by}: {most.what}.{step}"
 
 
 def _packets_of(finding: Finding) -> int:
@@ -234,7 +278,8 @@ def _without_answer(chapter: Chapter) -> str:
     for point in chapter.points:
         for result in point.results:
             for finding in reasons(result):
-                value = f" ({finding.value})" if finding.value else ""
+                needed = f", needed: {finding.limit}" if finding.limit else ""
+                value = f" ({finding.value}{needed})" if finding.value else ""
                 step = finding.next_step
                 helps = f" {step[:1].upper()}{step[1:]}." if step else ""
                 return f"No answer: {finding.what}{value}.{helps}"
@@ -248,6 +293,8 @@ def _of_points(chapter: Chapter) -> str:
     """
     best, least = best_points(chapter), worst_point(chapter)
     few = len(chapter.points) <= LISTED_POINTS
+    if not few and not best and (text := _by_loss(chapter) or _lossy_alike(chapter)):
+        return text
     if few or not best or least is None:
         named = len(chapter.points) > 1
         shown = chapter.points if few else chapter.points[:FEW_POINTS]
@@ -257,31 +304,69 @@ def _of_points(chapter: Chapter) -> str:
     if (bursts or least in best) and (by_loss := _by_loss(chapter)):
         return by_loss
     if least in best:
-        names = ", ".join(map(name_of, best[:FEW_POINTS]))
-        return f"No point is best: {names} have overlapping intervals, {_of_point(best[0], False)}."
+        return (
+            f"No winner among {len(chapter.points)} points: even the lowest, {name_of(least)}, "
+            f"{_of_point(least, False)}, is within the interval of the highest, "
+            f"{name_of(best[0])}, {_of_point(best[0], False)}."
+        )
     alike = [name_of(point) for point in best[1:]]
-    also = f" (no less than {', '.join(alike[:FEW_POINTS])})" if alike else ""
+    more = f" and {len(alike) - FEW_POINTS} more" if len(alike) > FEW_POINTS else ""
+    also = f", not certainly more than {', '.join(alike[:FEW_POINTS])}{more}" if alike else ""
     return (
-        f"Highest of {len(chapter.points)} points is {name_of(best[0])}{also}: "
-        f"{_of_point(best[0], False)}; lowest is {name_of(least)}: {_of_point(least, False)}."
+        f"Best of {len(chapter.points)} points: {name_of(best[0])}, {_of_point(best[0], False)}"
+        f"{also}. Worst: {name_of(least)}, {_of_point(least, False)}."
     )
+
+
+def _losses(chapter: Chapter) -> list[tuple[Point, Estimate]]:
+    """Return the points that lost least and most, if any loss is known."""
+    known = [(p, loss) for p in chapter.points if (loss := estimate(p, "loss_ratio")) is not None]
+    return [pick(known, key=lambda pair: pair[1].median) for pick in (min, max)] if known else []
+
+
+def _lossy_alike(chapter: Chapter) -> str:
+    """Return that no point certainly lost least, and which did; empty if no loss is known."""
+    if not (ends := _losses(chapter)):
+        return ""
+    (least, low), (most, high) = ends
+    return (
+        f"No winner among {len(chapter.points)} points: {name_of(least)} lost least, "
+        f"{_loss_text(low)}, and {name_of(most)} most, {_loss_text(high)}, but their intervals "
+        "overlap."
+    )
+
+
+def _no_more(chapter: Chapter, least: Point, upper: float) -> str:
+    """Return which points did not certainly lose more; empty if all did."""
+    losses = ((p, estimate(p, "loss_ratio")) for p in chapter.points if p is not least)
+    known = ((p, loss) for p, loss in losses if loss is not None)
+    alike = [p for p, loss in known if (loss.low if loss.low is not None else loss.median) <= upper]
+    more = f" and {len(alike) - FEW_POINTS} more" if len(alike) > FEW_POINTS else ""
+    names = ", ".join(map(name_of, alike[:FEW_POINTS]))
+    return f", not certainly less than {names}{more}" if alike else ""
+
+
+def _loss_text(loss: Estimate) -> str:
+    """Return a loss with its interval: ``81.00 % [80.00 – 84.50]``."""
+    text = show_ratio(loss.median)
+    if loss.low is None or loss.high is None:
+        return text
+    return f"{text} [{loss.low * 100:.2f} – {loss.high * 100:.2f}]"
 
 
 def _by_loss(chapter: Chapter) -> str:
     """Return which points lost least and most; empty if their intervals overlap."""
-    known = [(p, loss) for p in chapter.points if (loss := estimate(p, "loss_ratio")) is not None]
-    if not known:
+    if not (ends := _losses(chapter)):
         return ""
-    (least, low), (most, high) = (
-        pick(known, key=lambda pair: pair[1].median) for pick in (min, max)
-    )
+    (least, low), (most, high) = ends
     upper = low.high if low.high is not None else low.median
     lower = high.low if high.low is not None else high.median
     if lower <= upper:
         return ""
     return (
-        f"Of {len(chapter.points)} points {name_of(least)} lost least: {_of_point(least, False)}; "
-        f"{name_of(most)} lost most: {_of_point(most, False)}."
+        f"Best of {len(chapter.points)} points: {name_of(least)} lost least, {_loss_text(low)}"
+        f"{_no_more(chapter, least, upper)}. "
+        f"Worst: {name_of(most)} lost {_loss_text(high)}."
     )
 
 

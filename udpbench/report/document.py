@@ -174,7 +174,7 @@ def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> dict[s
                 "narrow": drawn.get(kind + NARROW, [""])[0],
                 "caption": parts["captions"][kind] if kind in CAPTIONED else "",
             }
-            for kind in first_kinds(drawn, len(chapter.points))
+            for kind in first_kinds(drawn, len(chapter.points), chapter.tuning is not None)
         ]
         beside = {"figures": drawn, "first": first, "of_run": number}
         chapters.append({**parts, **beside})

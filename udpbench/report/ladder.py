@@ -20,7 +20,14 @@ from udpbench.model.result import Estimate
 from udpbench.printable import printable
 from udpbench.report.figures.style import short_name
 from udpbench.report.search import found_text, limits_text
-from udpbench.report.summary import LAB_LABEL, name_of, reason, show_estimate, show_number
+from udpbench.report.summary import (
+    LAB_LABEL,
+    name_of,
+    reason,
+    representative,
+    show_estimate,
+    show_number,
+)
 from udpbench.units import show_count, show_pps, show_ratio
 
 MEASURED_AS = {"pps": "delivered_pps", "mib_s": "delivered_mib_s"}
@@ -33,6 +40,8 @@ BESIDE = {
 }
 """Published metric → our word and metric; counts compare only for loads of the same length."""
 FEW_NAMES = 3
+QUESTION = "Which of these points receives most, which least, and what limits them?"
+"""What the first page of several experiments answers."""
 """Maximum experiments whose names form the title."""
 LEAST_HEAD = 8
 """Minimum length of an experiment's name next to a long point name."""
@@ -249,16 +258,33 @@ def _why_not(point: Point) -> str:
 
 
 def extremes(ladder: Ladder) -> str:
-    """Return which points are highest and lowest, with their intervals; empty if fewer than two."""
+    """Return which points are highest and lowest, and why; empty if fewer than two are known."""
     known = [(rung, rung.measured) for rung in ladder.rungs if rung.measured is not None]
     if len(known) < 2:
         return ""
     ends = (pick(known, key=lambda pair: pair[1].median) for pick in (max, min))
     (most, highest), (least, lowest) = ends
     return (
-        f"Highest of {len(ladder.rungs)} points is {label(most)}: {_with_ends(highest)}; "
-        f"lowest is {label(least)}: {_with_ends(lowest)}."
+        f"Highest of {len(ladder.rungs)} points is {label(most)}, {_with_ends(highest)}"
+        f"{_limited(ladder, most)}; lowest is {label(least)}, {_with_ends(lowest)}"
+        f"{_limited(ladder, least)}."
     )
+
+
+def _limited(ladder: Ladder, rung: Rung) -> str:
+    """Return what limits a point, in brackets; empty if that is not known."""
+    places = zip(ladder.chapters, ladder.steps, strict=True)
+    chapter, name = next(
+        (chapter, chapter.experiment.points[rungs.index(rung)].point)
+        for chapter, rungs in places
+        if rung in rungs
+    )
+    point = next(point for point in chapter.points if point.name == name)
+    result = representative(point)
+    if result is None or not result.diagnosis:
+        return ""
+    text = f"{result.diagnosis[0].place}{result.diagnosis[0].why}".rstrip(".")
+    return f" ({text[:1].lower()}{text[1:]})"
 
 
 def _with_ends(rate: Estimate) -> str:
@@ -273,6 +299,7 @@ def ladder_data(ladder: Ladder) -> dict[str, object]:
     chapters = ladder.chapters
     return {
         "title": ladder.title,
+        "question": QUESTION,
         "lab": LAB_LABEL if any(chapter.built_in_lab for chapter in chapters) else "",
         "source": ladder.study.source if ladder.study is not None else "",
         "conditions": ladder.study.conditions if ladder.study is not None else "",

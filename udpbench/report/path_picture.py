@@ -1,7 +1,8 @@
 """The path of the packets: the stages that a load passed, as a band that loses what ends there.
 
 Computed from the ledger of a result, whatever stages it has; drawn as text here, and for reports by
-``figures.path_figure``. No packet is left out: what no stage explains is a part of it.
+``figures.path_figure``. No packet is left out: what no stage explains is a part of it. Long,
+because what is in a picture, and its eight lines of text, are read together.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from udpbench.analysis.ledger.ledger import OR, UNOBSERVED, lost_by_place
 from udpbench.analysis.points import Point
 from udpbench.analysis.rates import window_ns
 from udpbench.analysis.readings import readings_of
+from udpbench.cpu_stages import STAGES
 from udpbench.judged_run import Chapter
 from udpbench.model.experiment import Trial
 from udpbench.model.record import TrialRecord
@@ -30,6 +32,8 @@ ALL = "all"
 MOST_PICTURES = 8
 LEAST_SHARE = 0.0001
 """The least that is told in percent."""
+LEAST_FILLED = 0.005
+"""The least of a buffer that is told in whole percent."""
 MOST_CPUS = 2
 """CPUs of each end whose use is shown: the fullest."""
 DEVICE, APPLICATION, WAY_BACK = "device", "app", "way back"
@@ -45,6 +49,22 @@ ROOMS = (
 ZONES = {row.name: name for room, name in ROOMS for row in room.ROWS}
 OF_ANSWERS = ("app_unanswered", "answer_lost")
 BUFFER_STAGE = "udp_rcvbuf"
+FULL = {"rx_ring": "ring", "rx_backlog": "backlog", "xsk_ring": "ring of AF_XDP"}
+"""Stage → the queue before the socket's buffer that was full when packets ended there."""
+OF_PAIR = ("tx_device", "receiver's ring")
+"""Likewise, where sender and receiver are the ends of one veth pair."""
+BOUNDED = ("pfifo", "bfifo", "tbf")
+"""Queueing disciplines that drop only what exceeds their limit."""
+CPU_ZONES = {
+    **{stage: "sender" for stage in STAGES if stage.startswith("tx_")},
+    "bridge": "link",
+    **dict.fromkeys(("rx_poll", "rx_xdp", "rx_gro", "rx_core", "rx_tc", "rx_backlog"), DEVICE),
+    **dict.fromkeys(("rx_ip", "rx_netfilter", "rx_conntrack"), "IP"),
+    **dict.fromkeys(("rx_udp", "rx_wakeup", "rx_schedule", "rx_syscall"), "socket"),
+    **dict.fromkeys(("rx_read", "rx_copy", "rx_memory"), "socket"),
+    "rx_application": APPLICATION,
+}
+"""Stage of CPU time → the part of the path whose work that is; others are no packet's."""
 UNACCOUNTED = "unaccounted"
 NOTHING_LOST = "Nothing was lost."
 ROWS = 3
@@ -115,7 +135,7 @@ class PathPicture:
     limit: str
     """What limits a load that lost nothing, as a sentence; else empty."""
     costs: Mapping[str, float]
-    """Stage → nanoseconds of CPU time per packet; empty if they were not measured."""
+    """Part of the path → its nanoseconds of CPU time per packet; empty if not measured."""
 
     def share(self, packets: int) -> float:
         """Return packets as a share of those that entered."""
@@ -137,10 +157,10 @@ class PathPicture:
 
     @property
     def unaccounted_text(self) -> str:
-        """Return the remainder with its sign: ``+3 (0.02 %)`` are missing without a reason."""
+        """Return what is missing without a reason, or was counted beyond what is missing."""
         packets = self.unaccounted or 0
-        sign = "+" if packets > 0 else "−"
-        return f"{sign}{show_count(abs(packets))} ({self._ratio(packets)})"
+        what = "missing" if packets > 0 else "too many"
+        return f"{show_count(abs(packets))} {what} ({self._ratio(packets)})"
 
     def _ratio(self, packets: int) -> str:
         """Return a share for reading; neither some nor all but some reads as none or all."""
@@ -223,7 +243,7 @@ def _picture(point: Point, result: Result, ledger: Ledger, chapter: Chapter) -> 
         ),
         ledger.received_packets,
         ledger.unaccounted,
-        tuple(_fillings(measured, record, places, BUFFER_STAGE in lost)),
+        tuple(_fillings(measured, record, places, lost)),
         (f"{first.place}{first.why}" if first is not None else NOTHING_LOST) if quiet else "",
         _costs(result),
     )
@@ -242,9 +262,14 @@ def _measured(point: Point, result: Result, chapter: Chapter) -> tuple[Result, s
     return result, f"{name_of(point)} #{result.trial.repetition}"
 
 
-def _costs(_: Result) -> Mapping[str, float]:
-    """Return stage → nanoseconds of CPU time per packet, where a trial has that."""
-    return {}
+def _costs(result: Result) -> Mapping[str, float]:
+    """Return part of the path → nanoseconds of CPU time per packet, where a trial has that."""
+    costs: dict[str, float] = {}
+    for cost in result.cpu_time.costs if result.cpu_time is not None else ():
+        zone = CPU_ZONES.get(cost.stage)
+        if zone is not None and cost.ns_per_packet is not None:
+            costs[zone] = costs.get(zone, 0.0) + cost.ns_per_packet
+    return costs
 
 
 def _stops(ledger: Ledger, trial: Trial) -> Iterator[PathStage]:
@@ -284,16 +309,21 @@ def _is_passed(stage: str, trial: Trial) -> bool:
 
 
 def _fillings(
-    result: Result, record: TrialRecord | None, places: Mapping[str, int], overflowed: bool
+    result: Result,
+    record: TrialRecord | None,
+    places: Mapping[str, int],
+    lost: Mapping[str, int],
 ) -> Iterator[Filling]:
-    """Yield the fullest sending CPUs, the fullest receive buffer and the fullest receiving CPUs."""
+    """Yield the fullest sending CPUs, full queues, the fullest buffer and receiving CPUs."""
     loads = () if result.struck else result.cpus
     alone = len({cpu.machine for cpu in loads}) == 1
     for receives, stop in ((False, 0), (True, len(places) - 1)):
+        if receives and record is not None:
+            yield from (Filling(name, 1.0, places[at]) for at, name in _full(record, lost))
         if receives and record is not None and BUFFER_STAGE in places:
             # What overflowed was full, whether or not a sample saw it.
-            most = 1.0 if overflowed else max(_buffers(record), default=0.0)
-            if most > 0:
+            most = 1.0 if BUFFER_STAGE in lost else max(_buffers(record), default=0.0)
+            if most >= LEAST_FILLED:
                 yield Filling("receive buffer", most, places[BUFFER_STAGE])
         mine = sorted((cpu for cpu in loads if cpu.receives == receives), key=lambda c: -c.busy)
         for cpu in mine[:MOST_CPUS]:
@@ -301,6 +331,18 @@ def _fillings(
             busy = _busy_in_load(cpu, record)
             if busy is not None:
                 yield Filling(f"{'receiving' if receives else 'sending'} {name}", busy, stop)
+
+
+def _full(record: TrialRecord, lost: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield the stage and the name of each queue that packets were refused by, so it was full."""
+    measured = readings_of(record)
+    named = dict([OF_PAIR]) if measured is not None and measured.one_pair else {}
+    settings = record.trial.settings.get("sender")
+    qdisc = settings.qdisc if settings is not None else None
+    kind = next((each for each in BOUNDED if getattr(qdisc, each, None) is not None), None)
+    if kind is not None:
+        named["tx_qdisc"] = f"{kind} queue"
+    yield from ((stage, name) for stage, name in (*named.items(), *FULL.items()) if stage in lost)
 
 
 def _busy_in_load(cpu: CpuLoad, record: TrialRecord | None) -> float | None:
@@ -341,10 +383,9 @@ def path_lines(picture: PathPicture, width: int = 80) -> list[Text]:
     names, numbers = _labels(picture, marked, width)
     if picture.limit:
         names, numbers = _wrapped(picture.limit, width)
-    head = f"{picture.name}: {picture.entered_text}, {picture.received_text}"
-    beside = [each.text for each in picture.fillings]
-    if not all(stop.observable for stop in picture.stops):
-        beside.insert(0, f"{UNSEEN} not observable")
+    name = picture.name.replace(f"{ALL} #", "trial #") if picture.is_only else picture.name
+    head = f"{name}: {picture.entered_text}, {picture.received_text}"
+    beside = _beside(picture, width)
     gap = next((gap for gap in GAPS if len(gap.join(beside)) <= width), GAPS[-1])
     return [
         Text(_cut(head, width), style="bold"),
@@ -354,6 +395,17 @@ def path_lines(picture: PathPicture, width: int = 80) -> list[Text]:
         numbers,
         Text(_cut(gap.join(beside), width), style="dim"),
     ]
+
+
+def _beside(picture: PathPicture, width: int) -> list[str]:
+    """Return how full queues and CPUs were; the fullest, where there is no room for all."""
+    unseen = [f"{UNSEEN} not observable"] if not all(s.observable for s in picture.stops) else []
+    shown = list(picture.fillings)
+    while True:
+        texts = [*unseen, *(each.text for each in shown)]
+        if not shown or len(GAPS[-1].join(texts)) <= width:
+            return texts
+        shown.remove(min(shown, key=lambda each: each.share))
 
 
 def _cut(text: str, width: int) -> str:
@@ -370,10 +422,17 @@ def _wrapped(text: str, width: int) -> tuple[Text, Text]:
 
 
 def _zones(picture: PathPicture, places: Sequence[int], width: int) -> str:
-    """Return the names of the path's parts above their first stages, where there is room."""
+    """Return the names of the path's parts above their first stages, where there is room.
+
+    With what each takes of a CPU for a packet, if that is known.
+    """
     line = ""
     ends = [places[number] for _, number in picture.zones[1:]] + [width]
-    for (zone, number), end in zip(picture.zones, ends, strict=True):
+    for (name, number), end in zip(picture.zones, ends, strict=True):
+        ns = picture.costs.get(name)
+        zone = name if ns is None else f"{name} {ns:.0f} ns"
+        if len(zone) >= end - places[number]:
+            zone = name
         start = max(min(places[number], width - len(zone)), len(line))
         if start + len(zone) <= min(max(end, places[number] + len(zone)), width):
             line = f"{line:{start}}{zone} "

@@ -48,8 +48,10 @@ def _distinct(goals: Sequence[GoalBounds]) -> Iterator[tuple[str, GoalBounds]]:
 
 
 def throughput_text(goal: GoalBounds) -> str:
-    """Return a throughput for reading: ``411.9 kpps``, ``at least 410.0 kpps``, ``none``."""
+    """Return a throughput: ``411.9 kpps``, ``at least 410.0 kpps``, ``less than 89.3 kpps``."""
     if goal.throughput_pps is None:
+        if goal.upper_pps is not None:
+            return f"less than {show_pps(goal.upper_pps)}"
         return "none" if goal.kind == "none" else "unknown"
     head = "" if goal.kind == "regular" else "at least "
     return head + show_pps(goal.throughput_pps)
@@ -76,7 +78,7 @@ def found_text(search: PointSearch, largest: bool = False) -> str:
     """
     (shares, headline), *others = _distinct(search.state.goals)
     text = f"{throughput_text(headline)} with at most {shares} lost"
-    if headline.kind in ("regular", "unfinished"):
+    if headline.kind in ("regular", "unfinished") and not is_only_above(headline):
         known = (headline.lower_pps, headline.upper_pps) != (None, None)
         text += f" ({'offered: ' * known}{known_bounds(headline)})"
     if headline.kind == "at least" and search.state.sender_bound:
@@ -84,6 +86,11 @@ def found_text(search: PointSearch, largest: bool = False) -> str:
     others = [] if largest else others
     rest = [f"{throughput_text(goal)} with {shares}" for shares, goal in others]
     return "; ".join([text, *rest])
+
+
+def is_only_above(goal: GoalBounds) -> bool:
+    """Return whether only a load is known that does not meet a goal, and none that does."""
+    return goal.lower_pps is None and goal.upper_pps is not None
 
 
 def search_line(progress: Progress) -> str:
@@ -120,15 +127,16 @@ def breaking_text(search: PointSearch) -> str:
     if breaking is None:
         return ""
     bound = search.headline.lower_pps
-    above = show_pps(bound) if bound is not None else f"{show_pps(breaking.pps)} already"
-    head = "Above" if bound is not None else "At"
+    above = show_pps(bound if bound is not None else breaking.pps)
+    head = "Above" if bound is not None else "Even at"
     what = f"packets are lost at {breaking.stage}" if breaking.stage else _late_text(breaking)
     first = breaking.bottleneck
     if first is not None and breaking.stage is None:
         # A diagnosis of such a trial begins with it, too.
         first = replace(first, what=first.what.removeprefix("the receiver falls behind: "))
     why = first.why if first is not None else "."
-    return f"{head} {above} {what} ({_share_text(breaking)}){why}"
+    aside = f"{first.aside}; " if first is not None and first.aside else ""
+    return f"{head} {above} {what} ({aside}{_share_text(breaking)}){why}"
 
 
 def helps_text(search: PointSearch) -> str:

@@ -20,8 +20,8 @@ from udpbench.analysis.search import PointSearch
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.model.record import Finding
 from udpbench.records import Run
-from udpbench.report.answers import answer, to_try
-from udpbench.report.path_picture import path_lines, pictures
+from udpbench.report.answers import answer, proven_pair, to_try
+from udpbench.report.path_picture import PathPicture, path_lines, pictures
 from udpbench.report.search import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search import breaking_lines, search_rows
 from udpbench.report.sheets import (
@@ -108,7 +108,7 @@ def closing(run: Run, width: int) -> Iterator[Text]:
         yield Text(answer(chapter))
     if any(chapter.built_in_lab for chapter in chapters):
         yield Text(LAB_LABEL, style="dim")
-    drawn = [picture for chapter in chapters for picture in pictures(chapter)]
+    drawn = [picture for chapter in chapters for picture in _closing_pictures(chapter)]
     if few and drawn:
         yield Text()
         yield from path_lines(max(drawn, key=lambda picture: picture.lost_share), width)
@@ -116,6 +116,11 @@ def closing(run: Run, width: int) -> Iterator[Text]:
         yield Text()
         yield Text(does)
         yield Text(f"    {line}", no_wrap=True, overflow="ignore")
+
+
+def _closing_pictures(chapter: Chapter) -> Sequence[PathPicture]:
+    """Return the pictures of which one ends the output: of a tune what its recipe changed."""
+    return pictures(chapter, points=proven_pair(chapter)[1:] or None)
 
 
 def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[RenderableType]:

@@ -288,6 +288,7 @@ def live_json(live: LiveHost, time: str, every_socket: bool = False) -> dict[str
         "sockets_ended": live.ended,
         "ended_dropped": live.ended_dropped,
         "unlisted_dropped": live.unlisted,
+        "unbound_packets": live.unbound_packets,
         "queues": [
             {"interface": use.host, "queue": use.queue, "packets": use.packets, "drops": use.drops}
             for use in live.queues

@@ -43,7 +43,9 @@ ORDER = ["started_at", *PARTITIONS, "experiment", "point", "repetition"]
 DAY = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
 SEARCHED = "throughput_pps"
 """Columns of a search, repeated in the row of each of its trials."""
-TRIAL = {**COLUMNS["trials"], SEARCHED: "Float64"}
+LIMITS = "limits"
+"""Column of what limits a trial first, as a sentence; null if nothing is known."""
+TRIAL = {**COLUMNS["trials"], SEARCHED: "Float64", LIMITS: "string"}
 RUN = {"question": "string", "lab": "string", "udpbench": "string", "hosts": "string"}
 """Columns of the run, repeated in each row; ``hosts`` is JSON as in ``show --json``."""
 MAPS = {"values": "string", "ledger": "Int64"}
@@ -297,11 +299,13 @@ def trial_rows(run: Run) -> Iterator[dict[str, Any]]:
     searched = {_key(search): search[SEARCHED] for search in data["searches"]}
     for trial in data["trials"]:
         ledger = {entry["stage"]: entry["packets"] for entry in trial["ledger"] or ()}
+        limits = trial["diagnosis"][0]["sentence"] if trial["diagnosis"] else None
         yield {
             **held({name: trial.get(name) for name in TRIAL}),
             **same,
             "question": questions[trial["experiment"]],
             SEARCHED: searched.get(_key(trial)),
+            LIMITS: limits,
             "values": [*trial["values"].items()],
             "ledger": [*held(ledger).items()],
             ALL_TABLES: json.dumps(_tables(trial)),

@@ -1,6 +1,7 @@
 """Run folders in place of a store: their trials with the same columns, without pyarrow.
 
-A run's pair is its lab, its campaign the folder that holds the run folder, as when they are added.
+A run's pair is its lab. Its campaign is the folder that holds the run folder, as when they are
+added; of a campaign's cells that folder's own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from udpbench.errors import RecordError
-from udpbench.records import RUN_FILE, Run, read_run
+from udpbench.records import CAMPAIGN_FILE, RUN_FILE, Run, read_run
 from udpbench.store.dataset import ORDER, PARTITIONS, RUN, TRIAL, trial_rows
 
 if TYPE_CHECKING:
@@ -59,4 +60,6 @@ def _rows(run: Run) -> Iterator[dict[str, object]]:
 
 def campaign_of(run: Run) -> str:
     """Return the name under which a run is put into a store if none is named."""
-    return run.folder.resolve().parent.name or "runs"
+    above = run.folder.resolve().parents
+    of_pair = len(above) > 1 and (above[1] / CAMPAIGN_FILE).is_file()
+    return above[of_pair].name or "runs"

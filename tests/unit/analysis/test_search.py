@@ -19,6 +19,7 @@ from udpbench.analysis.search import (
 )
 from udpbench.analysis.verdicts import evaluate, exit_code
 from udpbench.definition.load import load_experiment_data
+from udpbench.judged_run import Chapter
 from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding
@@ -31,6 +32,7 @@ from udpbench.model.result import (
     Progress,
     Result,
 )
+from udpbench.report.answers import answer
 from udpbench.report.json_output import search_json
 from udpbench.report.search import (
     breaking_lines,
@@ -179,7 +181,14 @@ def test_each_end_of_a_search_is_told(golden: Golden) -> None:
     goals = (GoalBounds(0.001, "unfinished", None, None, 500e3),)
     above = replace(ends[4], state=replace(ends[4].state, goals=goals))
     assert "not found in time: below 500.0 kpps" == limits_text(above)
-    assert "unknown with at most 0.1% lost (offered: below 500.0 kpps)" == found_text(above)
+    assert "less than 500.0 kpps with at most 0.1% lost" == found_text(above)
+    ended_above = replace(above, state=replace(above.state, ended="within"))
+    (point,) = points([ended_above.result])
+    whole = Chapter(experiment(), (), (point,), (), searches=(ended_above,))
+    text = answer(whole)
+    assert text.startswith("Less than 500.0 kpps with at most 0.1% lost. Even that load loses ")
+    assert "before any load had held for long enough" in text
+    assert "Above it packets are lost" not in text
     valid = [True, True, True, True, True, False, False, False, False]
     assert valid == [search.result.valid for search in ends]
 

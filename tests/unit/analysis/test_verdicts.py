@@ -74,10 +74,10 @@ CABLED = [
         (TWO, "unaccounted == 0", "yes", "one: 0 is == 0; two: 0 is == 0"),
         (TWO, "udp_rcvbuf > 0", "yes", "one: 500 is > 0; two: 100 is > 0"),
         (STRUCK, "delivered_pps[one] > 1", "cannot tell", "struck out: CPU 0: shared"),
-        (STRUCK, "loss_ratio[one] < 0.46", "yes", "0.45 is < 0.46"),
+        (STRUCK, "loss_ratio[one] < 0.46", "yes", "45.00 % is < 46.00 %"),
         (STRUCK, "received_packets[one] >= 500", "yes", "500 is >= 500"),
         (ONE_STRUCK, "delivered_pps[one] > 1", "yes", "500 is > 1"),
-        (ONE_STRUCK, "loss_ratio[one] < 0.46", "yes", "0.45 is < 0.46"),
+        (ONE_STRUCK, "loss_ratio[one] < 0.46", "yes", "45.00 % is < 46.00 %"),
         # A count must hold in every trial, not just in the median one.
         (TWO, "lost_packets[two] < 300", "no", "300 is not < 300"),
         # Of two points each trial is compared with each, and a pair is told that can be found.
@@ -91,7 +91,7 @@ CABLED = [
          "100 [two #1] is not > 400 [one #2]"),
         (TWO, "received_packets < sent_packets", "yes", "one: 500 is < 1 000; two: 900 is < 1 000"),
         (TWO, "delivered_pps[one] != 550", "no", "550 is not != 550"),
-        (TWO, "loss_ratio[one] <= 0.45", "yes", "0.45 is <= 0.45"),
+        (TWO, "loss_ratio[one] <= 0.45", "yes", "45.00 % is <= 45.00 %"),
         # Counts hold or fail in invalid trials, too.
         ([invalid("one", 999), result("two", 1)], "unaccounted == 0", "no", ("one: 1 is not == 0; "
          "two: 0 is == 0")),

@@ -17,6 +17,7 @@ from udpbench.analysis.watch.host import LiveHost, live_host, watched_ledger
 from udpbench.analysis.watch.sockets import LEAST_LOOKS, SocketReader
 from udpbench.model.limits import THREADS_MAX
 from udpbench.model.record import (
+    UNBOUND,
     HostLook,
     OtherNamespace,
     Snapshot,
@@ -251,6 +252,15 @@ def test_a_port_that_nobody_is_bound_to_loses_packets() -> None:
     back = watched(*looks, look(4, replace(V4, cookie=9), moved={"snmp.Udp.NoPorts": 20}), port=53)
     assert (7, True) == (back.unbound_packets, back.lost)
     assert not watched(*looks).lost
+
+
+def test_what_came_to_the_watched_port_alone_is_counted_by_the_kernels_reason() -> None:
+    """Whether or not a socket is bound at a look, and whatever came to other closed ports."""
+    begin = look(0, V4, moved={UNBOUND: 3})
+    for counted_packets, lost in ((7, 4), (3, 0)):
+        now = look(1, V4, moved={UNBOUND: counted_packets, "snmp.Udp.NoPorts": 50})
+        live = watched(begin, now, port=53)
+        assert (lost, lost > 0) == (live.unbound_packets, live.lost)
 
 
 def test_what_closed_at_the_watched_port_had_dropped_stays_lost() -> None:

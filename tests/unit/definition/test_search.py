@@ -46,7 +46,7 @@ def test_the_defaults_and_what_may_be_set(tmp_path: Path) -> None:
     [
         ("rfc2544", (0.0,), 60, 60, 0.0),
         ("csit", (0.0, 0.005), 1, 21, 0.5),
-        ("quick", (0.001,), 0.5, 5.5, 0.5),
+        ("quick", (0.001,), 0.5, 2.5, 0.5),
     ],
 )
 def test_a_word_stands_for_a_search(

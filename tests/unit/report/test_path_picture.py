@@ -13,10 +13,11 @@ from control.fake import World, go
 
 from report.stored import swept
 from udpbench.definition.load import load_experiment_data
+from udpbench.host_settings import Pfifo, Qdisc, Settings
 from udpbench.judged_run import Chapter, chapters_of, judged
 from udpbench.model.experiment import Answers, Receive, Traffic
 from udpbench.model.record import Sample, TrialRecord
-from udpbench.model.result import LedgerEntry
+from udpbench.model.result import CpuTime, LedgerEntry, StageCost
 from udpbench.report.figures.experiment_figures import STAGE_STYLES, draw
 from udpbench.report.figures.path_figure import draw_paths, lay_out
 from udpbench.report.figures.style import ALARM, NARROW_INCHES, styled
@@ -29,6 +30,11 @@ from udpbench.report.path_picture import (
 )
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
+BACKLOG = {
+    "left": {"link.send0.tx_dropped": 250},
+    "right": {"link.receive0.rx_dropped": 250},
+    "machine": {"softnet.cpu1.dropped": 250},
+}
 
 
 def chapter(*records: TrialRecord) -> Chapter:
@@ -98,9 +104,11 @@ def test_a_stage_that_is_added_to_the_ledger_is_in_the_picture() -> None:
     assert "▼ router1.fwd_ip" in text(shown)[5]
 
 
-@pytest.mark.parametrize(("received", "number"), [(700, "+50 (5.00 %)"), (800, "−50 (5.00 %)")])
+@pytest.mark.parametrize(
+    ("received", "number"), [(700, "50 missing (5.00 %)"), (800, "50 too many (5.00 %)")]
+)
 def test_what_is_unaccounted_is_never_hidden(received: int, number: str) -> None:
-    """In red, with its sign, be it too little or too much."""
+    """In red, be it too little or too much."""
     shown = picture(record(1000, received, moves={"right": {
         "snmp.Udp.InDatagrams": received, **LOST["right"]}}))  # fmt: skip
     assert 50 == abs(shown.unaccounted or 0)
@@ -226,9 +234,48 @@ def test_buffers_and_cpus_are_as_full_as_they_were() -> None:
 
 
 def test_costs_have_their_row() -> None:
-    """Nanoseconds of CPU time per packet, summed up by part of the path."""
-    shown = replace(picture(lossy(1000, LOST, 250)), costs={"udp_rcvbuf": 300.0, "rx_ip": 120.0})
-    assert {"300 ns/packet", "120 ns/packet"} <= {*words(shown)}
+    """Nanoseconds of CPU time per packet, by part of the path; none that are no packet's."""
+    plain = chapter(lossy(1000, LOST, 250))
+    times = {"rx_udp": 200.0, "rx_copy": 100.0, "rx_ip": 120.0, "tx_udp": 80.0, "own": 9.0}
+    costs = [
+        StageCost("receiver", stage, ns, None, None, 0.1, None, None, {})
+        for stage, ns in times.items()
+    ]
+    (point,) = plain.points
+    sampled = replace(point.results[0], cpu_time=CpuTime("cycles", tuple(costs), (), ()))
+    (shown,) = pictures(replace(plain, points=(replace(point, results=(sampled,)),)))
+    assert {"sender": 80.0, "IP": 120.0, "socket": 300.0} == shown.costs
+    assert {"80 ns/packet", "120 ns/packet", "300 ns/packet"} <= {*words(shown)}
+    assert "sender 80 ns" in text(shown)[1]
+
+
+@pytest.mark.parametrize(
+    ("stage", "counter", "name"),
+    [
+        ("rx_backlog", BACKLOG, "backlog 100 %"),
+        ("tx_device", {"left": {"link.send0.tx_dropped": 250}}, "receiver's ring 100 %"),
+    ],
+)
+def test_a_queue_that_refused_packets_was_full(
+    stage: str, counter: dict[str, dict[str, int]], name: str
+) -> None:
+    """No counter says how full it was at other times."""
+    in_lab = replace(lossy(1000, counter, 250), built_in_lab=True)
+    shown = picture(in_lab)
+    assert [stage] == [loss.name for loss in shown.losses]
+    assert name in [each.text for each in shown.fillings]
+    assert name not in [each.text for each in picture(record(1000)).fillings]
+
+
+def test_a_queueing_discipline_was_full_if_only_its_limit_drops() -> None:
+    """Which kind it is, the experiment says."""
+    counter = {"left": {"qdisc.send0.drops": 250}}
+    bounded = {"sender": Settings(qdisc=Qdisc(pfifo=Pfifo(limit_packets=10)))}
+    for settings, full in (({}, []), (bounded, ["pfifo queue 100 %"])):
+        of = lossy(1000, counter, 250, of=trial(settings=settings))
+        shown = picture(of)
+        assert ["tx_qdisc"] == [loss.name for loss in shown.losses]
+        assert full == [each.text for each in shown.fillings if "queue" in each.text]
 
 
 def test_up_to_eight_points_are_below_each_other(tmp_path: Path) -> None:

@@ -86,17 +86,21 @@ def test_of_several_points_the_best_and_the_least_are_reported() -> None:
     of, records = swept([100, 900, 500, 300, 200], repetitions=1)
     text = answer(chapter(*records, of=of))
     assert text.startswith(
-        "Highest of 5 points is size=900: 1.9 kpps delivered in 1 trial, 0.00 % lost; lowest is "
-        "size=100: 1.1 kpps delivered in 1 trial, 0.00 % lost."
+        "Best of 5 points: size=900, 1.9 kpps delivered in 1 trial, 0.00 % lost. Worst: size=100, "
+        "1.1 kpps delivered in 1 trial, 0.00 % lost."
     )
     of, records = swept([1, 2, 3, 4, 5], repetitions=6)
     text = answer(chapter(*records, of=of))
-    assert re.match(r"No point is best: [^:]* have overlapping intervals, 1\.0 kpps \[", text)
+    assert re.match(
+        r"No winner among 5 points: even the lowest, size=1, 1\.0 kpps \[.*, is within the "
+        r"interval of the highest, size=5, 1\.0 kpps \[",
+        text,
+    )
     moves = {"left": {"link.send0.tx_dropped": 250}}
     points = [trial(name) for name in "abcde"]
     alike = [lossy(1250, moves, 250, of=points[0]), *(record(1000, of=each) for each in points[1:])]
     assert answer(chapter(*alike, of=experiment(points=points))).startswith(
-        "Of 5 points b lost least: 1.0 kpps delivered in 1 trial, 0.00 % lost; a lost most: "
+        "Best of 5 points: b lost least, 0.00 %, not certainly less than c, d, e. Worst: a lost 20.0"
     )
 
 
@@ -117,11 +121,22 @@ def test_bursts_are_compared_by_what_they_lost() -> None:
     records = [lossy(1250, moves, 250, of=points[0])]
     records += [record(1250, of=each) for each in points[1:]]
     text = answer(chapter(*records, of=experiment(points=points)))
-    assert re.match(r"Of 5 points . lost least: .*; a lost most: .*20\.00 % lost", text)
+    assert re.match(r"Best of 5 points: . lost least, 0\.00 %, .*\. Worst: a lost 20\.00 %\.", text)
 
 
 BUSY = shared(LOAD_MS + 400, hog(400))
 """Another program took a fifth of the reader's CPU."""
+
+
+def test_points_without_rates_are_compared_by_what_they_lost() -> None:
+    """Those that lost alike have no winner."""
+    points = [replace(BUSY.trial, point=name) for name in "abcde"]
+    alike = [replace(BUSY, trial=each) for each in points]
+    assert re.match(
+        r"No winner among 5 points: . lost least, 0\.00 %, and . most, 0\.00 %, but their intervals "
+        r"overlap\.",
+        answer(chapter(*alike, of=experiment(points=points))),
+    )
 
 
 @pytest.mark.parametrize(

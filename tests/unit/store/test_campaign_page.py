@@ -15,6 +15,7 @@ from store.runs import POINTS, fill, run_of
 from udpbench.__main__ import main
 from udpbench.errors import InputError
 from udpbench.report.campaign import campaign_page as page_module
+from udpbench.report.campaign.campaign_answer import answer, question
 from udpbench.report.campaign.campaign_figures import draw_days, draw_pairs, over_days
 from udpbench.report.campaign.campaign_page import campaign_page, write_campaign
 from udpbench.store import pairs
@@ -143,7 +144,7 @@ def test_the_page_says_it_all(store: Path, tmp_path: Path) -> None:
     file = write_campaign(read_runs(store), str(store), tmp_path)
     assert "campaign.html" == file.name
     page = Page(file.read_text())
-    heads = ["Campaign nightly", "Pairs side by side", "What to type next"]
+    heads = ["Does it arrive?", "Pairs side by side", "What to type next"]
     heads += [
         "What differs between the pairs",
         "Does the pair matter?",
@@ -151,15 +152,48 @@ def test_the_page_says_it_all(store: Path, tmp_path: Path) -> None:
         "Over the days",
     ]
     assert heads == page.heads[: len(heads)]
+    assert "rack2 is best, rack1 is behind by 40 %. size=1472B: rack2 1.5 kpps" in page.text
     assert "Pairs differ at 2 of 2 points." in page.text
+    assert "Their hosts differ: right's kernel is 6.19.0 on rack2, 6.18.0 on rack1." in page.text
     assert "2 of 4 histories changed level. 2 pairs, 72 trials in 12 runs on 6 days." in page.text
-    assert 2 == len([tag for tag, _ in page.elements if tag == "svg"])
+    assert 3 == len([tag for tag, _ in page.elements if tag == "svg"])
     facts, factor, changes, *days = page.tables
     assert [["", "rack1", "rack2"], ["right: kernel", "6.18.0", "6.19.0"]] == facts
     assert ["yes", "yes"] == [row[-1] for row in factor[1:]]
     assert ["2026-11-04", "2026-11-04"] == [row[1] for row in changes[1:]]
     assert 4 == len(days)
     assert not [each for _, each in page.elements if each.get("href", "#")[0] != "#"]
+
+
+def test_the_answer_says_how_certain_it_is(store: Path) -> None:
+    """Too few trials, no difference, one pair, and what each lost."""
+    trials = read_runs(store)
+
+    def said(some: pd.DataFrame) -> str:
+        return answer(some, beside(some))
+
+    newest = trials[trials.day == trials.day.max()]
+    assert said(newest[newest.repetition < 3]).startswith(
+        "Cannot tell which pair is best (fewer than 3 valid trials a pair). size="
+    )
+    alike = said(newest.assign(delivered_pps=5.0))
+    assert alike.startswith("No pair is best: no difference is shown at 2 points. size=")
+    alone = said(newest[newest.pair == "rack1"])
+    assert alone.startswith("size=1472B: 804 pps [803 – 805] on rack1.")
+    lossy = newest.assign(
+        ledger=[{"udp_rcvbuf": 10 if pair == "rack1" else 0} for pair in newest.pair],
+        intended_packets=100,
+    )
+    assert "Lost: rack2 nothing, rack1 10.00 %, most at udp_rcvbuf." in said(lossy)
+    slow = newest.assign(limits=["Too slow. Hurry." if p == "rack1" else "" for p in newest.pair])
+    assert "What limits rack1: Too slow. Hurry. Their hosts differ: " in said(slow)
+    assert "Their hosts differ: right's kernel is" in said(lossy)
+    same = newest.assign(hosts=newest.hosts.iloc[0])
+    assert "What is known of their hosts is the same." in said(same)
+    nothing = newest.assign(valid=False)
+    assert "No answer: no valid trial." in said(nothing)
+    many = pd.concat([newest.assign(question=text) for text in ("A?", "B?", "C?", "D?")])
+    assert "A? B? And 2 more questions" == question(many)
 
 
 def test_a_page_draws_so_many_points(

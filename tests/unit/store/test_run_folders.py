@@ -11,9 +11,10 @@ from golden import Golden
 
 from store.runs import run_of
 from udpbench.__main__ import main
+from udpbench.commands.verbs.campaign import say_answer
 from udpbench.control.watch import KeptLooks
 from udpbench.model.lab import Lab
-from udpbench.records import read_run
+from udpbench.records import CAMPAIGN_FILE, read_run
 from udpbench.store.dataset import read_runs, write_runs
 from udpbench.store.history import histories
 from udpbench.store.run_folders import readable_runs, run_folders, trials_of
@@ -55,6 +56,25 @@ def test_the_trials_are_those_of_a_store(results: Path, tmp_path: Path) -> None:
         assert stored[name].tolist() == plain[name].tolist(), name
     assert {"results", "rack"} == set(plain.campaign)
     assert {runs[0].header.lab_name} == set(plain.pair)
+
+
+def test_the_runs_of_a_campaign_are_of_one(results: Path) -> None:
+    """Its folder holds them by pair."""
+    (results / "campaign" / CAMPAIGN_FILE).write_text("{}")
+    runs, _ = readable_runs(run_folders(results))
+    assert {"results", "campaign"} == set(trials_of(runs).campaign)
+
+
+def test_a_campaign_ends_with_its_question_and_its_answer(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As far as any run is complete."""
+    say_answer(run_folders(results)[:1])
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert "Does it arrive?" == first
+    assert "1 pair, 6 trials in 1 run on 1 day." in " ".join(line.strip() for line in rest)
+    say_answer([])
+    assert "" == capsys.readouterr().out
 
 
 def test_history_reads_them_and_says_so(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from analysis.test_search import Change, late, results_of
 from golden import Golden
 
 from tuning.bench import NOTHING, limit, play, to_tune
+from udpbench.analysis.points import points
 from udpbench.analysis.search import folded
 from udpbench.errors import CANNOT_TELL, YES
+from udpbench.judged_run import Chapter
 from udpbench.model.experiment import Trial
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding
 from udpbench.model.result import Bottleneck, Result
+from udpbench.report.answers import answer, proven_pair
 from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.outcome import TuningAnswer, answer_of, exit_code
 from udpbench.tuning.tuner import Tuning, tuning_of
@@ -127,6 +131,21 @@ def test_a_buffer_that_helps_is_kept_and_proven(golden: Golden) -> None:
     golden.check(["; ".join(rung) for rung in answer.rungs])
     blocks = {result.trial.repetition for result in results}
     assert set(range(1, 1 + len(blocks))) == blocks
+
+
+def test_a_proven_recipe_is_answered_with_before_and_after() -> None:
+    """With the old value and why, and what is left; both of them are the picture."""
+    tuning, results = play(to_tune(), buffer_alone)
+    every = tuple(points(results))
+    chapter = Chapter(to_tune(), (), every, (), tuning=tuning, tuned=plain_answer(tuning))
+    text = answer(chapter)
+    assert text.startswith(plain_answer(tuning).sentence)
+    assert re.search(r" Before: 5\.\d kpps \[.*\] delivered.* After: 1\d\.\d kpps \[", text)
+    assert f" {SMALL.place}{SMALL.why} After: " in text
+    assert ["before", "after"] == [point.name for point in proven_pair(chapter)]
+    unproven = replace(chapter, points=every[:1])
+    assert () == proven_pair(unproven)
+    assert "Before: " not in answer(unproven)
 
 
 def test_it_goes_on_with_the_diagnosis_of_what_was_kept() -> None:

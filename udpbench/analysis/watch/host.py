@@ -29,7 +29,7 @@ from udpbench.analysis.watch.sockets import SocketLoss, losses_by_socket
 from udpbench.model.experiment import Receive, Traffic
 from udpbench.model.host import Facts
 from udpbench.model.limits import LEDGER_STAGES, SECOND_NS, stages_after
-from udpbench.model.record import OtherNamespace, total_arrived
+from udpbench.model.record import UNBOUND, OtherNamespace, total_arrived
 from udpbench.model.result import Ledger, LedgerEntry
 
 DEVICE_STAGES = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc")
@@ -90,7 +90,8 @@ class LiveHost:
     unwatched: tuple[str, ...] = ()
     """Stages whose packets are no loss of what is watched."""
     unbound_packets: int = 0
-    """Packets to ports without a socket, while the watched port had none at two looks in a row."""
+    """Packets to the watched port without a socket, if that is counted; else to any such port,
+    while the watched one had none at two looks in a row."""
 
     @cached_property
     def losing(self) -> tuple[SocketLoss, ...]:
@@ -129,7 +130,9 @@ def live_host(
         stages += _in_memory(sockets)
     unwatched = (*(() if now.watched is None and port is None else SOCKET_STAGES), *NOT_LOST)
     unbound_packets = earlier.unbound_packets if earlier is not None else 0
-    if port is not None and not (_is_bound(port, before) or _is_bound(port, now)):
+    if port is not None and UNBOUND in ever.values:
+        unbound_packets = ever.values[UNBOUND] or 0
+    elif port is not None and not (_is_bound(port, before) or _is_bound(port, now)):
         unbound_packets += round(seconds * sum(e.pps for e in stages if e.stage in NOT_LOST))
     ended, ended_dropped = now.ended, now.ended_dropped
     if port is not None:

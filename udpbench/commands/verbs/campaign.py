@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 from typer.core import TyperCommand
 
 from udpbench.commands.verbs.options import AllowRead, Names, Sets
-from udpbench.commands.verbs.output import RESULTS, reader_may_leave, say
+from udpbench.commands.verbs.output import RESULTS, open_console, reader_may_leave, say
 from udpbench.errors import worst_code
 
 if TYPE_CHECKING:
@@ -80,9 +81,24 @@ def campaign(
         for line in summary(states):
             say(line)
         say(f"run folders: {folder.path}")
+        say_answer([folder.path / c.folder for c in cells if folder.result_of(c) is not None])
     if store is not None:
         _store_campaign(cells, folder, store)
     raise typer.Exit(worst_code(state.exit_code for state in states))
+
+
+def say_answer(folders: Sequence[Path]) -> None:
+    """Print the question and the answer of the runs that are complete."""
+    from udpbench.report.campaign.campaign_answer import answer, question
+    from udpbench.store.pairs import beside
+    from udpbench.store.run_folders import readable_runs, trials_of
+
+    runs, _ = readable_runs(folders)
+    trials = trials_of(runs)
+    if not trials.empty:
+        console = open_console()
+        console.print(Text(question(trials), style="bold"))
+        console.print(Text(answer(trials, beside(trials))))
 
 
 def _store_campaign(cells: Sequence[Cell], folder: CampaignFolder, store: str) -> None:

@@ -76,11 +76,16 @@ def reach_hosts(
 
 
 def watch_words(
-    pid: int | None, unit: str | None, exact: bool, cpu_time: bool = False
+    pid: int | None,
+    unit: str | None,
+    exact: bool,
+    cpu_time: bool = False,
+    port: int | None = None,
 ) -> tuple[str, ...]:
     """Return what an observer is started with; it gives up the right to it before it answers."""
     named = [f"pid:{pid}"] * (pid is not None) + [f"unit:{unit}"] * (unit is not None)
-    return (*named, *(["exact"] if exact else []), *(["cpu-time"] if cpu_time else []))
+    counted = ["exact", *([f"reasons:{port}"] if port is not None else [])] if exact else []
+    return (*named, *counted, *(["cpu-time"] if cpu_time else []))
 
 
 def reach_observers(lab: Lab, no_deploy: bool, wheels: Path | None, *words: str) -> Reach:

@@ -76,7 +76,7 @@ def watch(
         what, step = "a terminal shows the worst of them", "add --json"
         raise InputError([Problem(what, "--all-sockets", next_step=step)])
     chosen_lab = lab_to_watch(host, load_lab(lab) if lab is not None else None)
-    words = watch_words(pid, unit, exact, cpu_time is not None)
+    words = watch_words(pid, unit, exact, cpu_time is not None, port)
     around = Surroundings(reach_observers(chosen_lab, no_deploy, wheels, *words))
     watched = Watched(pid, port, unit, exact, cpu_time is not None)
     seen: list[LiveHost] = []

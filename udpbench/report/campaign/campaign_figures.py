@@ -17,6 +17,7 @@ from udpbench.report.figures.style import (
     GREY,
     GRID,
     LINES,
+    NARROW_INCHES,
     WIDTH_INCHES,
     save,
     short_name,
@@ -43,17 +44,17 @@ DAY_INCHES = 1.5
 def draw_campaign(
     beside: Sequence[PointOnPairs], histories: Sequence[PointHistory], folder: Path
 ) -> dict[str, list[Path]]:
-    """Draw both kinds of figure as SVG; returns kind → files.
+    """Draw both kinds of figure as SVG, pairs also for a telephone; returns kind → files.
 
     A point of a single pair is not compared, and a single day is not a history.
     """
     compared = [point for point in beside if len(point.pairs) > 1]
-    drawn: dict[str, list[Path]] = {"pairs": [], "days": []}
+    drawn: dict[str, list[Path]] = {"pairs": [], "narrow": [], "days": []}
     with styled():
-        for group in in_groups(compared, PANELS):
-            drawn["pairs"].append(
-                _saved(draw_pairs(group), folder / f"pairs-{len(drawn['pairs'])}")
-            )
+        for number, group in enumerate(in_groups(compared, PANELS)):
+            for kind, width in (("pairs", WIDTH_INCHES), ("narrow", NARROW_INCHES)):
+                figure = draw_pairs(group, width)
+                drawn[kind].append(_saved(figure, folder / f"{kind}-{number}"))
         for points in in_groups(over_days(histories), PANELS):
             drawn["days"].append(_saved(draw_days(points), folder / f"days-{len(drawn['days'])}"))
     return drawn
@@ -73,12 +74,12 @@ def over_days(histories: Sequence[PointHistory]) -> list[list[PointHistory]]:
     return [mine for mine in points.values() if any(len(each.days) > 1 for each in mine)]
 
 
-def draw_pairs(points: Sequence[PointOnPairs]) -> Figure:
+def draw_pairs(points: Sequence[PointOnPairs], width: float = WIDTH_INCHES) -> Figure:
     """Draw a panel per point: one pair per row, its median and interval."""
     from matplotlib.figure import Figure
 
     heights = [0.55 + 0.22 * len(point.pairs) for point in points]
-    figure = Figure(figsize=(WIDTH_INCHES, sum(heights) + 0.3), layout="constrained")
+    figure = Figure(figsize=(width, sum(heights) + 0.3), layout="constrained")
     panels = figure.subplots(len(points), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, point in zip(panels, points, strict=True):
         _draw_point(axes, point)

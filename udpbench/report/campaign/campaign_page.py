@@ -16,6 +16,7 @@ from markupsafe import Markup
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
 from udpbench.printable import all_printable
+from udpbench.report.campaign.campaign_answer import answer, newest_of, question
 from udpbench.report.campaign.campaign_figures import draw_campaign, over_days
 from udpbench.report.campaign.history_output import COLUMNS, change_text, day_rows, shown, title
 from udpbench.report.document import refuse_shared
@@ -24,7 +25,7 @@ from udpbench.report.html_page import filled
 from udpbench.report.summary import LAB_LABEL
 from udpbench.store.history import PointHistory, histories, refuse_many
 from udpbench.store.pairs import ALPHA, FEWEST_TRIALS, PointOnPairs, beside, differing_facts
-from udpbench.units import plural, show_percent
+from udpbench.units import show_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +42,8 @@ HEADINGS = {
     "changes": "Changes of level",
     "days": "Over the days",
 }
+LABELS = {**HEADINGS, "narrow": HEADINGS["pairs"]}
+"""Kind of figure → what it is called for those who do not see it."""
 NOTES = {
     "history": "each point by day, with its changes",
     "same": "The hosts of all pairs have no known differences.",
@@ -83,7 +86,7 @@ def campaign_page(trials: pd.DataFrame, store: str) -> str:
     figures = InlineFigures()
     with tempfile.TemporaryDirectory(prefix="udpbench-campaign-") as name:
         drawn = {
-            kind: [Markup(figures.inline(file, HEADINGS[kind])) for file in files]  # noqa: S704 – ours
+            kind: [Markup(figures.inline(file, LABELS[kind])) for file in files]  # noqa: S704 – ours
             for kind, files in draw_campaign(pairs, changed, Path(name)).items()
         }
     return filled(TEMPLATE, figures, {**data, "drawn": drawn})
@@ -95,19 +98,20 @@ def compared(trials: pd.DataFrame) -> tuple[Sequence[PointOnPairs], Sequence[Poi
         raise InputError([Problem("holds no trial", "store")])
     changed = histories(trials)
     refuse_many(len(changed), MOST_DRAWN)
-    return beside(_newest(trials)), changed
+    return beside(newest_of(trials)), changed
 
 
 def campaign_data(
     trials: pd.DataFrame, store: str, pairs: Sequence[PointOnPairs], changed: Sequence[PointHistory]
 ) -> dict[str, Any]:
     """Return what the template shows, without the figures."""
-    newest = _newest(trials)
+    newest = newest_of(trials)
     rows, more = differing_facts(newest)
     names = [str(name) for name in newest.pair.drop_duplicates().sort_values()]
     built_in = bool(trials.built_in_lab.fillna(value=False).any())
     return {
-        "title": f"Campaign {newest.campaign.iloc[-1]}",
+        "title": question(trials),
+        "campaign": f"Campaign {newest.campaign.iloc[-1]}",
         "store": store,
         "again": shlex.join(["udpbench", "history", store]),
         "lab": LAB_LABEL if built_in else "",
@@ -133,35 +137,6 @@ def campaign_data(
             for each in of_point
         ],
     }
-
-
-def _newest(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials of the newest campaign."""
-    newest: pd.DataFrame = trials[trials.campaign == trials.campaign.iloc[-1]]
-    return newest
-
-
-def answer(
-    trials: pd.DataFrame, pairs: Sequence[PointOnPairs], changed: Sequence[PointHistory]
-) -> str:
-    """Return sentences on whether pairs differ, what changed, and how much was measured."""
-    runs, days = trials.run.nunique(), trials.day.nunique()
-    size = f"{plural(trials.pair.nunique(), 'pair')}, {plural(len(trials), 'trial')}"
-    parts = []
-    judged = [point for point in pairs if point.differ is not None]
-    differing = [point for point in judged if point.differ]
-    if judged:
-        parts.append(f"Pairs differ at {len(differing)} of {plural(len(judged), 'point')}.")
-        if differing:
-            most = min(differing, key=lambda point: point.span[2] or 0)
-            least, greatest, _ = most.span
-            low, high = (shown(most.pairs[pair]) for pair in (least, greatest))
-            parts.append(f"Most at {most.point or 'all'}: {least} {low}, {greatest} {high}.")
-    moved = sum(bool(each.changes) for each in changed)
-    if any(len(each.days) > 1 for each in changed):
-        parts.append(f"{moved} of {len(changed)} histories changed level.")
-    parts.append(f"{size} in {plural(runs, 'run')} on {plural(days, 'day')}.")
-    return " ".join(parts)
 
 
 def _factor_cells(point: PointOnPairs) -> list[str]:

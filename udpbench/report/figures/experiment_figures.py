@@ -158,7 +158,7 @@ def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, l
                 name = f"{kind}-{number}"
                 save(figure, [folder / f"{name}.{suffix}" for suffix in suffixes])
                 drawn.setdefault(kind, []).append(name)
-        for kind in first_kinds(drawn, len(chapter.points)):
+        for kind in first_kinds(drawn, len(chapter.points), chapter.tuning is not None):
             if kind != "matrices":
                 name = kind + NARROW
                 save(next(kinds[kind](chapter, NARROW_INCHES)), [folder / f"{name}.svg"])

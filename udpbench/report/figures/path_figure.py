@@ -332,20 +332,24 @@ class _Drawing:
         """Write below each part of the path what it takes of a CPU for each packet."""
         edges, zones = self._layout.edges, self._picture.zones
         ends = [*(number for _, number in zones[1:]), len(self._picture.stops)]
-        for (_, first), after in zip(zones, ends, strict=True):
-            stages = [stop.stage for stop in self._picture.stops[first:after]]
-            known = [self._picture.costs[each] for each in stages if each in self._picture.costs]
-            if known:
-                middle = (edges[first] + edges[after]) / 2
-                self._text(middle, y, f"{sum(known):.0f} ns/packet", SMALL, FAINT, "center")
+        for (zone, first), after in zip(zones, ends, strict=True):
+            ns = self._picture.costs.get(zone)
+            if ns is not None:
+                middle, text = (edges[first] + edges[after]) / 2, f"{ns:.0f} ns/packet"
+                half = LETTER * SMALL * len(text) / 2
+                middle = max(min(middle, self._width - half), half)
+                self._text(middle, y, text, SMALL, FAINT, "center")
 
     def _fillings(self, top: float) -> None:
         """Draw how full queues and CPUs were, as bars below where they are."""
         from matplotlib.patches import Rectangle
 
         free = 0.0
-        shown = self._picture.fillings
+        shown = list(self._picture.fillings)
         wides = [max(LETTER * TEXT * len(each.text), GAUGE_WIDTH) for each in shown]
+        while len(shown) > 1 and sum(wides) + 0.12 * (len(wides) - 1) > self._width + 0.05:
+            emptiest = shown.index(min(shown, key=lambda each: each.share))
+            del shown[emptiest], wides[emptiest]
         for number, each in enumerate(shown):
             rest = sum(wide + 0.12 for wide in wides[number:]) - 0.12
             middle = sum(self._layout.edges[each.stop : each.stop + 2]) / 2

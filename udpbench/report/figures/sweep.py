@@ -7,7 +7,7 @@ by functions that tests assert, and placed afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from udpbench.analysis.points import Point, estimate, metric
@@ -77,6 +77,8 @@ class Sweep:
 
     key: str
     lines: tuple[Line, ...]
+    bursts: bool = False
+    """Its points are compared by loss: how fast a reader was done with a burst is no merit."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -116,7 +118,8 @@ def sweep(chapter: Chapter) -> Sweep | None:
         )
         for name, places in lines.items()
     )
-    return Sweep(key, tuple(in_order))
+    bursts = all(trial.traffic.count_packets is not None for trial in chapter.experiment.points)
+    return Sweep(key, tuple(in_order), bursts)
 
 
 # --- which quantity ------------------------------------------------------------------------------
@@ -219,7 +222,7 @@ def _name(trial: Trial, others: Mapping[str, Any]) -> str:
 def draw_sweeps(swept: Sweep, width: float = WIDTH_INCHES) -> Iterator[Figure]:
     """Draw rates and loss along the quantity, with as many lines per figure as are legible."""
     for lines in in_groups(swept.lines, MOST_LINES):
-        yield _draw(Sweep(swept.key, tuple(lines)), width)
+        yield _draw(replace(swept, lines=tuple(lines)), width)
 
 
 def _draw(swept: Sweep, width: float) -> Figure:
@@ -302,16 +305,18 @@ def _draw_panel(axes: Axes, swept: Sweep, name: str, axis: _Axis) -> None:
             _draw_line(axes, line, each, style, axis, scale, prefix)
     axes.set_ylim(0, 1.08 * max([*values, *bars]) / scale)
     axes.set_ylabel(unit)
-    if name == swept.metrics[0] and name in METRICS:
-        _mark_highest(axes, [place for place in shown if name in place.medians], name, axis, scale)
+    by_loss = swept.bursts and "loss_ratio" in swept.metrics
+    if name == ("loss_ratio" if by_loss else swept.metrics[0]) and name in METRICS:
+        _mark_best(axes, swept, name, axis, scale)
 
 
-def _mark_highest(
-    axes: Axes, places: Sequence[LinePoint], name: str, axis: _Axis, scale: float
-) -> None:
-    """Draw a ring around the highest median, whose value is in the legend."""
-    best = max(places, key=lambda place: place.medians[name].median)
+def _mark_best(axes: Axes, swept: Sweep, name: str, axis: _Axis, scale: float) -> None:
+    """Draw a ring around the best median, whose point and value are in the legend."""
+    known = [(line, p) for line in swept.lines for p in line.places if name in p.medians]
+    pick, word = (min, "least lost") if name == "loss_ratio" else (max, "highest")
+    line, best = pick(known, key=lambda pair: pair[1].medians[name].median)
     median = best.medians[name]
+    at = ", ".join(filter(None, (line.name, f"{swept.key.rpartition('.')[2]}={best.text}")))
     axes.scatter(
         [axis.x(best)],
         [median.median / scale],
@@ -320,7 +325,7 @@ def _mark_highest(
         edgecolor=BLACK,
         linewidths=1.4,
         zorder=5,
-        label=f"highest: {best.text}, {show_number(median.median, median.unit)}",
+        label=f"{word}: {at}: {show_number(median.median, median.unit)}",
     )
 
 
