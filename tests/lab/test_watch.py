@@ -56,8 +56,9 @@ for command in sys.stdin:
         with bound(7300) as ending:
             send(7300, 3)
     if command == "knock\n":
+        sockets[7199].close()
         send(7998, 6)
-        send(7999, 4)
+        send(7199, 4)
     for port in (7003, 7004):
         try:
             while True:
@@ -161,9 +162,9 @@ def test_each_socket_that_drops_is_named_with_its_reason_and_no_other(holder: Ho
 
 @pytest.mark.skipif(KERNEL < (6, 15), reason="watch --exact needs Linux 6.15")
 def test_what_comes_to_a_closed_port_is_counted_by_port(holder: Holder) -> None:
-    """Not what comes to another one at the same time."""
+    """From when its socket has closed on, and not what comes to another one at the same time."""
     look, code = watch_until(
-        ("--exact", "--pid", holder.pid, "--port", "7999"),
+        ("--exact", "--pid", holder.pid, "--port", "7199"),
         lambda: holder.do("knock"),
         lambda look: look["unbound_packets"] > 0,
     )
