@@ -227,18 +227,20 @@ class Bottleneck:
     def place(self) -> str:
         """Return ``Lost at udp_rcvbuf``, or that nothing was."""
         nowhere = {"": "Nothing was lost", "unsent": "Not offered", "unaccounted": "Unaccounted"}
-        share = self.share or 0.0
-        part = f"{show_percent(share)} of the loss" if 0 < share < ALL else ""
-        within = "; ".join(filter(None, (self.aside, part)))
-        beside = f" ({within})" if within else ""
+        beside = f" ({self.aside})" if self.aside else ""
         return nowhere.get(self.stage, f"Lost at {self.stage}") + beside
 
     @property
     def why(self) -> str:
-        """Return what limits it, with how certain that is."""
-        causes = {"certain": "", "likely": "; likely cause", "to be tested": "; possible cause"}
-        sure = "" if self.name == UNKNOWN else causes[self.certainty]
-        return f"{sure}: {self.what}."
+        """Return what limits it, for which part of the loss, and with how certain that is."""
+        causes = {"certain": "cause", "likely": "likely cause", "to be tested": "possible cause"}
+        share = self.share or 0.0
+        part = f"{show_percent(share)} of the loss" if 0 < share < ALL else ""
+        if self.name == UNKNOWN or self.stage == "unaccounted":
+            return f"{f', {part}' if part else ''}: {self.what}."
+        if not part and self.certainty == "certain":
+            return f": {self.what}."
+        return f"; {causes[self.certainty]}{f' of {part}' if part else ''}: {self.what}."
 
     @property
     def helps(self) -> str:

@@ -6,6 +6,8 @@ Only text that does not depend on the run; the rest is in ``pages``.
 from __future__ import annotations
 
 from udpbench.judged_run import Chapter
+from udpbench.report.answers import pictured_points
+from udpbench.report.path_picture import pictures
 from udpbench.report.sheets import LADDER_COLUMNS, LEFT_OUT_BLOCKS, VERDICT_COLUMNS
 from udpbench.report.summary import resolved
 
@@ -90,9 +92,6 @@ _CAPTIONS = {
     "searches": "Throughput is the delivered rate at the lower bound. Between: the highest "
     "load that met the goal, and the lowest that did not. In the figure every trial is a dot, "
     "coloured by the stage that lost most.",
-    "paths": "The path is that of one trial: of a point the one with median delivery, of a search "
-    "one just above the highest rate. What is grey and hatched has no counter. A virtual cable "
-    "(veth) counts at tx_device what the receiver's full ring refuses.",
     "radars": "One turn is one second: the one with the trial's busiest millisecond, or all of "
     "a shorter load. A load of more than a minute is shown whole, medians as a line, minimum to "
     "maximum as a band. Below: the minimum, median and maximum number of packets "
@@ -108,12 +107,32 @@ _CAPTIONS = {
 }
 
 
+TRIALS_OF_PATHS = {
+    "search": "The path is that of a trial just above the highest rate.",
+    "point": "The path is that of the trial with median delivery.",
+    "points": "Each path is that of the point's trial with median delivery.",
+}
+UNOBSERVED_PART = "What is grey and hatched has no counter."
+
+
+def _paths(chapter: Chapter) -> str:
+    """Return whose the paths of the packets are, and what hatches mean if there are any."""
+    shown = pictures(chapter, points=pictured_points(chapter))
+    several = any(len(point.results) > 1 for point in chapter.points)
+    kind = "search" if chapter.searches else "points" if len(shown) > 1 else "point"
+    parts = [TRIALS_OF_PATHS[kind]] if chapter.searches or several else []
+    if any(not stop.observable for picture in shown for stop in picture.stops):
+        parts.append(UNOBSERVED_PART)
+    return " ".join(parts)
+
+
 def captions(chapter: Chapter, published: bool, over_time: str) -> dict[str, str]:
     """Return the caption of each kind of figure or table of a chapter.
 
     ``over_time`` says which points are shown over time.
     """
-    shown = {**_CAPTIONS, "timelines": over_time, "ways": _CAPTIONS["paths"]}
+    paths = _paths(chapter)
+    shown = {**_CAPTIONS, "timelines": over_time, "paths": paths, "ways": paths}
     if chapter.searches:
         shown["results"] = shown["searches"]
     if any(comparison.lost for comparison in chapter.comparisons):

@@ -184,7 +184,7 @@ def test_what_somebody_reads_in_one_minute_comes_first(odd: tuple[Path, Run, Pag
     heads += ("run", "hosts", "lab", "stages")
     titles = [next(t for t in odd[2].heads if t.startswith(HEADINGS[head])) for head in heads]
     assert sorted(titles, key=odd[2].heads.index) == titles
-    shown = ("alert(1)", "good: Lost at udp_rcvbuf", "The path is that of one trial", "What limits")
+    shown = ("alert(1)", "good: Lost at udp_rcvbuf", "packets intended", "What limits")
     places = [text.index(each) for each in shown]
     assert sorted(places) == places
     (chapter,) = chapters_of(odd[1])

@@ -18,6 +18,7 @@ from udpbench.judged_run import Chapter, chapters_of, judged
 from udpbench.model.experiment import Answers, Receive, Traffic
 from udpbench.model.record import Sample, TrialRecord
 from udpbench.model.result import CpuTime, LedgerEntry, StageCost
+from udpbench.report.captions import captions
 from udpbench.report.figures.experiment_figures import STAGE_STYLES, draw
 from udpbench.report.figures.path_figure import draw_paths, lay_out
 from udpbench.report.figures.style import ALARM, NARROW_INCHES, styled
@@ -219,6 +220,8 @@ def test_a_search_shows_the_trial_above_its_rate(tmp_path: Path) -> None:
     assert shown.name.startswith("at 30")
     assert search.headline.upper_pps is not None
     assert "udp_rcvbuf" in [loss.name for loss in shown.losses]
+    of_path = captions(of_search, False, "")["paths"]
+    assert of_path.startswith("The path is that of a trial just above the highest rate.")
 
 
 def test_buffers_and_cpus_are_as_full_as_they_were() -> None:
@@ -290,6 +293,23 @@ def test_up_to_eight_points_are_below_each_other(tmp_path: Path) -> None:
         assert min(count, 8) == len(shown)
         lines = [line.plain for line in picture_lines(whole, 80)]
         assert ("and 1 more points" in lines) == (count == 9)
+
+
+def test_a_caption_says_what_the_picture_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose path it is, unless there is one trial alone; and what hatches mean, if there are any."""
+    lone = lossy(1000, LOST, 250)
+    again = replace(lone, trial=replace(lone.trial, repetition=2))
+    assert "" == captions(chapter(lone), False, "")["paths"]
+    point = "The path is that of the trial with median delivery."
+    assert point == captions(chapter(lone, again), False, "")["paths"]
+    other = replace(lone, trial=replace(lone.trial, point="other"))
+    two = captions(chapter(lone, again, other), False, "")["paths"]
+    assert "Each path is that of the point's trial with median delivery." == two
+    shown = picture(lone)
+    unseen = replace(shown, stops=(replace(shown.stops[0], observable=False), *shown.stops[1:]))
+    monkeypatch.setattr("udpbench.report.captions.pictures", lambda *_, **__: [unseen])
+    hatched = "What is grey and hatched has no counter."
+    assert hatched == captions(chapter(lone), False, "")["paths"]
 
 
 def test_a_telephone_has_a_figure_of_its_own() -> None:
