@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
+
 from analysis.test_sums import DNS, FACTS, POD, look, survey
 from analysis.test_watch import CHECKSUM, RCVBUF, counted
-from udpbench.analysis.watch.incidents import Flight, course_of
+from udpbench.analysis.watch import incidents
+from udpbench.analysis.watch.incidents import Flight, Loss, _Replay, course_of
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import UdpSocket
 from udpbench.model.survey import MachineLook, Moment, SpaceLook
@@ -260,3 +263,18 @@ def test_sockets_that_come_and_go_all_the_time_hide_no_other_change() -> None:
     kinds = [event.what.split()[-2] for event in seen.events]
     assert (20, 1) == (kinds.count("opened"), len(kinds) - kinds.count("opened"))
     assert seen.left_out > 1000
+
+
+def test_what_one_namespace_loses_in_plenty_hides_no_loss_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has room of its own, and all together have some."""
+    plenty = Loss("a", "blue", ("udp_rcvbuf",), 0, SECOND_NS, 1, 1.0)
+    replayed = _Replay(0)
+    for number in range(1500):
+        replayed._extend(replace(plenty, place=f"a {number}"))
+    replayed._extend(replace(plenty, netns="host"))
+    assert (1001, 500) == (len(replayed.losses), replayed.left_out)
+    monkeypatch.setattr(incidents, "MOST_KEPT", 1001)
+    replayed._extend(replace(plenty, netns="green"))
+    assert (1001, 501) == (len(replayed.losses), replayed.left_out)

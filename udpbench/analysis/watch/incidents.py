@@ -5,6 +5,7 @@ Pure: from looks in their order. A loss begins after the last look without it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -39,7 +40,10 @@ LEAST_REFUSED_PPS = 10
 EPHEMERAL = 32768
 """From here on ports are clients', and their sockets no events."""
 MOST_EVENTS, MOST_LOSSES = 1000, 1000
-"""Kept of a recording; more are counted. Sockets that are opened and closed have as many beside."""
+"""Kept of each namespace, and events of the machine; more are counted. Sockets that are opened and
+closed have as many events beside."""
+MOST_KEPT = 16 * MOST_LOSSES
+"""Losses, and as many events, of all namespaces together."""
 MOST_COMINGS = 20
 """As many in a minute of a namespace: where they come and go all the time, it is no news."""
 
@@ -172,8 +176,8 @@ class _Replay:
     """Namespace → sockets that were new at its latest look, and when that was."""
     comings: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Namespace → the latest minute in which sockets came or went, and how many."""
-    came: int = 0
-    """Events of sockets that came or went."""
+    kept: Counter[str] = field(default_factory=Counter)
+    """Namespace, and of what kind → how many are kept."""
     left_out: int = 0
     begun_ns: int | None = None
 
@@ -270,8 +274,7 @@ class _Replay:
         key = (loss.netns, loss.place)
         known = self.open.get(key)
         if known is None or loss.start_ns - known.last_ns > QUIET_NS:
-            if len(self.losses) >= MOST_LOSSES:
-                self.left_out += 1
+            if not self._has_room(f"loss {loss.netns}", MOST_LOSSES, len(self.losses)):
                 return
             known = self.open[key] = _Open(loss, loss.end_ns)
             self.losses.append(known)
@@ -292,9 +295,7 @@ class _Replay:
     def _event(self, at_ns: int, what: str, netns: str = "") -> None:
         if at_ns < self.since_ns - BEFORE_NS:
             return
-        if len(self.events) - self.came >= MOST_EVENTS:
-            self.left_out += 1
-        else:
+        if self._has_room(f"event {netns}", MOST_EVENTS, len(self.events)):
             self.events.append(Event(at_ns, what, netns))
 
     def _coming(self, at_ns: int, what: str, netns: str) -> None:
@@ -305,11 +306,18 @@ class _Replay:
         self.comings[netns] = minute, count
         if at_ns < self.since_ns - BEFORE_NS:
             return
-        if count > MOST_COMINGS or self.came >= MOST_EVENTS:
+        if count > MOST_COMINGS:
             self.left_out += 1
-            return
-        self.came += 1
-        self.events.append(Event(at_ns, what, netns))
+        elif self._has_room(f"coming {netns}", MOST_EVENTS, len(self.events)):
+            self.events.append(Event(at_ns, what, netns))
+
+    def _has_room(self, key: str, most: int, kept: int) -> bool:
+        """Take room for one more of a namespace: what one has in plenty hides nothing of others."""
+        if self.kept[key] >= most or kept >= MOST_KEPT:
+            self.left_out += 1
+            return False
+        self.kept[key] += 1
+        return True
 
     def _note(self, before: Moment, moment: Moment) -> None:
         """Note what differs between two looks but for counters and sockets."""
