@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import signal
@@ -116,8 +117,8 @@ class Servers:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        self.pid = str(process.pid)
         self._await("bound")
+        self._pid = exporting.child_of(process)
 
     def do(self, command: str) -> None:
         """Have it done, and wait until it is."""
@@ -127,8 +128,8 @@ class Servers:
         self._await("done")
 
     def inside(self, *command: str) -> tuple[str, ...]:
-        """Return a command that runs another one in the namespace."""
-        return ("nsenter", f"--target={self.pid}", "--net", *command)
+        """Return a command that runs another one in their namespaces, and sees no others."""
+        return ("nsenter", f"--target={self._pid}", "--net", "--pid", "--mount", *command)
 
     def _await(self, word: str) -> None:
         assert self._process.stdout is not None
@@ -138,7 +139,8 @@ class Servers:
 @contextmanager
 def servers() -> Iterator[Servers]:
     """Yield them, and end them."""
-    command = ("unshare", "--net", "--pid", "--fork", "--kill-child", sys.executable, "-c", SERVERS)
+    apart = ("unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child")
+    command = (*apart, sys.executable, "-c", SERVERS)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:
         try:
@@ -151,10 +153,11 @@ def servers() -> Iterator[Servers]:
 def ended(*command: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program, and end it as a user would."""
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        child = exporting.child_of(process)
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGINT)
+            os.kill(child, signal.SIGINT)
             process.wait()
 
 
