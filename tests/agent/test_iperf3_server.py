@@ -405,6 +405,21 @@ def test_a_buffer_is_set_up_to_the_hosts_limit(driven: Driven, client: Client) -
     client.end(0)
 
 
+@pytest.mark.parametrize(
+    ("streams", "asked", "wait"),
+    [(1, {"window": 4096}, "block"), (2, {"window": 4096}, "epoll"), (2, {"len": 100}, "auto")],
+)
+def test_a_reader_naps_only_if_its_buffer_has_room_for_what_comes_meanwhile(
+    driven: Driven, client: Client, streams: int, asked: dict[str, int], wait: str
+) -> None:
+    """A nap loses nothing."""
+    client.begin(streams, **asked)
+    client.end(*[0] * streams)
+    (spec,) = driven.wait("prepared").specs
+    assert spec.receive is not None
+    assert wait == spec.receive.wait
+
+
 def test_a_cpu_that_there_is_not_is_named_as_ignored(driven: Driven, client: Client) -> None:
     """The receiver runs where it may."""
     client.begin(server_affinity=8000)

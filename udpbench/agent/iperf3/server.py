@@ -15,7 +15,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 from udpbench.agent.host.socket_options import inode
 from udpbench.agent.host.system import Host
@@ -60,6 +60,8 @@ LATE_NS = 10 * SECOND_NS
 """For a client to end its test beyond the time that it asked for, and to say its results."""
 QUIET_NS, DRAIN_NS = 200 * 10**6, 2 * SECOND_NS
 """After the end of a test: so long nothing may come any more, and the drain takes at most."""
+NAPS_FROM_PACKETS, OVERHEAD_BYTES = 64, 1024
+"""In a buffer, of which the kernel charges each with so much more, at most."""
 KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 """A client that is gone without a word is noticed after 11 s."""
 
@@ -393,7 +395,7 @@ class Iperf3Server:
             traffic=Traffic(family=6 if six else 4, size_bytes=asked.size_bytes),
             send=Send(),
             receive=Receive(
-                wait="block" if len(test.streams) == 1 else "epoll",
+                wait=_wait(test),
                 buffer_bytes=asked.buffer_bytes,
                 force_buffer=False,
                 timestamps=True,
@@ -480,3 +482,12 @@ class Iperf3Server:
         test.interface = test.interface or hello.interface
         with suppress(OSError):
             sock.send(hello.reply, socket.MSG_DONTWAIT)
+
+
+def _wait(test: Test) -> Literal["auto", "block", "epoll"]:
+    """Return how to wait for packets: by naps only if what comes meanwhile has ample room."""
+    each_bytes = test.parameters.size_bytes + OVERHEAD_BYTES
+    rooms = (each.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for each in test.streams)
+    if min(rooms) >= NAPS_FROM_PACKETS * each_bytes:
+        return "auto"
+    return "block" if len(test.streams) == 1 else "epoll"
