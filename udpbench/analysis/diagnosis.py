@@ -830,8 +830,12 @@ def sender_cpu(case: Evidence) -> Iterator[Bottleneck]:
 def nothing(case: Evidence) -> Iterator[Bottleneck]:
     """Find that all that was offered arrived."""
     if case.valid and case.lossless and case.offered_all and case.behind is None:
-        what = "nothing limits this load, and its rate is a lower bound"
-        yield _bottleneck(case, "nothing", CERTAIN, what)
+        traffic = case.readings.record.trial.traffic
+        what, remedy = "nothing limits this load, and its rate is a lower bound", ""
+        if traffic.count_packets is not None and traffic.rate is None:
+            # How fast readers empty the buffers afterwards is no rate that they can take.
+            what, remedy = "the buffers hold all of this burst", "longer_burst"
+        yield _bottleneck(case, "nothing", CERTAIN, what, remedy=remedy)
 
 
 def unexplained(case: Evidence) -> Iterator[Bottleneck]:

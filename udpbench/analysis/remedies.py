@@ -157,6 +157,7 @@ reader_work | do less for each datagram, or read with more workers on other CPUs
 reader_system | read more in a call, or read with more workers on other CPUs (reuseport)
 receive_cpu | use more queues, or RPS, so that more CPUs receive; GRO and fewer rules save work
 late_readers | use faster readers, or more of them on other CPUs (reuseport)
+longer_burst | send a longer burst to find how much they hold, or let `search` find a rate
 nothing | raise the load to find the limit, or let `search` find it
 bounded_loss | repeat with --set explain=true: the kernel then says what it dropped at <explained>
 unaccounted | see the ledger's finding for what to try

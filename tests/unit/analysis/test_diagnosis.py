@@ -18,12 +18,13 @@ import pytest
 from golden import Golden
 from pydantic import TypeAdapter
 
-from analysis.build import lossy, record
+from analysis.build import lossy, record, trial
 from analysis.test_shared_hosts import Mixture
 from udpbench.analysis.doctor import READINESS
 from udpbench.analysis.judge import judge
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.control.setting_findings import rules_changed
+from udpbench.model.experiment import Traffic
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import BEFORE_HOST, LEDGER_STAGES, SECOND_NS
 from udpbench.model.record import SelfTest, Snapshot, TrialRecord, WorkerStats
@@ -51,6 +52,7 @@ BOTTLENECKS = {
     *("shared_socket", "unmerged", "one_queue", "shared_cpu", "reader_work", "reader_system"),
     *("receive_cpu", "late_readers", "nothing", "bounded_loss", "unaccounted", "standstill"),
     *("reader_sleeps", "reader_pauses", "small_buffer_of_program", "stopped_sender"),
+    "longer_burst",
     *("cpu_quota", "cgroup_memory", "changed", "stranger", "unseen_rules"),
 }
 """Those that are neither a stage nor a readiness check; ``late_readers`` is of a search alone."""
@@ -429,6 +431,16 @@ def test_a_receiver_that_falls_behind_limits_though_nothing_is_lost() -> None:
         for each in bottlenecks
     )
     assert ["nothing"] == names(changed("healthy", readers=late))
+
+
+def test_a_burst_that_fits_into_its_buffers_has_no_rate() -> None:
+    """However fast it is read afterwards; packets at a rate do."""
+    whole = record(1000, 1000, of=trial(traffic=Traffic(count_packets=1000)))
+    sentence = "Nothing was lost: the buffers hold all of this burst. Send a longer burst to find "
+    assert judge(whole).diagnosis[0].sentence.startswith(sentence)
+    rated = Traffic(count_packets=1000, rate=Rate(packets_per_s=1000))
+    at_rate = record(1000, 1000, of=trial(traffic=rated))
+    assert "its rate is a lower bound" in judge(at_rate).diagnosis[0].sentence
 
 
 def test_a_stage_is_told_where_nothing_is_known_of_cpus(golden: Golden) -> None:
