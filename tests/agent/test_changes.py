@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from udpbench.agent.host import changes, genetlink
 from udpbench.agent.host.changes import CHANGED, MESSAGES_MAX, NETLINK_XFRM, Changes
 from udpbench.agent.host.system import Host
 
+NEW_FILTER = genetlink.HEADER.pack(36, 44, 0, 0, 0) + struct.pack("=4xi12x", 1)
 NEW_RULE = genetlink.HEADER.pack(28, 32, 0, 0, 0) + bytes(12)
 
 
@@ -49,6 +51,24 @@ def test_each_message_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A datagram may have several; without any nothing moved."""
     assert {} == heard(monkeypatch)
     assert {"changed.routes": 3} == heard(monkeypatch, NEW_RULE * 2, NEW_RULE)
+
+
+def link_with(program: int) -> bytes:
+    """Return what the kernel tells of lo once it has an XDP program, or none (0)."""
+    attached = genetlink.attribute(2, bytes([program > 0])) + genetlink.number(4, program)
+    words = genetlink.number(4, 65536) + genetlink.nest(43, attached)
+    return genetlink.HEADER.pack(32 + len(words), 16, 0, 0, 0) + struct.pack("=4xi8x", 1) + words
+
+
+def test_filters_and_programs_are_told_apart_from_disciplines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both may send packets elsewhere, which a discipline does not."""
+    filters, queueing = "changed.filters", "changed.queueing"
+    assert {filters: 1, queueing: 1} == heard(monkeypatch, NEW_FILTER)
+    moved = heard(monkeypatch, *map(link_with, (0, 7, 7, 0)))
+    assert 2 <= moved[filters] <= 3
+    assert queueing not in moved
 
 
 def test_what_the_kernel_had_no_room_for_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import socket
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Optional
 
@@ -15,8 +18,13 @@ from udpbench.agent.host import genetlink
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.reading import Done
 from udpbench.agent.host.system import Host
+from udpbench.agent.host.udp_diag import SocketList
 from udpbench.agent.passage import led_away, passage
+from udpbench.agent.route_proof import prove_connected
 from udpbench.agent.settings.own_tables import rules_of
+from udpbench.errors import SafetyError
+from udpbench.model.experiment import Send, Traffic
+from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import Passage
 
 DNAT = "*nat\n-A PREROUTING -p udp -m udp --dport 4321 -j DNAT --to-destination {}\nCOMMIT\n"
@@ -165,19 +173,21 @@ def test_a_senders_own_rules_are_looked_at(router: Router) -> None:
 def test_a_senders_filters_are_looked_at_where_packets_leave(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those of a discipline within another; what comes in is of no concern."""
+    """Also those of a class or a discipline within another; what comes in is of no concern."""
     asked: list[int] = []
 
     def dump(kind: int, protocol: int, request: bytes, *_: int) -> list[bytes]:
         if kind == 38:
             handles = ((3, 0x10000), (3, 0x200000), (2, 0x30000), (3, 0xFFFF0000))
             return [struct.pack("=iIII", *each, 0, 0) for each in handles]
+        if kind == 42:
+            return [struct.pack("=iIII", 3, 0x10001, 0x10000, 0)]
         asked.append(struct.unpack_from("=iII", request)[2])
         return [b"mirred\0"] if asked[-1] == 0x200000 else []
 
     monkeypatch.setattr(genetlink, "dump", dump)
     assert ("a tc filter on out0",) == led(router)
-    assert [0x10000, 0x200000] == asked
+    assert [0x10000, 0x10001, 0x200000] == asked
     monkeypatch.setattr(genetlink, "dump", lambda *_: [])
     monkeypatch.setattr(bpf, "tcx_programs", lambda _, hook: hook == bpf.TCX_EGRESS)
     router.xdp = 7
@@ -236,3 +246,28 @@ def test_a_node_without_nft_cannot_be_guarded(router: Router) -> None:
     """What to install, and where."""
     with pytest.raises(OSError, match="nft is not installed; install it on the node"):
         rules_of(router, "udpbench_path")
+
+
+def test_a_socket_that_was_connected_elsewhere_is_refused() -> None:
+    """As by a program of a cgroup: the kernel says where it is connected, not the socket."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.connect(("127.0.0.9", 4321))
+        inode, port = os.fstat(sock.fileno()).st_ino, sock.getsockname()[1]
+        for destination, refuses in (("127.0.0.9", False), ("127.0.0.2", True)):
+            flow = FlowSpec(0, "127.0.0.1", port, destination, 4321)
+            worker = WorkerSpec("sender", "left", 0, None, (flow,), Traffic(), send=Send())
+            with pytest.raises(SafetyError) if refuses else nullcontext() as refused:
+                prove_connected([worker], {inode})
+    assert "a sender's socket was connected to 127.0.0.9, port 4321" in str(refused.value)
+
+
+def test_without_udp_diag_no_socket_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel may lack it."""
+
+    def read(_: SocketList) -> Any:
+        raise OSError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(SocketList, "read", read)
+    flow = FlowSpec(0, "127.0.0.1", 4000, "127.0.0.2", 4321)
+    prove_connected([WorkerSpec("sender", "left", 0, None, (flow,), Traffic(), send=Send())], {1})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyroute2.ethtool.ioctl import IoctlEthtool
 
-from udpbench.agent.counters.snapshot import bridge_ports, carrier_counters
+from udpbench.agent.counters.snapshot import bridge_ports, carrier_counters, redirects
 from udpbench.agent.host.system import Host
 
 
@@ -22,6 +22,16 @@ def test_a_bridge_is_counted_with_its_ports(tmp_path: Path) -> None:
     assert [["port1", "port2"], [], []] == [
         bridge_ports(host, name) for name in ("bridge0", "eth0", "eth9")
     ]
+
+
+def test_redirects_of_both_ip_versions_count(tmp_path: Path) -> None:
+    """A kernel without IPv6 has those of IPv4 alone."""
+    net = tmp_path / "proc/thread-self/net"
+    net.mkdir(parents=True)
+    (net / "snmp").write_text("Icmp: InMsgs InRedirects\nIcmp: 9 2\n")
+    assert 2 == redirects(Host(tmp_path))
+    (net / "snmp6").write_text("Icmp6InRedirects                \t1\n")
+    assert 3 == redirects(Host(tmp_path))
 
 
 def test_lost_carriers_are_counted_where_the_kernel_does(tmp_path: Path) -> None:

@@ -662,6 +662,38 @@ OUTPUT = "add chain ip t c {{ type {} hook output priority 0 ; }} ; add rule ip 
         ),
         (
             [
+                "tc qdisc add dev send0 root handle 1: htb default 1",
+                "tc class add dev send0 parent 1: classid 1:1 htb rate 1gbit",
+                f"tc filter add dev send0 parent 1:1 {AWAY}",
+            ],
+            "a tc filter on send0",
+        ),
+        (
+            [
+                "ip rule add oif send0 table 77",
+                f"ip route add {RECEIVER} via 198.18.0.9 dev send0 onlink table 77",
+            ],
+            "a route by the interface (ip rule), to 198.18.0.9",
+        ),
+        (
+            [
+                "sysctl -qw net.ipv4.nexthop_compat_mode=0",
+                "ip nexthop add id 1 dev send0",
+                "ip nexthop add id 2 via 198.18.0.9 dev send0 onlink",
+                "ip nexthop add id 3 group 1/2",
+                f"ip route add {RECEIVER}/32 nhid 3",
+            ],
+            "a route with several next hops",
+        ),
+        (
+            [
+                "iptables -t mangle -A OUTPUT -p udp -j TOS --set-tos 0x10",
+                f"ip route add {RECEIVER} tos 0x10 via 198.18.0.9 dev send0 onlink",
+            ],
+            f"a route to {RECEIVER} by the type of service",
+        ),
+        (
+            [
                 f"{IPSEC} {RECEIVER} dir out {TUNNEL} 198.18.0.9 proto esp mode tunnel",
             ],
             f"an IPsec tunnel for {RECEIVER}/32",

@@ -401,6 +401,28 @@ def quiet(pid: int) -> None:
             "a rule may send packets to 10.9.9.2",
         ),
         ("nft add rule ip nat p ip daddr set 10.9.9.2", "mangle may lead packets elsewhere"),
+        (
+            (
+                "sysctl -qw net.ipv4.nexthop_compat_mode=0 && ip nexthop add id 1 via 10.9.9.2 dev leak0 "
+                "&& ip nexthop add id 2 via 192.168.253.2 dev out0 && ip nexthop add id 3 group 1/2 "
+                f"&& ip route add {RECEIVER}.2/32 nhid 3"
+            ),
+            "several next hops",
+        ),
+        (
+            (
+                "iptables -t mangle -A PREROUTING -j TOS --set-tos 0x10 "
+                f"&& ip route add {RECEIVER}.2/32 tos 0x10 via 10.9.9.2"
+            ),
+            f"a route to {RECEIVER}.2 by the type of service",
+        ),
+        (
+            (
+                "iptables -t mangle -A POSTROUTING -m comment --comment --notrack "
+                "-j TEE --gateway 10.9.9.2"
+            ),
+            "-j TEE",
+        ),
     ],
 )
 def test_what_a_node_would_send_elsewhere_is_refused(tmp_path: Path, words: str, why: str) -> None:
@@ -417,7 +439,8 @@ def test_what_a_node_would_send_elsewhere_is_refused(tmp_path: Path, words: str,
                 inside(pid, "nft", "add", "chain", "ip", "nat", "p", hook)
                 of_names = "{ type ifname ; elements = { in0 } ; }"
                 inside(pid, "nft", "add", "set", "ip", "nat", "ifs", of_names)
-            inside(pid, *words.split())
+            for each in words.split(" && "):
+                inside(pid, *each.split())
             seen.append(left())
 
     def tell(progress: Progress) -> None:
@@ -439,6 +462,10 @@ def test_what_a_node_would_send_elsewhere_is_refused(tmp_path: Path, words: str,
         "ip route add 10.77.0.0/16 via 192.168.253.1",
         "nft add table ip attack",
         "ip neigh replace 192.168.253.2 lladdr 02:00:00:00:00:07 dev out0",
+        (
+            "tc qdisc add dev in0 clsact && tc filter add dev in0 ingress protocol ip u32 match u32 0 0 "
+            "action mirred egress mirror dev lo"
+        ),
     ],
 )
 def test_a_change_on_the_path_stops_the_senders(tmp_path: Path, words: str) -> None:
@@ -447,7 +474,8 @@ def test_a_change_on_the_path_stops_the_senders(tmp_path: Path, words: str) -> N
 
     def tell(progress: Progress) -> None:
         if progress.event == "sample" and not done:
-            done.append(inside(namespace_of("out0"), *words.split()))
+            pid = namespace_of("out0")
+            done.extend(inside(pid, *each.split()) for each in words.split(" && "))
 
     load = traffic(2) | {"rate": "500pps", "count": "5000"}
     _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=load)
@@ -710,6 +738,38 @@ def run_error(folder: Path, lab: Lab) -> str:
     writer = RunWriter.create(folder / "run", header)
     outcome = run([experiment], lab, writer, lambda _: None, RunOptions(seed=1))
     return str(outcome.error)
+
+
+REDIRECT = """
+import socket, struct
+
+def summed(data):
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    return ~(total % 65535) & 65535
+
+sender, receiver, other = map(socket.inet_aton, ("10.1.0.2", "10.2.0.2", "10.1.0.66"))
+inside = struct.pack("!BBHHHBBH4s4s", 69, 0, 28, 1, 0, 64, 1, 0, sender, receiver)
+inside = inside[:10] + struct.pack("!H", summed(inside)) + inside[12:] + bytes(8)
+text = struct.pack("!BBH4s", 5, 1, 0, other) + inside
+text = text[:2] + struct.pack("!H", summed(text)) + text[4:]
+socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).sendto(text, ("10.1.0.2", 0))
+"""
+
+
+def test_who_redirects_packets_stops_the_senders(there: There, tmp_path: Path) -> None:
+    """Anybody on the link may, in the name of a router; the kernel tells nobody of it."""
+    done: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and not done:
+            namespace = there.name("gateway")
+            words = ["ip", "netns", "exec", namespace, sys.executable, "-c", REDIRECT]
+            done.append(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+    load = traffic(1) | {"rate": "500pps", "count": "5000"}
+    _, record, _ = conducted(tmp_path, there.lab(), tell, traffic=load)
+    assert record.error is not None
+    assert "redirects were changed there" in record.error.message
 
 
 def test_a_namespace_of_another_name_is_not_entered(there: There, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import errno
 import socket
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -21,10 +22,16 @@ from udpbench.agent.host.files import lines_of, read
 from udpbench.agent.host.system import Host, link_kind
 from udpbench.agent.neighbours import KNOWN
 from udpbench.agent.rewrites import FlowMarks, Look, Rewrites, of_iptables, of_nft, settled
-from udpbench.agent.route_proof import ROUTE_TYPES, gateway_of, unfollowed
+from udpbench.agent.route_proof import (
+    ROUTE_TYPES,
+    by_interface,
+    by_service,
+    gateway_of,
+    unfollowed,
+)
 from udpbench.protocol import Hop, Passage
 
-RTM_GETQDISC, RTM_GETTFILTER = 38, 46
+RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER = 38, 42, 46
 TC_COMING, TC_LEAVING = (0xFFFFFFF1, 0xFFFFFFF2), 0xFFFFFFF3
 """TC_H_CLSACT is TC_H_INGRESS; its hooks are minor numbers FFF2 and FFF3 (linux/pkt_sched.h)."""
 NETLINK_XFRM, XFRM_MSG_GETPOLICY, XFRMA_TMPL = 6, 0x15, 5
@@ -32,7 +39,10 @@ _POLICY = struct.Struct("=16s16s8xHBBB3x8x104xBB6x")
 """struct xfrm_userpolicy_info (linux/xfrm.h): addresses, version, lengths, protocol, direction."""
 _TEMPLATE = struct.Struct("=16s8xH2x16s4xB15x")
 """struct xfrm_user_tmpl: the other end, its IP version, this end, the mode."""
-LEADING_AWAY = (b"mirred\0", b"bpf\0", b"nat\0", b"pedit\0", b"tunnel_key\0", b"ct\0", b"goto\0")
+LEADING_AWAY = (
+    *(b"mirred\0", b"bpf\0", b"nat\0", b"pedit\0", b"tunnel_key\0", b"ct\0", b"goto\0"),
+    *(b"skbmod\0", b"vlan\0", b"mpls\0", b"ife\0", b"ctinfo\0", b"ipt\0", b"xt\0"),
+)
 """Kinds of filter and action that may send packets elsewhere, or rewrite them."""
 NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EXDEV)
 """No route; one of the types unreachable, prohibit or blackhole; or the source is refused there."""
@@ -46,6 +56,7 @@ RULE_PARTS = {
     22: "the protocol",
     23: "the source port",
     24: "the destination port",
+    26: "the flow label",
 }
 """FRA_* of linux/fib_rules.h; 0 stands for the type of service in the header."""
 IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}
@@ -69,7 +80,7 @@ def passage(
     rewritten = _rewrites(host, FlowMarks(_seen_by(host, interface), destinations, tuple(ports)))
     sides = (interface, out) if interface else (out,)
     return Passage(
-        hops=tuple(_hop(host, interface, pair, known) for pair in pairs),
+        hops=tuple(_hop(host, interface, out, pair, known) for pair in pairs),
         addresses=addresses(host, interface) if interface else (),
         out_addresses=addresses(host, out),
         mac=read(host, f"/sys/class/net/{interface}/address") if interface else None,
@@ -80,6 +91,7 @@ def passage(
             *rewritten.unread,
             *_programs(host, sides),
             *_rules(destinations, RULE_PARTS),
+            *_services(host, interface, pairs if rewritten.services else ()),
             *_policies(destinations),
         ),
         pair=_pair(host, interface) if interface else None,
@@ -106,8 +118,19 @@ def led_away(
         *rewritten.unread,
         *_programs(host, (out,), coming=False),
         *_rules(destinations, parts),
+        *_services(host, "", [("", to) for to in destinations if rewritten.services]),
         *_policies(destinations),
     )
+
+
+def _services(host: Host, interface: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield routes by the type of service, which a rule gives to packets; IPv6 has none."""
+    way_in = {"iif": host.index(interface)} if interface else {}
+    for source, to in (pair for pair in pairs if ":" not in pair[1]):
+        asked = {"dst": to, **({"src": source} if source else {}), **way_in}
+        with suppress(OSError):  # no route
+            if by_service(host, **asked):
+                yield f"a route to {to} by the type of service"
 
 
 def _seen_by(host: Host, interface: str) -> tuple[str, ...]:
@@ -133,7 +156,7 @@ def _pair(host: Host, interface: str) -> Optional[tuple[int, int]]:
     return int(message["index"]), int(other)
 
 
-def _hop(host: Host, interface: str, pair: tuple[str, str], known: dict[str, str]) -> Hop:
+def _hop(host: Host, interface: str, out: str, pair: tuple[str, str], known: dict[str, str]) -> Hop:
     source, destination = pair
     asked: dict[str, Any] = {"dst": destination, "src": source}
     if interface:
@@ -141,6 +164,8 @@ def _hop(host: Host, interface: str, pair: tuple[str, str], known: dict[str, str
     try:
         route = host.rtnl("route", "get", **asked)[0]
         reasons = unfollowed(source, destination, asked.get("iif", 0))
+        if not interface:
+            reasons += by_interface(host, host.index(out), source, destination, route)
     except OSError as error:
         if error.errno not in NO_ROUTE:
             raise
@@ -242,6 +267,8 @@ def _programs(host: Host, sides: Sequence[str], coming: bool = True) -> Iterator
         if bpf.tcx_programs(index, bpf.TCX_EGRESS) or (coming and host.tcx_programs(name)):
             yield f"a tcx program on {name}"
         parents = {handle for where, handle in queues if where == index and handle}
+        classes = genetlink.dump(RTM_GETTCLASS, socket.NETLINK_ROUTE, struct.pack("=i12x", index))
+        parents |= {struct.unpack_from("=4xI", message)[0] for message in classes}
         parents |= {TC_LEAVING, *(TC_COMING if coming else ())}
         if not coming:
             parents.discard(TC_COMING[0] & 0xFFFF0000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from ipaddress import ip_address, ip_network
 from typing import Any, Optional
 
@@ -31,7 +31,10 @@ HARMLESS_TARGETS = (
     *("AUDIT", "LED", "IDLETIMER", "RATEEST", "SET", "CONNMARK"),
 )
 """The same of iptables; a target that is not listed is not followed."""
-MARKING = ("MARK", "TOS", "DSCP", "HMARK")
+SERVING = ("TOS", "DSCP")
+MARKING = ("MARK", "HMARK", *SERVING)
+RESTORED = frozenset(("--restore-mark", "--map-mark"))
+"""Options of CONNMARK and SET that give packets a mark."""
 HARMLESS_CT = "--notrack"
 SENT = ("output", "postrouting", "egress")
 """Hooks that packets pass which are sent here."""
@@ -62,6 +65,8 @@ class Rewrites:
     marks: tuple[str, ...] = ()
     """Rules that may give them a mark or a type of service, by which others may route them."""
     ports: tuple[int, ...] = ()
+    services: tuple[str, ...] = ()
+    """Those that may give them a type of service, by which a route may be chosen."""
 
 
 Look = Callable[[FlowMarks], Rewrites]
@@ -74,7 +79,7 @@ def settled(looks: Collection[Look], ours: FlowMarks) -> Rewrites:
         whole = Rewrites(
             *(
                 tuple(dict.fromkeys(each for part in parts for each in getattr(part, name)))
-                for name in ("addresses", "sources", "unread", "marks", "ports")
+                for name in (each.name for each in fields(Rewrites))
             )
         )
         further = replace(
@@ -96,6 +101,7 @@ class _Seen:
         self.unread: dict[str, None] = {}
         self.marks: dict[str, None] = {}
         self.ports: dict[int, None] = {}
+        self.services: dict[str, None] = {}
 
     def rewrites(self) -> Rewrites:
         """Return it."""
@@ -105,6 +111,7 @@ class _Seen:
             tuple(self.unread),
             tuple(self.marks),
             tuple(self.ports),
+            tuple(self.services),
         )
 
 
@@ -232,6 +239,7 @@ def _note_change(key: Any, where: str, seen: _Seen) -> None:
     payload, meta = key.get("payload") or {}, key.get("meta") or {}
     if payload.get("field") == "dscp" or meta.get("key") == "mark":
         seen.marks[where] = None
+        seen.services.update({where: None} if payload else {})
     elif payload.get("field") not in UNROUTED and not meta and "ct" not in key:
         seen.unread[where] = None
 
@@ -379,9 +387,10 @@ def _of_line(line: str, custom: Collection[str], ours: FlowMarks, seen: _Seen) -
         seen.ports.update({int(port): None} if port else {})
     elif target == "MASQUERADE" or (target == "SNAT" and _is_address(address)):
         seen.sources[address] = None
-    elif target in MARKING or (target == "CONNMARK" and "--restore-mark" in words):
+    elif target in MARKING or not RESTORED.isdisjoint(words):
         seen.marks[f"iptables rule {line}"] = None
-    elif target not in HARMLESS_TARGETS and HARMLESS_CT not in words:
+        seen.services.update({f"iptables rule {line}": None} if target in SERVING else {})
+    elif target not in HARMLESS_TARGETS and not (target == "CT" and HARMLESS_CT in words):
         seen.unread[f"iptables rule {line}"] = None
     return None
 

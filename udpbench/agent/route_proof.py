@@ -5,11 +5,12 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Optional
 
 from udpbench.agent.host import genetlink
 from udpbench.agent.host.system import Host
+from udpbench.agent.host.udp_diag import SocketList
 from udpbench.errors import SafetyError
 from udpbench.model.work import WorkerSpec
 
@@ -24,17 +25,22 @@ ROUTE_TYPES = {
     8: "prohibit",
 }
 """RTN_* of include/uapi/linux/rtnetlink.h."""
-RTM_GETROUTE, RTM_F_FIB_MATCH = 26, 0x2000
+RTM_GETROUTE, RTM_GETNEXTHOP, RTM_F_FIB_MATCH = 26, 106, 0x2000
 _RTMSG = struct.Struct("=BBBBI")
 """struct rtmsg from its table on."""
-_RTA_DST, _RTA_SRC, _RTA_IIF = 1, 2, 3
+_RTA_DST, _RTA_SRC, _RTA_IIF, _RTA_OIF, _RTA_NH_ID, _NHA_ID = 1, 2, 3, 4, 30, 1
+SEVERAL, ENCAPSULATES = "a route with several next hops", "a route that encapsulates (encap)"
 UNFOLLOWED = {
-    9: "a route with several next hops",
+    9: SEVERAL,
     19: "a route that rewrites the destination",
-    21: "a route that encapsulates (encap)",
-    22: "a route that encapsulates (encap)",
+    21: ENCAPSULATES,
+    22: ENCAPSULATES,
 }
 """RTA_MULTIPATH, RTA_NEWDST, RTA_ENCAP_TYPE and RTA_ENCAP: where these lead is not followed."""
+SERVICES_STEP = 4
+"""Between two types of service, whose last two bits are no part of a look-up."""
+UNFOLLOWED_HOP = {2: SEVERAL, 7: ENCAPSULATES, 8: ENCAPSULATES}
+"""The same of a nexthop object: NHA_GROUP, NHA_ENCAP_TYPE and NHA_ENCAP (linux/nexthop.h)."""
 
 
 def prove(
@@ -66,7 +72,11 @@ def prove(
 
 
 def _objections(
-    host: Host, interface: str, source: str, destination: str, routed: Optional[Sequence[str]]
+    host: Host,
+    interface: str,
+    source: str,
+    destination: str,
+    routed: Optional[Sequence[str]],
 ) -> list[str]:
     if ipaddress.ip_address(destination).is_multicast:
         return ["multicast address"]
@@ -74,6 +84,7 @@ def _objections(
         index = host.index(interface)
         route = host.rtnl("route", "get", dst=destination, src=source)[0]
         objections = unfollowed(source, destination)
+        objections += by_interface(host, index, source, destination, route)
     except OSError as error:
         return [f"no route ({error.strerror})"]
     route_type = ROUTE_TYPES.get(route["type"], f"type {route['type']}")
@@ -90,21 +101,72 @@ def _objections(
     return objections
 
 
-def unfollowed(source: str, destination: str, comes_by: int = 0) -> list[str]:
+def by_interface(host: Host, index: int, source: str, destination: str, route: Any) -> list[str]:
+    """Return why a socket that is bound to an interface may use another route; OSError without.
+
+    Senders' are bound to it, and policy rules may ask for that (ip rule, ``oif``).
+    """
+    bound = host.rtnl("route", "get", dst=destination, src=source, oif=index)[0]
+    if (bound["type"], gateway_of(bound)) != (route["type"], gateway_of(route)):
+        return [f"a route by the interface (ip rule), to {gateway_of(bound) or destination}"]
+    return unfollowed(source, destination, leaves_by=index)
+
+
+def by_service(host: Host, **asked: Any) -> bool:
+    """Return whether a type of service decides which way packets take; OSError without a route."""
+    ways = {
+        (route["type"], route.get_attr("RTA_OIF"), gateway_of(route))
+        for service in range(0, 256, SERVICES_STEP)
+        for route in host.rtnl("route", "get", tos=service, **asked)[:1]
+    }
+    return len(ways) > 1
+
+
+def unfollowed(source: str, destination: str, comes_by: int = 0, leaves_by: int = 0) -> list[str]:
     """Return why the entry of the routing table for packets cannot be followed; OSError without.
 
     Only the entry itself (RTM_F_FIB_MATCH) shows every next hop. That of a nexthop object is shown
-    as if it were the route's own, and its encapsulation, too (Linux 6.18, IPv4 and IPv6).
+    as if it were the route's own, and its encapsulation, too (Linux 6.18, IPv4 and IPv6); but not
+    if net.ipv4.nexthop_compat_mode is 0.
     """
     to, own = (ipaddress.ip_address(text) for text in (destination, source))
     asked = _RTMSG.pack(0, 0, 0, 0, RTM_F_FIB_MATCH)
     asked += genetlink.attribute(_RTA_DST, to.packed) + genetlink.attribute(_RTA_SRC, own.packed)
-    if comes_by:
-        asked += genetlink.number(_RTA_IIF, comes_by)
+    for kind, index in ((_RTA_IIF, comes_by), (_RTA_OIF, leaves_by)):
+        asked += genetlink.number(kind, index) if index else b""
     family = socket.AF_INET if to.version == 4 else socket.AF_INET6
     entry = genetlink.get(RTM_GETROUTE, socket.NETLINK_ROUTE, asked, family)
-    kinds = [kind for kind, _ in genetlink.attributes(entry[_RTMSG.size :])]
-    return list(dict.fromkeys(UNFOLLOWED[kind] for kind in kinds if kind in UNFOLLOWED))
+    known = dict(genetlink.attributes(entry[_RTMSG.size :]))
+    reasons = [UNFOLLOWED[kind] for kind in known if kind in UNFOLLOWED]
+    if _RTA_NH_ID in known:
+        asked = bytes(4) + genetlink.attribute(_NHA_ID, known[_RTA_NH_ID])
+        hop = genetlink.get(RTM_GETNEXTHOP, socket.NETLINK_ROUTE, asked, 0)
+        kinds = [kind for kind, _ in genetlink.attributes(hop[4:])]
+        reasons += [UNFOLLOWED_HOP[kind] for kind in kinds if kind in UNFOLLOWED_HOP]
+    return list(dict.fromkeys(reasons))
+
+
+def prove_connected(workers: Iterable[WorkerSpec], inodes: Collection[int]) -> None:
+    """Prove that senders' UDP sockets are connected to their flows' destinations; else SafetyError.
+
+    A BPF program of a cgroup may exchange these in connect(2), and in what getpeername(2) answers.
+    """
+    flows = [flow for spec in workers for flow in spec.flows]
+    ends = {(ipaddress.ip_address(f.destination), f.destination_port) for f in flows}
+    try:
+        listed = SocketList({flow.source_port for flow in flows}).read().values() if flows else ()
+    except OSError:  # without udp_diag
+        return
+    peers = {
+        (ipaddress.ip_address(each.peer), each.peer_port)
+        for each in listed
+        if each.inode in inodes and each.peer is not None
+    }
+    for address, port in sorted(peers - ends, key=str)[:1]:
+        raise SafetyError(
+            "nothing was sent, as packets might leave the lab: a sender's socket was connected to "
+            f"{address}, port {port}, by a program of its cgroup: see `bpftool cgroup tree`"
+        )
 
 
 def next_hop(host: Host, source: str, destination: str) -> str:

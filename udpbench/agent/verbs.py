@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Callable, Optional
 
 from udpbench.agent.arp import ArpListener, send_arp
-from udpbench.agent.counters.snapshot import bridge_ports, snapshot
+from udpbench.agent.counters.snapshot import bridge_ports, redirects, snapshot
 from udpbench.agent.host.changes import Changes
 from udpbench.agent.host.cpu_sampler import CpuSampler
 from udpbench.agent.host.doctor import inspect_host
@@ -28,7 +28,7 @@ from udpbench.agent.losses.inject import LossInjector
 from udpbench.agent.neighbours import frame_addresses
 from udpbench.agent.passage import led_away, passage
 from udpbench.agent.recording import record_tree
-from udpbench.agent.route_proof import prove
+from udpbench.agent.route_proof import prove, prove_connected
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.firewall import rule_packets
 from udpbench.agent.settings.guardian import Guardian
@@ -42,7 +42,7 @@ from udpbench.agent.settings.journal import (
 from udpbench.agent.strangers import StrangerListener, strange_sockets
 from udpbench.agent.watch import Looks
 from udpbench.agent.workers.pool import Pool
-from udpbench.errors import RestoreError, SettingRefused, Unseen
+from udpbench.errors import RestoreError, SafetyError, SettingRefused, Unseen
 from udpbench.model.host import SOCKET_MEMORY, Change, Facts, Inspection, Setting
 from udpbench.model.limits import Edge, Scope
 from udpbench.model.record import Snapshot, Whose
@@ -165,7 +165,13 @@ class Verbs:
         senders = [spec for spec in workers if spec.role == "sender"]
         self._prove(interface, senders, routed)
         macs = frame_addresses(self._host, interface, senders)
-        return self.pool.prepare(workers, interface, macs)
+        prepared = self.pool.prepare(workers, interface, macs)
+        try:
+            prove_connected(senders, self.pool.inodes())
+        except SafetyError:
+            self.pool.close()
+            raise
+        return prepared
 
     def confirm(self, interface: str, routed: Optional[Sequence[str]] = None) -> bool:
         """Prove every route again, and look at each worker's process, CPU and sockets."""
@@ -202,7 +208,7 @@ class Verbs:
         )
         self._cpus.mark(edge, taken.clock_ns)
         if "namespace" in self.scopes:
-            taken.counters.update(self.changed(interface, out))
+            taken.counters.update(self._changed(interface, out))
         if edge is not None:
             strange = strange_sockets(self._host, self.pool.specs, inodes, self.pool.pids())
             drops = {f"stranger.{s.inode}.drops": s.drops for s in strange if s.drops is not None}
@@ -214,6 +220,9 @@ class Verbs:
 
     def changed(self, interface: str, out: str = "") -> dict[str, int]:
         """Return what was changed in this namespace, without waiting for anything."""
+        return {**self._changed(interface, out), "changed.redirects": redirects(self._host)}
+
+    def _changed(self, interface: str, out: str) -> dict[str, int]:
         devices = filter(None, (interface, out, *bridge_ports(self._host, interface)))
         return self._changes.counts(tuple(devices))
 

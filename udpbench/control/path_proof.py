@@ -22,7 +22,10 @@ from udpbench.protocol import Hop, Passage
 Pair = tuple[str, str]
 SHOWN = 8
 """Problems that a message lists; there may be one for each flow."""
-WATCHED = ("routes", "addresses", "neighbours", "links", "policies", "firewall", "unknown")
+WATCHED = (
+    *("routes", "redirects", "addresses", "neighbours", "links", "filters", "policies"),
+    *("firewall", "unknown"),
+)
 """What decides where packets go, as ``changed.*`` counts it; unknown: notifications were lost."""
 
 

@@ -649,6 +649,15 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         )
         for name in host_checks.CHANGED
     ),
+    *(
+        (
+            host_checks.changed_meanwhile,
+            build.record(moves={"left": {name: 1}}),
+            build.record(moves={"right": {name: 1}}),
+            "struck",
+        )
+        for name in host_checks.REDIRECTS
+    ),
     (
         host_checks.allowance_exceeded,
         build.record(moves={"right": {"ethtool.receive0.pps_allowance_exceeded": 12}}),

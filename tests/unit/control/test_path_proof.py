@@ -119,7 +119,9 @@ def test_a_change_on_the_path_is_an_error_of_its_host() -> None:
     watch.begin()
     node.counts["changed.queueing"] = 2
     watch.check()
-    node.counts["changed.routes"] = 4
-    with pytest.raises(SafetyError, match="router1: routes were changed there") as error:
-        watch.check()
-    assert "router1" == error.value.host
+    for name in ("routes", "redirects", "filters"):
+        node.counts[f"changed.{name}"] = 4
+        with pytest.raises(SafetyError, match=f"router1: {name} were changed there") as error:
+            watch.check()
+        assert "router1" == error.value.host
+        watch.begin()

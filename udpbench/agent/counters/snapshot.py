@@ -21,6 +21,7 @@ from udpbench.model.limits import Scope
 from udpbench.model.record import Snapshot
 
 NET = "/proc/thread-self/net"
+REDIRECTS = ("snmp.Icmp.InRedirects", "snmp6.Icmp6InRedirects")
 NEIGHBOURS = "/proc/1/net/stat/arp_cache"
 """One table for all namespaces, which the first alone shows (net/core/neighbour.c)."""
 TC_ROOT = 0xFFFFFFFF
@@ -89,6 +90,16 @@ def namespace_counters(
         if name not in known or known[name][0] != text:
             known[name] = text, NET_PARSERS[name](text)
     return {key: value for name in texts for key, value in known[name][1].items()}
+
+
+def redirects(host: Host) -> int:
+    """Return how many ICMP redirects came, from routers or from others in their name.
+
+    What the kernel makes of one, an exception to a route, is notified to nobody.
+    """
+    known = parse.parse_snmp(read(host, f"{NET}/snmp") or "", "snmp")
+    known |= parse.parse_snmp6(read(host, f"{NET}/snmp6") or "")
+    return sum(known.get(name, 0) for name in REDIRECTS)
 
 
 def card_interrupts(host: Host, interface: str) -> set[int]:

@@ -17,7 +17,11 @@ from udpbench.agent.host import genetlink
 from udpbench.agent.host.reading import ReadingHost as Host
 
 NETLINK_XFRM = 6
-CHANGED = ("routes", "addresses", "neighbours", "links", "queueing", "policies", "unknown")
+CHANGED = (
+    *("routes", "addresses", "neighbours", "links", "queueing", "filters"),
+    *("policies", "unknown"),
+)
+"""What is counted; filters count as queueing, too, and XDP programs as filters."""
 # include/uapi/linux/rtnetlink.h: RTNLGRP_* from 1 on, as bits
 _GROUPS = {
     "link": 1,
@@ -38,10 +42,13 @@ _LINK, _ADDRESS, _NEIGHBOUR = 16, 20, 28
 """RTM_NEW* of each; RTM_DEL* is the next."""
 _RULES_AND_NEXTHOPS = range(32, 34), range(104, 106)
 _ROUTES = range(24, 26)
-_QUEUEING = range(36, 46), range(100, 102)
-"""Disciplines, classes, filters; and chains of filters."""
+_FILTERS = range(44, 46), range(100, 102)
+"""Filters, which may send packets elsewhere, and chains of them."""
+_QUEUEING = range(36, 44), *_FILTERS
+"""Disciplines and classes, too."""
 _GET = 2
-_IFLA_ADDRESS, _IFLA_MTU, _IFLA_MASTER = 1, 4, 10
+_IFLA_ADDRESS, _IFLA_MTU, _IFLA_MASTER, _IFLA_XDP = 1, 4, 10, 43
+_XDP_ATTACHED, _XDP_PROGRAM = 2, 4
 _IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
 _IFA_ADDRESS, _IFA_LOCAL, _NDA_DST, _NDA_LLADDR, _RTA_OIF = 1, 2, 1, 2, 4
 _CLONED, _BY_KERNEL = 0x200, 2
@@ -83,7 +90,7 @@ class Changes:
     def _begin(self) -> None:
         self._counts = {"unknown": 0}
         for protocol, groups, names in (
-            (socket.NETLINK_ROUTE, RTNETLINK, CHANGED[:5]),
+            (socket.NETLINK_ROUTE, RTNETLINK, CHANGED[:6]),
             (NETLINK_XFRM, XFRM, ("policies",)),
         ):
             with suppress(OSError):  # without privileges, or without IPsec
@@ -93,6 +100,7 @@ class Changes:
             with suppress(OSError):
                 for rest in genetlink.dump(kind + _GET, socket.NETLINK_ROUTE, asked):
                     self._is_changed(kind, rest)
+        self._counts.update({"filters": 0} if "filters" in self._counts else {})
 
     def _read(self, link: socket.socket, name: str) -> None:
         for _ in range(MESSAGES_MAX):
@@ -109,6 +117,8 @@ class Changes:
                 changed = name or self._what(kind, payload)
                 if changed:
                     self._counts[changed] += 1
+                if changed == "queueing" and any(kind in kinds for kinds in _FILTERS):
+                    self._counts["filters"] += 1
         self._counts["unknown"] += 1
 
     def _what(self, kind: int, payload: bytes) -> str:
@@ -144,6 +154,10 @@ class Changes:
                 return False
             key: tuple[object, ...] = ("link", index)
             parts = (words.get(part) for part in (_IFLA_MTU, _IFLA_ADDRESS, _IFLA_MASTER))
+            attached = dict(genetlink.attributes(words.get(_IFLA_XDP, b"")))
+            programs = attached.get(_XDP_ATTACHED), attached.get(_XDP_PROGRAM)
+            if self._learn(("xdp", index), programs) and index in self._own:
+                self._counts["filters"] = self._counts.get("filters", 0) + 1
             flags = struct.unpack_from("=I", rest, 4)[0] & (_IFF_UP | _IFF_LOWER_UP)
             state: object = (flags, *parts)
         else:

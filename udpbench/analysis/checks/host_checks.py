@@ -76,21 +76,24 @@ CHANGED = {
     "unknown": "more was changed than the kernel could report",
 }
 """Counter of ``changed.`` → what happened."""
+REDIRECTS = ("snmp.Icmp.InRedirects", "snmp6.Icmp6InRedirects")
 
 
 def changed_meanwhile(readings: Readings) -> Iterator[Finding]:
     """Find what was changed at a host while packets were measured, even if it was put back."""
     for host, moved in sorted(readings.deltas.items()):
-        for name, what in CHANGED.items():
-            if moved.values.get(f"changed.{name}"):
-                yield Finding(
-                    "struck",
-                    f"{what} during the measured phase",
-                    host,
-                    limit="unchanged",
-                    next_step="rates are those of neither state; what was lost, and where, is "
-                    "counted: find out who changes that host, then repeat",
-                )
+        happened = [what for name, what in CHANGED.items() if moved.values.get(f"changed.{name}")]
+        if host in readings.sender.hosts and any(map(moved.values.get, REDIRECTS)):
+            happened.append("routers, or others in their name, redirected its packets")
+        for what in happened:
+            yield Finding(
+                "struck",
+                f"{what} during the measured phase",
+                host,
+                limit="unchanged",
+                next_step="rates are those of neither state; what was lost, and where, is "
+                "counted: find out who changes that host, then repeat",
+            )
 
 
 def allowance_exceeded(readings: Readings) -> Iterator[Finding]:
