@@ -41,8 +41,10 @@ HELD_MAX = COUNTERS_MAX // 2
 """Counters of all namespaces together that are read, 0.6 kB each."""
 ENTRIES_MAX = 2**24
 """Counters, sockets and settings read over all looks, 2 us each: 4.6 hours with 1000 of them."""
-FACTS_ENTRIES = 64
-"""As much as an interface's facts cost at each look."""
+FACTS_ENTRIES = LOOK_ENTRIES = 64
+"""As much as an interface's facts cost at each look, and a look that says nothing."""
+TORN_MAX = 8
+"""Last segments without a look, of which a recorder leaves one when it is killed."""
 LEAST_LOST = 10
 """Packets lost between two looks, from which on they are kept longer."""
 
@@ -226,13 +228,14 @@ def is_flight(path: Path) -> bool:
 def span_ns(path: Path) -> tuple[int, int]:
     """Return when a recording begins and ends, by CLOCK_REALTIME; OSError, ValueError."""
     named = segments(os.listdir(path))  # noqa: PTH208 - names
-    last_ns = 0
-    for name, _, _ in reversed(named):
-        for survey, _, _ in _looks(path / name):
+    for name, _, _ in named[: -TORN_MAX - 1 : -1]:
+        last_ns = None
+        for number, (survey, _, _) in enumerate(_looks(path / name)):
+            _refuse_many(number * LOOK_ENTRIES, path)
             last_ns = survey.wall_ns
-        if last_ns:
-            break
-    return named[0][2], last_ns
+        if last_ns is not None:
+            return named[0][2], last_ns
+    raise ValueError(f"{path}: its last {TORN_MAX} segments have no look")
 
 
 def moments(path: Path, since_ns: int, until_ns: int) -> Iterator[Moment]:
@@ -248,12 +251,16 @@ def moments(path: Path, since_ns: int, until_ns: int) -> Iterator[Moment]:
             continue
         for moment, held in _moments(path / name):
             entries += held
-            if entries > ENTRIES_MAX:
-                what = f"its looks have more than {ENTRIES_MAX} counters, sockets and settings"
-                step = "ask for a shorter time by --since and --until"
-                raise OSError(errno.EFBIG, f"{what}; {step}", str(path))
+            _refuse_many(entries, path)
             if moment.survey.wall_ns <= until_ns:
                 yield moment
+
+
+def _refuse_many(entries: int, path: Path) -> None:
+    if entries > ENTRIES_MAX:
+        what = f"its looks have more than {ENTRIES_MAX} counters, sockets and settings"
+        step = "ask for a shorter time by --since and --until"
+        raise OSError(errno.EFBIG, f"{what}; {step}", str(path))
 
 
 def _moments(path: Path) -> Iterator[tuple[Moment, int]]:
@@ -278,6 +285,7 @@ def _moments(path: Path) -> Iterator[tuple[Moment, int]]:
                 known.difference_update(known if is_whole else each.look.ended)
                 known.update(socket.cookie for socket in each.look.sockets)
         held += sum(map(len, sockets.values())) + len(settings) + FACTS_ENTRIES * len(facts)
+        held += LOOK_ENTRIES
         survey = replace(survey, spaces=tuple(whole), settings=settings)
         yield Moment(survey, dict(facts), is_whole), held
 

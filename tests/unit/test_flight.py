@@ -251,7 +251,7 @@ def test_the_form_of_a_segment_is_known(tmp_path: Path) -> None:
     assert {"schema": 1, "version": "1"} == json.loads(file.read_text().split("\n")[0])
 
 
-@pytest.mark.parametrize(("limit", "most"), [("HELD_MAX", 3), ("ENTRIES_MAX", 60)])
+@pytest.mark.parametrize(("limit", "most"), [("HELD_MAX", 3), ("ENTRIES_MAX", 600)])
 def test_what_stands_for_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
@@ -263,6 +263,22 @@ def test_what_stands_for_too_much_is_refused(
     with pytest.raises(RecordError, match=f"more than {most} counters"):
         read_flight(tmp_path, None, None)
     assert MIDNIGHT_NS + 8 * SECOND_NS == span_ns(tmp_path)[1]
+
+
+def test_a_recording_without_end_is_not_read_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither looks that say nothing in one segment, nor segments without one, as links are."""
+    recorded(tmp_path, [at(second, DNS) for second in range(9)])
+    (written,) = tmp_path.iterdir()
+    monkeypatch.setattr(module, "LOOK_ENTRIES", 2**22)
+    with pytest.raises(OSError, match="more than 16777216 counters"):
+        span_ns(tmp_path)
+    written.write_text(written.read_text().splitlines(keepends=True)[0])
+    for number in range(2, 12):
+        (tmp_path / f"looks-{number:010d}-{10**12 + number}.jsonl").hardlink_to(written)
+    with pytest.raises(ValueError, match="its last 8 segments have no look"):
+        span_ns(tmp_path)
 
 
 STRANGE = (None, -1, 2**63, 2**64, 1e300, "", "x\n\x1b", [], {}, [[]], {"a": None}, True)
