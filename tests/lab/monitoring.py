@@ -178,7 +178,7 @@ def incidents(minutes: float) -> list[str]:
         with ended(*own.inside(*UDPBENCH, "export", "--record", folder)):
             until(lambda: any(Path(folder).glob("looks-*")))
             for kind in INCIDENTS:
-                before_s = chance.uniform(0.3, 0.6) * share_s
+                before_s = chance.uniform(0.4, 0.6) * share_s
                 time.sleep(before_s)
                 planted[kind] = time.time_ns()
                 own.do(kind)

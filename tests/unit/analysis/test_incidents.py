@@ -278,3 +278,19 @@ def test_what_one_namespace_loses_in_plenty_hides_no_loss_of_another(
     monkeypatch.setattr(incidents, "MOST_KEPT", 1001)
     replayed._extend(replace(plenty, netns="green"))
     assert (1001, 501) == (len(replayed.losses), replayed.left_out)
+
+
+def test_what_had_changed_before_each_loss_of_an_incident_is_named() -> None:
+    """Also before one that began while another went on."""
+    other = replace(DNS, cookie=8, port=99, processes=("web 7",))
+    surveys = []
+    for number in range(120):
+        dns, web = LOST * max(number - 5, 0), LOST * max(number - 100, 0)
+        sockets = (replace(DNS, drops=5 + dns), replace(other, drops=web))
+        value = "4096" if number >= 98 else "212992"
+        surveys.append(
+            second(number, *sockets, lost=dns + web, settings={"net.core.rmem_max": value})
+        )
+    (incident,) = course(surveys).incidents
+    assert 2 == len(incident.losses)
+    assert [98] == [event.at_ns // SECOND_NS for event in incident.events]

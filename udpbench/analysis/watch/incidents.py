@@ -5,6 +5,7 @@ Pure: from looks in their order. A loss begins after the last look without it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -421,11 +422,11 @@ class _Replay:
 
     def _incident(self, losses: list[Loss]) -> Incident:
         start_ns = min(loss.start_ns for loss in losses)
+        starts = sorted({loss.start_ns for loss in losses})
         near = [
             event
             for event in self._in_order()
-            if -BEFORE_NS <= event.at_ns - start_ns <= AFTER_NS
-            and event.netns in ("", losses[0].netns)
+            if _is_near(event.at_ns, starts) and event.netns in ("", losses[0].netns)
         ]
         largest_first = sorted(losses, key=lambda loss: -loss.packets)
         end_ns = min(max(loss.end_ns for loss in losses), start_ns + BEFORE_NS)
@@ -448,6 +449,12 @@ class _Replay:
             cpu: {name: time_ns / elapsed_ns for name, time_ns in known.items()}
             for cpu, known in spent_ns.items()
         }
+
+
+def _is_near(at_ns: int, starts: list[int]) -> bool:
+    """Return whether something was about the start of any of some losses."""
+    place = bisect_left(starts, at_ns - AFTER_NS)
+    return place < len(starts) and starts[place] <= at_ns + BEFORE_NS
 
 
 def _cpus_in_words(
