@@ -240,6 +240,9 @@ class Passage:
     """Index of the interface by which they come in, and of its other end, if it is a veth."""
     out_pair: Optional[tuple[int, int]] = None
     """The same of that by which they leave."""
+    bridge: tuple[str, ...] = ()
+    """The bridge with the first as its port, then its ports among both: with both it forwards
+    frames. Empty: there is none."""
 
 
 WorkersState = Literal["none", "ready", "running", "listening", "done", "failed"]

@@ -71,6 +71,30 @@ def test_filters_and_programs_are_told_apart_from_disciplines(
     assert queueing not in moved
 
 
+def link(index: int, master: int = 0, flags: int = 1) -> bytes:
+    """Return the message of a link, in a bridge if it has a master."""
+    header = struct.pack("=BxHiII", 0, 1, index, flags, 0)
+    parts = struct.pack("=HHI", 8, 4, 1500)
+    parts += struct.pack("=HHi", 8, 10, master) if master else b""
+    body = header + parts
+    return genetlink.HEADER.pack(genetlink.HEADER.size + len(body), 16, 0, 0, 0) + body
+
+
+def test_a_port_that_joins_the_bridge_of_an_interface_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And the bridge itself; a link of no bridge, or of another, is no matter."""
+    monkeypatch.setattr(genetlink, "dump", lambda *_: iter(()))
+    lo = Host().index("lo")
+
+    def moved(*messages: bytes) -> int:
+        return heard(monkeypatch, *messages)["changed.links"]
+
+    assert 1 == moved(link(lo))
+    assert 1 == moved(link(lo), link(97), link(98, master=99))
+    assert 3 == moved(link(lo, master=99), link(98, master=99), link(97), link(99))
+
+
 def test_what_the_kernel_had_no_room_for_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """What came before and after it counts, and a reading never takes more than its share."""
     lost = OSError(errno.ENOBUFS, "No buffer space available")

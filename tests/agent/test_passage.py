@@ -39,6 +39,7 @@ class Router(Host):
     rules = 0
     xdp: Optional[int] = None
     tcx = 0
+    kind = ""
 
     def run(self, *command: str, stdin: str = "") -> Done:  # noqa: ARG002 - Host's signature
         """Print, or not be installed."""
@@ -56,11 +57,11 @@ class Router(Host):
 
     def index(self, interface: str) -> int:
         """Return a number."""
-        return {"in0": 2, "out0": 3}[interface]
+        return {"in0": 2, "out0": 3, "br0": 4}[interface]
 
     def link(self, interface: str) -> dict[str, Any]:
         """Return no kind of interface."""
-        return Message(ifname=interface)
+        return Message(ifname=interface, kind=self.kind if interface == "out0" else "")
 
     def rtnl(self, *words: str, **fields: Any) -> Any:  # noqa: ARG002 - Host's signature
         """Have neither addresses, neighbours nor rules."""
@@ -76,10 +77,13 @@ class Router(Host):
 
 
 class Message(dict[str, Any]):
-    """A link's message without attributes."""
+    """A link's message without attributes but its kind."""
 
-    def get_attr(self, name: str) -> None:
-        """Have none."""
+    def get_attr(self, name: str) -> Any:
+        """Have no other."""
+        if name == "IFLA_LINKINFO":
+            return self if self["kind"] else None
+        return self["kind"] if name == "IFLA_INFO_KIND" else None
 
 
 @pytest.fixture
@@ -109,6 +113,43 @@ def ruleset(*expressions: dict[str, Any]) -> str:
 def test_a_router_without_rules_leads_nowhere_else(router: Router) -> None:
     """No program is asked, as none may be installed."""
     assert ((), (), ()) == (look(router).rewrites, look(router).sources, look(router).unread)
+
+
+def ports_of(host: Router, *names: str) -> None:
+    """Make interfaces the ports of a bridge."""
+    net = host.root / "sys/class/net"
+    (net / "br0/brif").mkdir(parents=True)
+    for name in names:
+        (net / name / "brport").mkdir(parents=True, exist_ok=True)
+        (net / name / "brport/bridge").symlink_to("../../br0")
+        (net / "br0/brif" / name).touch()
+
+
+def test_frames_of_a_bridge_with_both_interfaces_never_get_to_ip(router: Router) -> None:
+    """It has no other port, to which it might flood them."""
+    ports_of(router, "in0", "out0")
+    hops = passage(router, "in0", "out0", [("10.0.0.1", "10.0.0.2")], (4321,))
+    assert ((), ("br0", "in0", "out0"), ()) == (hops.hops, hops.bridge, hops.unread)
+
+
+def test_another_port_of_a_bridge_is_named(router: Router) -> None:
+    """Where it forwards frames, not where it routes what it takes in."""
+    ports_of(router, "in0", "out0", "eth9")
+    assert ("eth9, another port of br0,",) == look(router).unread
+
+
+def test_what_comes_in_by_a_port_is_routed_from_its_bridge(router: Router) -> None:
+    """Where the way out is no port of it."""
+    ports_of(router, "in0", "eth9")
+    assert (("br0", "in0"), ()) == (look(router).bridge, look(router).unread)
+    assert () == passage(router, "", "out0", (), (4321,)).bridge
+
+
+@pytest.mark.parametrize("kind", ["vxlan", "wireguard", "tun", "gretap"])
+def test_a_tunnel_as_the_way_out_is_named(router: Router, kind: str) -> None:
+    """Its other end may be anywhere."""
+    router.kind = kind
+    assert (f"out0, a tunnel ({kind}),",) == look(router).unread
 
 
 def test_rules_of_both_iptables_are_read(router: Router) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from sampled import sampled
 
@@ -73,18 +74,16 @@ def entries(result: Result) -> dict[str, tuple[int | None, int | None]]:
 
 def namespace_of(interface: str, address: str = "") -> int:
     """Return a process in the namespace of a lab that has an interface, and an address on it."""
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit() or process.name == str(os.getpid()):
-            continue
+    for process in psutil.Process().children(recursive=True):
         try:
-            there = f" {interface}:" in (process / "net/dev").read_text()
-            agent = "udpbench.agent.serve" in (process / "cmdline").read_text()
-        except OSError:
+            names = Path(f"/proc/{process.pid}/net/dev").read_text().replace(":", " ").split()
+            agent = "udpbench.agent.serve" in process.cmdline()
+        except (OSError, psutil.Error):
             continue
-        if there and agent:
-            pid = int(process.name)
-            if not address or address in inside(pid, "ip", "-4", "addr", "show", "dev", interface):
-                return pid
+        if interface in names and agent:
+            shown = inside(process.pid, "ip", "-4", "addr", "show", "dev", interface)
+            if address in shown:
+                return process.pid
     raise AssertionError(f"no namespace has {interface}")
 
 

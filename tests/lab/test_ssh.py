@@ -610,16 +610,24 @@ def test_a_silent_connection_that_goes_on_within_the_lease_costs_nothing(
     assert 10**9 > max(later - sooner for sooner, later in pairwise(clocks))
 
 
-def carrier(host: SshHost) -> psutil.Process:
-    """Return the sshd of a connection to a host, above the agent there."""
-    space = Path(f"/proc/{host.pid}/ns/net").readlink()
+RESTORED = "the connection was lost and restored"
+
+
+def carrier(host: SshHost, *inner: str) -> psutil.Process:
+    """Return the sshd of a connection to a host, above the agent there, or in a namespace of it."""
+    words = ["udpbench.agent.serve", *inner]
     agents = [  # sudo's words are the same
         process
         for process in psutil.process_iter(["cmdline"])
-        if (process.info["cmdline"] or [])[-1:] == ["udpbench.agent.serve"]
-        and Path(f"/proc/{process.pid}/ns/net").readlink() == space
+        if (process.info["cmdline"] or [])[-len(words) :] == words
     ]
-    return next(parent for parent in agents[0].parents() if "sshd" in parent.name())
+    space = Path(f"/proc/{host.pid}/ns/net").readlink()
+    return next(
+        parent
+        for agent in agents
+        for parent in agent.parents()
+        if "sshd" in parent.name() and Path(f"/proc/{parent.pid}/ns/net").readlink() == space
+    )
 
 
 @pytest.mark.long
@@ -651,7 +659,7 @@ def test_a_connection_that_is_killed_is_made_anew(pair: Pair, start: Start, way:
             sshd.kill()
         (result,) = results(controller)
         after = state(pair)
-    lost = [f.where for f in result.findings if f.what == "the connection was lost and restored"]
+    lost = [f.where for f in result.findings if f.what.startswith(RESTORED)]
     assert (["left", "right"], before) == (sorted(lost), after)
     assert (200, 200, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
     clocks = [
@@ -661,6 +669,66 @@ def test_a_connection_that_is_killed_is_made_anew(pair: Pair, start: Start, way:
     gaps_ns = [later - sooner for sooner, later in pairwise(clocks)]
     assert 0 < min(gaps_ns)
     assert 10**9 > max(gaps_ns)
+
+
+INNER = "inner"
+
+
+@pytest.fixture
+def inside(pair: Pair) -> Iterator[Pair]:
+    """Keep each host's end of the cable in a namespace that ``ip netns`` lists there."""
+    for host in pair.hosts:
+        host.run("ip", "netns", "add", INNER)
+        host.run("ip", "link", "set", "test0", "netns", INNER)
+        host.run("ip", "-n", INNER, "link", "set", "lo", "up")
+    try:
+        yield pair
+    finally:
+        for host in pair.hosts:
+            host.run("ip", "-n", INNER, "link", "set", "test0", "netns", str(host.pid))
+            host.run("ip", "netns", "del", INNER)
+
+
+def test_namespaces_behind_ssh_are_hosts_also_after_a_lost_connection(
+    inside: Pair, start: Start
+) -> None:
+    """Agents enter them by name, are found there again, and leave them as they were."""
+    before = [host.run("ip", "-n", INNER, "-o", "addr") for host in inside.hosts]
+    controller = start(inside.lab(netns=INNER), duration="2s", traffic={"rate": "100pps"})
+    controller.await_line("phase 1 tiny#1 measured")
+    for host in inside.hosts:
+        carrier(host, INNER).kill()
+    (result,) = results(controller)
+    lost = [f.where for f in result.findings if f.what.startswith(RESTORED)]
+    assert ["left", "right"] == sorted(lost)
+    assert (200, 200, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
+    facts = controller.run().records[0].facts
+    assert ["test0", "test0"] == [facts[name].interface for name in ("left", "right")]
+    assert before == [host.run("ip", "-n", INNER, "-o", "addr") for host in inside.hosts]
+
+
+def test_a_namespace_that_is_not_behind_ssh_is_named(pair: Pair, start: Start) -> None:
+    """Nothing is entered instead."""
+    controller = start(pair.lab(netns="missing"))
+    assert 0 != controller.end()
+    assert "/run/netns/missing" in controller.log.read_text()
+
+
+def test_a_namespace_behind_ssh_is_watched(inside: Pair, tmp_path: Path) -> None:
+    """By an observer that enters it before it gives up its rights."""
+    (tmp_path / "lab.yaml").write_text(inside.lab(netns=INNER))
+    words = ("watch", "--lab", "lab.yaml", "--json", "--for", "1s")
+    done = subprocess.run(
+        (sys.executable, "-m", "udpbench", *words),
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(inside.home)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    assert {"right"} == {json.loads(line)["host"] for line in done.stdout.splitlines()}
 
 
 SPOILED = """

@@ -33,7 +33,7 @@ from udpbench.agent.host.cpu_sampler import CpuSampler
 from udpbench.agent.host.doctor import inspect_host
 from udpbench.agent.host.facts import facts
 from udpbench.agent.host.files import names
-from udpbench.agent.host.namespace import enter, settle
+from udpbench.agent.host.namespace import enter, enter_named, settle
 from udpbench.agent.host.privileges import (
     DAC_READ_SEARCH,
     SYS_PTRACE,
@@ -49,6 +49,7 @@ from udpbench.agent.recording import record_tree
 from udpbench.agent.watch import Looks
 from udpbench.errors import AgentError, HelloRefused
 from udpbench.model.host import Facts, Inspection
+from udpbench.model.lab import INSIDE
 from udpbench.model.limits import CPU_FREQUENCY, Edge, Scope
 from udpbench.model.record import CpuSamples, HostLook, Snapshot
 from udpbench.model.survey import MachineLook
@@ -343,9 +344,10 @@ def _enter(host: ReadingHost, words: Sequence[str]) -> None:
 
 def begin() -> Observer:
     """Return this process as an observer; OSError."""
-    host = EarlyHost()
-    settle(host)
-    return prepare(host, sys.argv[1:])
+    host, words = EarlyHost(), sys.argv[1:]
+    names = [word[len(INSIDE) :] for word in words if word.startswith(INSIDE)]
+    enter_named(host, names[0]) if names else settle(host)
+    return prepare(host, words)
 
 
 if __name__ == "__main__":

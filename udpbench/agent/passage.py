@@ -15,6 +15,7 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Optional, Union
 
+from udpbench.agent.counters.snapshot import bridge_ports
 from udpbench.agent.host import genetlink, programs
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.facts import addresses
@@ -29,6 +30,7 @@ from udpbench.agent.route_proof import (
     gateway_of,
     unfollowed,
 )
+from udpbench.drivers import TUNNELS
 from udpbench.protocol import Hop, Passage
 
 RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER = 38, 42, 46
@@ -59,6 +61,10 @@ RULE_PARTS = {
     26: "the flow label",
 }
 """FRA_* of linux/fib_rules.h; 0 stands for the type of service in the header."""
+TUNNEL_KINDS = (
+    *TUNNELS,
+    *("amt", "gtp", "ipvti", "l2tp", "ppp", "sit", "tun", "vti", "vti6", "wireguard", "xfrm"),
+)
 IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}
 LEGACY_TABLES = "/proc/thread-self/net/{}_tables_names"
 
@@ -73,17 +79,20 @@ def passage(
     """Return the next hop of each pair of source and destination, and all that may alter it.
 
     ``interface`` is where packets come in; empty: they are sent here. OSError if an interface is
-    missing.
+    missing. A port's packets come in by its bridge; where both are its ports, they never get to IP.
     """
     destinations = tuple(dict.fromkeys(to for _, to in pairs))
     known = dict(_neighbours(host, out))
     rewritten = _rewrites(host, FlowMarks(_seen_by(host, interface), destinations, tuple(ports)))
-    sides = (interface, out) if interface else (out,)
+    bridge = _bridge(host, interface, out) if interface else ()
+    entry = bridge[0] if bridge else interface
+    frames = len(bridge) > len((entry, interface))
+    sides = tuple(dict.fromkeys(filter(None, (interface, entry, out))))
     return Passage(
-        hops=tuple(_hop(host, interface, out, pair, known) for pair in pairs),
-        addresses=addresses(host, interface) if interface else (),
+        hops=() if frames else tuple(_hop(host, entry, out, pair, known) for pair in pairs),
+        addresses=addresses(host, entry) if entry else (),
         out_addresses=addresses(host, out),
-        mac=read(host, f"/sys/class/net/{interface}/address") if interface else None,
+        mac=read(host, f"/sys/class/net/{entry}/address") if entry else None,
         out_mac=read(host, f"/sys/class/net/{out}/address"),
         rewrites=rewritten.addresses,
         sources=_sources(host, out, rewritten.sources),
@@ -91,12 +100,37 @@ def passage(
             *rewritten.unread,
             *_programs(host, sides),
             *_rules(destinations, RULE_PARTS),
-            *_services(host, interface, pairs if rewritten.services else ()),
+            *_services(host, entry, () if frames or not rewritten.services else pairs),
             *_policies(destinations),
+            *(_other_ports(host, *bridge) if frames else ()),
+            *_tunnel(host, out),
         ),
         pair=_pair(host, interface) if interface else None,
         out_pair=_pair(host, out),
+        bridge=bridge,
     )
+
+
+def _bridge(host: Host, interface: str, out: str) -> tuple[str, ...]:
+    """Return the bridge above an interface, and those of both that are its ports."""
+    above = [host.link_target(f"/sys/class/net/{name}/brport/bridge") for name in (interface, out)]
+    if above[0] is None:
+        return ()
+    return (above[0], interface, out) if above[0] == above[1] else (above[0], interface)
+
+
+def _tunnel(host: Host, out: str) -> Iterator[str]:
+    """Yield a way out that puts packets into others, whose end is not followed."""
+    kind = link_kind(host.link(out))
+    if kind in TUNNEL_KINDS:
+        yield f"{out}, a tunnel ({kind}),"
+
+
+def _other_ports(host: Host, bridge: str, *known: str) -> Iterator[str]:
+    """Yield each further port, to which a bridge may flood frames."""
+    for name in bridge_ports(host, bridge):
+        if name not in known:
+            yield f"{name}, another port of {bridge},"
 
 
 def led_away(

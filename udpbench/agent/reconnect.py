@@ -1,10 +1,10 @@
 """How a controller reconnects to its agent after losing the connection.
 
 The agent listens on its door, a socket beside its journal, for its own user only. Over the new
-connection ``python -m udpbench.agent.reconnect RUN`` is started instead of an agent: it passes its
-stdin, stdout and stderr to the agent by SCM_RIGHTS, confirms with one line, and stays until the
-agent has ended, because the connection lasts only as long as that process. Time limits are set
-elsewhere.
+connection ``python -m udpbench.agent.reconnect RUN [NETNS]`` is started instead of an agent: it
+passes its stdin, stdout and stderr to the agent by SCM_RIGHTS, confirms with one line, and stays
+until the agent has ended, because the connection lasts only as long as that process. Time limits
+are set elsewhere.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
+from udpbench.agent.host.namespace import enter_named
 from udpbench.agent.host.system import Host
 from udpbench.agent.notes import CREDENTIALS
 from udpbench.agent.settings.journal import DOOR_SUFFIX, FOLDER
-from udpbench.errors import HostError
+from udpbench.errors import HostError, in_words
 from udpbench.protocol import write_line
 
 HAND_OVER_S = 1.0
@@ -114,5 +115,17 @@ def hand_over(host: Host, run: str) -> int:
     return status[0] if status else HostError.exit_code
 
 
+def main(run: str, name: str = "") -> int:
+    """Return the status of a run's agent; it is in the namespace of that name, if there is one."""
+    host = Host()
+    if name:
+        try:
+            enter_named(host, name)
+        except OSError as error:
+            print(f"udpbench agent: not reached: {in_words(error)}", file=sys.stderr)
+            return HostError.exit_code
+    return hand_over(host, run)
+
+
 if __name__ == "__main__":
-    sys.exit(hand_over(Host(), sys.argv[1]))
+    sys.exit(main(*sys.argv[1:3]))

@@ -1,4 +1,4 @@
-"""The agent: ``python -m udpbench.agent.serve`` speaks ``protocol`` on stdin and stdout.
+"""The agent: ``python -m udpbench.agent.serve [NETNS]`` speaks ``protocol`` on stdin and stdout.
 
 One thread, one loop over requests, workers, signals and timers. Whatever ends it (end of stdin,
 the lease, SIGTERM, SIGHUP), it ends its workers and restores settings; the exit status is 0 if
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from udpbench.agent.host.namespace import settle
+from udpbench.agent.host.namespace import enter_named, settle
 from udpbench.agent.host.system import Host
 from udpbench.agent.loop import STDIN_ENDED, Loop, open_pipes
 from udpbench.agent.session import Session
@@ -40,12 +40,17 @@ def end(session: Session, why: str) -> int:
     return status
 
 
-def main(settled: bool = False) -> int:
-    """Run the agent until something ends it; ``settled``: in namespaces that are set up."""
+def main(settled: bool = False, name: str = "") -> int:
+    """Run the agent until something ends it; ``settled``: in namespaces that are set up.
+
+    ``name``: in a namespace that ``ip netns`` lists.
+    """
     replies = open_pipes()
     host = Host()
     try:
-        if not settled:
+        if name:
+            enter_named(host, name)
+        elif not settled:
             settle(host)
     except OSError as error:
         print(f"udpbench agent: not started: {in_words(error)}", file=sys.stderr)
@@ -64,4 +69,4 @@ def main(settled: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(name="".join(sys.argv[1:2])))

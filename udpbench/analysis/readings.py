@@ -64,6 +64,8 @@ class CounterView:
     """The whole phase, with workers' counts, if this covers a part of it and has none."""
     exits: Mapping[str, str] = field(default_factory=dict)
     """Node in the middle → the interface by which packets leave it; in the path's order."""
+    bridges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Node in the middle → its bridge and the ports that the traffic passes."""
     wired: bool = False
     """Veth pairs alone join the hosts of the path."""
 
@@ -313,6 +315,14 @@ class NodeView(Generic[V]):
             for facts in self.facts
         )
 
+    def is_disproven(self, stage: str) -> bool:
+        """Return whether a known number that was lost at a stage was not what it said."""
+        tests, family = self.view.selftests, self.view.traffic.family
+        return any(
+            facts.host in tests and tests[facts.host].is_disproven(stage, family)
+            for facts in self.facts
+        )
+
     def counter(self, pattern: str) -> int | None:
         """Return one counter's difference; None if no node has it."""
         return self.total(pattern)
@@ -463,6 +473,7 @@ def phase_readings(
         built_in_lab=record.built_in_lab,
         selftests=record.selftests,
         exits=record.exits,
+        bridges=record.bridges,
         wired=record.wired,
         specs=record.workers,
         stats=phase.stats,

@@ -57,6 +57,8 @@ fwd_ring | lengthen the node's ring, use more queues, or give its interrupt more
 fwd_xdp | change the XDP program, which ip link show names
 fwd_backlog | raise net.core.netdev_max_backlog on the node, or spread packets over more CPUs
 fwd_tc | change the filter that tc filter show dev <interface> ingress lists on the node
+fwd_bridge | compare the MTU of the bridge's ports, and see its table and rules (bridge fdb, bridge
+  -d link, nft list ruleset)
 fwd_ip | raise traffic.ttl to 1 and the nodes in the middle, or leave it out; check whether the path
   damages packets
 fwd_prerouting | change the node's rule in PREROUTING (nft list ruleset, iptables -t raw -vnL)

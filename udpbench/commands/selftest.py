@@ -12,13 +12,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from udpbench.analysis.ledger.selftest import is_believable, selftest_of
 from udpbench.control.agents import elsewhere
 from udpbench.control.lab_lock import Surroundings
 from udpbench.control.run import RunOptions, run
-from udpbench.definition.load import load_experiments, load_lab
+from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
+from udpbench.definition.losses import possible_losses
 from udpbench.errors import Interrupted, UdpbenchError
 from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.lab import Lab
@@ -35,6 +36,20 @@ POINTS = {"backlog": ("alone",), "every-stage": ("ipv6",)}
 SETS = ("explain=true", "traffic.count=200", "traffic.rate=1kpps")
 """Fewer than the 256 packets that a veth's ring holds, even in one burst after a stall."""
 THIS_MACHINE = "this machine"
+AT_NODES: dict[str, dict[str, Any]] = {
+    "router": {"variants": {"ipv4": {}, "ipv6": {"traffic.family": 6}}},
+    "bridge": {},
+}
+"""Built-in lab with a node in the middle → what differs in its experiment."""
+TO_NODES = {
+    "question": "Does each stage of a node count what was lost there?",
+    "traffic": {"size": "32B", "rate": "1kpps", "count": 200},
+    "send": {"bucket": "200ms"},
+    "duration": "5s",
+    "warmup": "0s",
+    "repetitions": 1,
+    "explain": True,
+}
 DISTINCT_PACKETS = 101
 """Lost at the first of several stages of a trial; each later stage loses one more."""
 
@@ -52,7 +67,7 @@ def private_labs(
         yield THIS_MACHINE, own, None
     remote = {host.connect.ssh or host.name: host for host in lab.hosts if host.connect.by == "ssh"}
     for destination, host in remote.items():
-        connect = replace(host.connect, ssh=destination)
+        connect = replace(host.connect, ssh=destination, name=None)
         yield host.name, load_lab("local"), Surroundings(elsewhere(connect, deployer))
 
 
@@ -102,12 +117,33 @@ def try_ledger(
 
     Raises whatever ended the run early, CannotTell if nothing was tried.
     """
-    records = _run(losing_experiments(), lab, tell, around)
+    records = _tried(losing_experiments(), lab, tell, around)
+    for name in AT_NODES:
+        own = load_lab(name)
+        records += _tried([losing_at_nodes(own)], own, tell, around)
+    return selftest_of(records, now_utc(), version("udpbench"))
+
+
+def losing_at_nodes(lab: Lab) -> Experiment:
+    """Return the experiment that loses packets at the node of a lab, all stages in one trial."""
+    losses = dict.fromkeys(possible_losses(lab), DISTINCT_PACKETS)
+    data = {**TO_NODES, **AT_NODES[lab.name], "losses": losses}
+    experiment = load_experiment_data(data, f"at-a-{lab.name}")
+    return replace(experiment, points=tuple(map(_distinct, experiment.points)))
+
+
+def _tried(
+    experiments: Sequence[Experiment],
+    lab: Lab,
+    tell: Callable[[Progress], None],
+    around: Surroundings | None,
+) -> tuple[TrialRecord, ...]:
+    records = _run(experiments, lab, tell, around)
     doubtful = {_point(record.trial) for record in records if not _holds(record)}
     if doubtful:
         records = tuple(record for record in records if _point(record.trial) not in doubtful)
-        records += _run(_restricted(losing_experiments(), doubtful), lab, tell, around)
-    return selftest_of(records, now_utc(), version("udpbench"))
+        records += _run(_restricted(experiments, doubtful), lab, tell, around)
+    return records
 
 
 def _point(trial: Trial) -> tuple[str, str]:

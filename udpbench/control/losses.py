@@ -82,7 +82,7 @@ def plan_losses(
         return None
     sender, receiver = agents.senders[0], agents.receivers[0]
     worker = next(spec for spec in workers if spec.host == sender.name)
-    specs = loss_specs(trial, worker, facts[sender.name], facts[receiver.name])
+    specs = loss_specs(trial, worker, facts[sender.name], facts[receiver.name], agents.lab)
     known = agents.capabilities[agents.machine.name] if agents.machine is not None else {}
     may_change = known.get("machine_sysctl") is not False
     return Losses(sender, receiver, agents.machine, in_force, specs, may_change)

@@ -73,10 +73,12 @@ def prove_path(
         passages.append((client, passage))
         problems += _elsewhere(client.name, passage, receivers)
         pairs = _after(pairs, passage)
-    stops = [_stop(client, passage) for client, passage in passages]
+        problems += _misread(client.name, passage, lab)
+    routing = [(client, passage) for client, passage in passages if not _forwards_frames(passage)]
+    stops = [_stop(client, passage) for client, passage in routing]
     for client, passage in begins:
-        problems += _strays(client.name, client.interface, passage, stops[:1])
-    for n, (client, passage) in enumerate(passages):
+        problems += _strays(client.name, client.interface, passage, stops[:1] or receivers)
+    for n, (client, passage) in enumerate(routing):
         following = stops[n + 1 : n + 2] or receivers
         problems += _strays(client.name, client.out, passage, following)
     if problems:
@@ -93,6 +95,22 @@ def prove_path(
     return len({facts[name].boot_id for name in facts}) == 1 and _is_wired(
         [passage for _, passage in begins], [passage for _, passage in passages], ends
     )
+
+
+def _forwards_frames(passage: Passage) -> bool:
+    """Return whether both interfaces of a node are ports of a bridge."""
+    return len(passage.bridge) == len(("bridge", "in", "out"))
+
+
+def _misread(name: str, passage: Passage, lab: Lab) -> list[str]:
+    """Return what the lab file says of a node's bridge, if that is not so."""
+    written = next((node.bridge for node in lab.middle if node.name == name and node.bridges), "")
+    there = passage.bridge[0] if _forwards_frames(passage) else ""
+    if written == there:
+        return []
+    if not there:
+        return [f"{name}: its interfaces are not both ports of {written} (bridge)"]
+    return [f"{name}: its interfaces are ports of {there}; write bridge: {there} in the lab file"]
 
 
 def _is_wired(

@@ -189,6 +189,11 @@ class Attempt:
             built_in_lab=self.bench.lab.built_in,
             between={node.name: node.part for node in self.bench.lab.between},
             exits={node.name: node.out for node in self.bench.lab.middle},
+            bridges={
+                node.name: ((node.bridge, node.interface) + ((node.out,) if node.bridges else ()))
+                for node in self.bench.lab.middle
+                if node.bridge
+            },
             wired=self.bench.wired,
             facts=self.facts,
             environment_after=self.environment_after,

@@ -131,6 +131,7 @@ class NodeFile:
     change: bool = False
     cpus: Annotated[tuple[int, ...], Named("cpu_tuple")] | None = None
     settings: Settings = field(default_factory=Settings)
+    bridge: Annotated[str, Named("interface")] | None = None
 
 
 @dataclass(frozen=True)

@@ -241,7 +241,7 @@ def _connections(tree: Tree, lab: Lab) -> Iterator[Problem]:
             what = "a namespace can be joined only to other namespaces"
             step = "reach all hosts by namespace, or none"
             yield tree.problem((*where, "connect"), what, "", step)
-        if host.connect.by == "namespace" and host.existing:
+        if host.connect.by == "namespace" and host.existing and not host.bridge:
             step = "write the addresses that it should get"
             what = "a namespace created for the run has none"
             yield tree.problem((*where, "addresses"), what, "", step)
@@ -266,6 +266,17 @@ def _middle(tree: Tree, lab: Lab) -> Iterator[Problem]:
             step = "leave them out, or write change: true"
             what = f"{node.name} is read only, and has its own"
             yield tree.problem(("middle", i, "addresses"), what, "", step)
+        if node.bridge in (node.interface, node.out):
+            step = "name the bridge that has them as its ports"
+            what = f"{node.bridge} is one of the interfaces"
+            yield tree.problem(("middle", i, "bridge"), what, "", step)
+        if node.bridge and node.addresses and not lab.built_in:
+            what = "a bridge that is there has its own addresses"
+            step = "name the bridge as the interface in, and leave this out"
+            yield tree.problem(("middle", i, "bridge"), what, "", step)
+        if node.bridges and node.out_addresses:
+            what, step = f"{node.name} forwards frames", "leave them out"
+            yield tree.problem(("middle", i, "addresses"), what, "no addresses", step)
     if not lab.middle or not lab.built_in:
         return
     for part, ends in (("sender", lab.senders), ("receiver", lab.receivers)):

@@ -605,4 +605,5 @@ def _node(file: NodeFile) -> Node:
         out=leave,
         out_addresses=out_addresses,
         change=file.change or file.connect.by == "namespace",
+        bridge=file.bridge or "",
     )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from udpbench.definition.binding.cpu_placement import Unavailable
 from udpbench.definition.binding.host_block import DEFAULT_MTU_BYTES, HostBlock, LabContext
 from udpbench.definition.endpoints import parse_ports, parse_to
 from udpbench.definition.problems import Place, at
 from udpbench.errors import Problem
 from udpbench.model.experiment import Trial
 from udpbench.model.host import Facts, Setting
-from udpbench.model.lab import Lab
+from udpbench.model.lab import Lab, Node
 from udpbench.model.limits import HEADERS_BYTES, Part
 from udpbench.model.work import LossSpec, WorkerSpec
 from udpbench.ways import way_to_receive
@@ -37,33 +38,105 @@ LOSS_PORTS = {
     "app_truncated": 64117,
 }
 """Stages at which packets can be lost on purpose, in a packet's order, and the port of each."""
+NODE_PORTS = {
+    "fwd_bridge": 64118,
+    "fwd_ip": 64119,
+    "fwd_prerouting": 64120,
+    "fwd_mtu": 64121,
+    "fwd_netfilter": 64122,
+    "fwd_neighbour": 64123,
+    "fwd_device": 64124,
+}
+"""The same of the only node in the middle of a built-in lab."""
+ALL_PORTS = {**LOSS_PORTS, **NODE_PORTS}
+OF_FRAMES = ("fwd_bridge", "fwd_device")
+"""Stages of a node that forwards frames; one that routes has all but the first."""
+TOO_LONG = ("fwd_mtu", "fwd_device")
+"""Stages whose packets are longer than the MTU of the way out, or of the host behind it."""
 MOMENTARY = {
     "rx_backlog": ("net.core.netdev_max_backlog", 0),
     "udp_memory": ("net.ipv4.udp_mem", " ".join([str(2**64 - 1)] * 3)),
 }
 """Stage → settings of the whole machine, in force only while its packets are sent."""
-UNBATCHED = ("tx_device", "rx_ip", "udp_checksum")
+UNBATCHED = ("tx_device", "rx_ip", "udp_checksum", *NODE_PORTS)
 """Stages whose packets are sent one by one: frames of our own, or datagrams beyond the MTU."""
 PROGRAMS = ("rx_xdp", "rx_tc")
 """Stages whose packets a BPF program drops."""
 OVERSIZE_BYTES = 100
-"""How far the sender's MTU exceeds the receiver's, for losses of packets that are too long."""
+"""How far an MTU exceeds that of the next host, for losses of packets that are too long."""
 
 
 def impossible_losses(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
     """Yield every loss of a trial that this lab can't produce."""
     if not trial.losses:
         return
-    if not lab.built_in or lab.joint is not None:
-        limit = "the built-in lab of one sender and one receiver"
-        what = f"packets cannot be lost on purpose in lab {lab.name}"
-        yield at(place, "losses", what, limit, "run it with --lab local")
-        return
+    known = [stage for stage in trial.losses if stage in ALL_PORTS]
     for stage in trial.losses:
-        if stage not in LOSS_PORTS:
+        if stage not in known:
             what = "packets cannot be lost there on purpose"
-            yield at(place, f"losses.{stage}", what, "", f"known: {', '.join(LOSS_PORTS)}")
-    yield from _in_the_way(place, trial, lab)
+            yield at(place, f"losses.{stage}", what, "", f"known: {', '.join(ALL_PORTS)}")
+    possible = possible_losses(lab)
+    wrong = [stage for stage in known if stage not in possible]
+    if wrong:
+        there = f": {', '.join(wrong)}" if possible else ""
+        what = f"packets cannot be lost on purpose in lab {lab.name}{there}"
+        limit = "the built-in lab of one sender and one receiver"
+        step = "run it with --lab local"
+        if set(wrong) <= set(NODE_PORTS):
+            name = "bridge" if "fwd_bridge" in wrong else "router"
+            limit, step = "a built-in lab with such a node", f"run it with --lab {name}"
+        yield at(place, "losses", what, limit, step)
+        return
+    if possible == tuple(LOSS_PORTS):
+        yield from _in_the_way(place, trial, lab)
+    else:
+        yield from _in_the_way_at_nodes(place, trial, lab)
+
+
+def possible_losses(lab: Lab) -> tuple[str, ...]:
+    """Return the stages at which packets can be lost on purpose in a lab."""
+    if not lab.built_in or len(lab.middle) > 1:
+        return ()
+    for node in lab.middle:
+        own = OF_FRAMES if node.bridges else [s for s in NODE_PORTS if s != "fwd_bridge"]
+        return tuple(own)
+    return tuple(LOSS_PORTS) if lab.joint is None else ()
+
+
+def _in_the_way_at_nodes(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
+    """Yield every setting of a trial that conflicts with a loss at a node."""
+    blocks = [HostBlock(lab, trial, host, LabContext()) for host in lab.hosts]
+    for stage in (stage for stage in TOO_LONG if stage in trial.losses):
+        for block in blocks:
+            if not block.host.receives and block.settings.mtu_bytes is not None:
+                what = f"this loss needs the MTU of {block.host.name}"
+                yield at(place, f"losses.{stage}", what, "", f"omit settings.{block.host.part}.mtu")
+    silent = silent_address(lab, trial.traffic.family)
+    if "fwd_neighbour" in trial.losses and silent == _first_address(lab, trial.traffic.family):
+        what = "this loss needs an address of the receiver that the traffic is not sent to"
+        yield at(place, "losses.fwd_neighbour", what, "two addresses", "give the receiver another")
+    yield from _taken_ports(place, trial)
+
+
+def _first_address(lab: Lab, family: int) -> str:
+    return next(_of_family(lab, family), "")
+
+
+def silent_address(lab: Lab, family: int) -> str:
+    """Return the receiver's address whose MAC a node is not given for ``fwd_neighbour``."""
+    return ["", *_of_family(lab, family)][-1]
+
+
+def is_silent(block: HostBlock, peer: Node, address: str) -> bool:
+    """Return whether a node is not given the MAC of an address, for a loss."""
+    asked = "fwd_neighbour" in block.losses and block.host.part == "middle" and peer.receives
+    return asked and address == silent_address(block.lab, block.family)
+
+
+def _of_family(lab: Lab, family: int) -> Iterator[str]:
+    for text in lab.receivers[0].addresses:
+        if (":" in text) == (family == 6):
+            yield text.partition("/")[0]
 
 
 def _in_the_way(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
@@ -91,8 +164,14 @@ def _in_the_way(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
     if "tx_device" in losses and sender.settings.mtu_bytes is not None:
         what = "this loss needs the sender's MTU"
         yield at(place, "losses.tx_device", what, "", "omit settings.sender.mtu")
+    yield from _taken_ports(place, trial)
+
+
+def _taken_ports(place: Place, trial: Trial) -> Iterator[Problem]:
+    """Yield a problem if the traffic has a port of a loss."""
+    losses = trial.losses
     used = {*parse_to(trial.traffic.flows.to).ports, *parse_ports(trial.traffic.flows.source_ports)}
-    taken = sorted(used & {LOSS_PORTS.get(stage, 0) for stage in losses})
+    taken = sorted(used & {ALL_PORTS.get(stage, 0) for stage in losses})
     if taken:
         what = f"port {taken[0]} is reserved for losses"
         yield at(place, "traffic.flows", what, "", "use ports below 64101")
@@ -115,6 +194,31 @@ def loss_settings(block: HostBlock) -> Iterator[Setting]:
         if stage in block.losses and part == block.host.part:
             port = str(LOSS_PORTS[stage]) if kind == "firewall" else ""
             yield Setting(kind, target + port, value, path=f"losses.{stage}")
+    yield from _at_node(block)
+
+
+def _at_node(block: HostBlock) -> Iterator[Setting]:
+    """Yield the settings for losses at a node: its own, and the longer MTU up to it."""
+    host, family, losses = block.host, block.family, block.losses
+    drops = {"fwd_prerouting": "prerouting", "fwd_netfilter": "forward"}
+    longest_bytes = block.receiver_mtu_bytes + 2 * OVERSIZE_BYTES
+    for stage in (stage for stage in TOO_LONG if stage in losses):
+        if not host.receives:
+            yield Setting("mtu", host.interface, longest_bytes, path=f"losses.{stage}")
+        if host.out:
+            less_bytes = longest_bytes - OVERSIZE_BYTES
+            yield Setting("mtu", host.out, less_bytes, path=f"losses.{stage}")
+        break
+    if not host.out:
+        return
+    for stage, hook in drops.items():
+        if stage in losses:
+            target = f"ipv{family}/{hook}/drop/udp/{NODE_PORTS[stage]}"
+            yield Setting("firewall", target, True, path=f"losses.{stage}")
+    if "fwd_neighbour" in losses:
+        # Without a probe to send a look-up fails at once (net/core/neighbour.c).
+        name = f"net.ipv{family}.neigh.{host.out}.mcast_solicit"
+        yield Setting("sysctl", name, 0, path="losses.fwd_neighbour")
 
 
 def momentary_setting(stage: str) -> Setting | None:
@@ -126,31 +230,40 @@ def momentary_setting(stage: str) -> Setting | None:
 
 
 def loss_specs(
-    trial: Trial, worker: WorkerSpec, sender: Facts, receiver: Facts
+    trial: Trial, worker: WorkerSpec, sender: Facts, receiver: Facts, lab: Lab
 ) -> tuple[LossSpec, ...]:
     """Return the packets to send for each loss, along a sending worker's first flow.
 
-    In the order in which a packet meets the stages.
+    In the order in which a packet meets the stages. Raises Unavailable if the traffic is sent to
+    the address that a node is not to know.
     """
     mtu_bytes = receiver.mtu or DEFAULT_MTU_BYTES
     flow, gso = worker.flows[0], worker.send.gso if worker.send is not None else "off"
     segments = gso if isinstance(gso, int) else 1
     longest_bytes = trial.traffic.datagrams.longest_bytes
     oversize_bytes = mtu_bytes + OVERSIZE_BYTES - HEADERS_BYTES[trial.traffic.family]
+    sizes = {"tx_device": oversize_bytes, "fwd_device": oversize_bytes}
+    sizes["fwd_mtu"] = oversize_bytes + OVERSIZE_BYTES
+    silent = silent_address(lab, trial.traffic.family)
+    if "fwd_neighbour" in trial.losses and silent in {each.destination for each in worker.flows}:
+        what = f"the node is not to know the MAC of {silent}, to which the traffic is sent"
+        raise Unavailable(f"losses.fwd_neighbour: {what}; leave it out of traffic.flows.to")
     return tuple(
         LossSpec(
             stage=stage,
             packets=trial.losses[stage],
             segments=1 if stage in UNBATCHED else segments,
-            size_bytes=oversize_bytes if stage == "tx_device" else longest_bytes,
+            size_bytes=sizes.get(stage, longest_bytes),
             family=trial.traffic.family,
             source=flow.source,
-            destination=flow.destination,
+            destination=silent if stage == "fwd_neighbour" else flow.destination,
             port=port,
             source_mac=sender.mac or "",
             destination_mac=receiver.mac or "",
             gro=trial.receive.gro,
+            hops=1 if stage == "fwd_ip" else lab.longest_ttl,
+            whole=stage in TOO_LONG,
         )
-        for stage, port in LOSS_PORTS.items()
+        for stage, port in ALL_PORTS.items()
         if stage in trial.losses
     )

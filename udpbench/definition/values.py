@@ -30,7 +30,6 @@ from udpbench.metrics import METRICS, goal_of, is_metric, with_goal
 from udpbench.model.experiment import FEWEST_BLOCKS, LOOKS, MOST_BLOCKS, Answers
 from udpbench.model.lab import INSIDE_NAME, SSH_CHARACTERS, SSH_SPEC, Connect
 from udpbench.model.limits import (
-    FORWARDING_STAGES,
     ID_BYTES,
     LEDGER_STAGES,
     MAX_PAYLOAD_BYTES,
@@ -320,17 +319,17 @@ def _interface(value: Any) -> str:
 def _connect(value: Any) -> Connect:
     """Return how a host is reached from ``{ssh: bench@left, become: sudo, python: /opt/…}``.
 
-    Or from ``{netns: blue}``, ``{container: web}``.
+    Or from ``{netns: blue}``, ``{ssh: left, netns: blue}``, ``{container: web}``.
     """
-    known = ("ssh", "become", "python")
+    known = ("ssh", "become", "python", "netns")
     if not isinstance(value, dict):
         raise refusal("unknown value", "{ssh: …}, {netns: …} or {container: …}")
-    for by in ("netns", "container"):
-        if by in value:
+    for by in ("container", "netns"):
+        if by in value and (by == "container" or "ssh" not in value):
             return _inside(value, by)
     for key, text in value.items():
         if key not in known:
-            ways = (*known, "netns", "container")
+            ways = (*known, "container")
             raise refusal(f"unknown key {key}", "", did_you_mean(str(key), ways))
         if not isinstance(text, str) or not re.match(r"[^\s-]\S{0,255}\Z", text):
             raise refusal(f"{key} is not a single word", "", f"write {key}: …")
@@ -340,18 +339,24 @@ def _connect(value: Any) -> Connect:
         raise refusal("ssh is not [user@]host[:port]", SSH_CHARACTERS, "write ssh: bench@left")
     if value.get("become", "sudo") != "sudo":
         raise refusal("become must be sudo", "sudo", "or omit it")
-    return Connect("ssh", value["ssh"], value.get("become"), value.get("python"))
+    name = _inside_name(value, "netns") if "netns" in value else None
+    return Connect("ssh", value["ssh"], value.get("become"), value.get("python"), name)
 
 
 def _inside(value: dict[Any, Any], by: Literal["netns", "container"]) -> Connect:
-    """Return how a namespace that is there already is reached; its name meets a command."""
+    """Return how a namespace of this machine that is there already is reached."""
     if len(value) > 1:
         others = ", ".join(str(key) for key in value if key != by)
         raise refusal(f"{others} beside {by}", f"{by} alone", f"remove {others}")
+    return Connect(by, name=_inside_name(value, by))
+
+
+def _inside_name(value: dict[Any, Any], by: str) -> str:
+    """Return the name of a namespace, which meets a command."""
     if not isinstance(value[by], str) or INSIDE_NAME.match(value[by]) is None:
         limit = "letters, digits and . _ -, a letter or digit in front, at most 128"
         raise refusal(f"{by} is not a name", limit, f"write {by}: … as it is listed")
-    return Connect(by, name=value[by])
+    return str(value[by])
 
 
 def _interfaces(value: Any) -> tuple[str, str]:
@@ -638,7 +643,7 @@ NAMED: dict[str, Leaf] = {
     "driver": _pattern(r"[a-z0-9_-]{1,64}", "ice"),
     "kernel": _pattern(r"\d{1,4}\.\d{1,4}(\.\d{1,4})?\+", "6.1+"),
     "sysctl_name": Leaf({"type": "string"}, _sysctl_name),
-    "stage": Leaf({}, words=_words(*(s for s in LEDGER_STAGES if s not in FORWARDING_STAGES))),
+    "stage": Leaf({}, words=_words(*LEDGER_STAGES)),
     "interfaces": Leaf(
         {**_BOTH, "additionalProperties": {"type": "string"}},
         _interfaces,

@@ -29,6 +29,10 @@ INSIDE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 """The name of a namespace in /run/netns or of a container: no path and no option of a command."""
 
 
+INSIDE = "netns:"
+"""Begins the word by which an observer learns that name."""
+
+
 @dataclass(frozen=True)
 class Connect:
     """How a host is reached."""
@@ -38,7 +42,8 @@ class Connect:
     become: Optional[Literal["sudo"]] = None
     python: Optional[str] = None
     name: Optional[str] = None
-    """The name of the namespace in /run/netns, or of the container."""
+    """The name of the namespace in /run/netns, of the host of ``ssh`` if there is one, or of the
+    container."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,9 @@ class Node:
     out_addresses: tuple[str, ...] = ()
     change: bool = True
     """Whether its settings may be changed; a node in the middle is read only by default."""
+    bridge: str = ""
+    """For a node in the middle: the bridge with its interfaces as ports, which forwards frames. If
+    it has addresses, they are the bridge's, which has ``interface`` alone, and the node routes."""
 
     @property
     def sends(self) -> bool:
@@ -70,6 +78,16 @@ class Node:
     def receives(self) -> bool:
         """Whether it ends here."""
         return self.part == "receiver"
+
+    @property
+    def bridges(self) -> bool:
+        """Whether it forwards frames, without IP."""
+        return bool(self.bridge) and not self.addresses
+
+    @property
+    def entry(self) -> str:
+        """The interface by which IP sees packets come in, if any does."""
+        return self.interface if self.bridges else self.bridge or self.interface
 
 
 @dataclass(frozen=True)
@@ -123,9 +141,14 @@ class Lab:
         return self.at("middle")
 
     @property
+    def routers(self) -> tuple[Node, ...]:
+        """Those of them that route, which take 1 off a packet's time to live."""
+        return tuple(node for node in self.middle if not node.bridges)
+
+    @property
     def links(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, str]]]:
         """The addresses of both ends of each link of a chain, and which nodes these are."""
-        chain = (self.senders[0], *self.middle, self.receivers[0])
+        chain = (self.senders[0], *self.routers, self.receivers[0])
         for before, after in zip(chain, chain[1:]):
             leaving = before.out_addresses if before.out else before.addresses
             yield leaving, after.addresses, (before.name, after.name)
@@ -133,7 +156,7 @@ class Lab:
     @property
     def longest_ttl(self) -> int:
         """The TTL with which packets reach the receivers and come no further."""
-        return 1 + len(self.middle)
+        return 1 + len(self.routers)
 
     @property
     def ends(self) -> tuple[Node, ...]:

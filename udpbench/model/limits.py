@@ -57,6 +57,7 @@ LEDGER_STAGES = (
     "fwd_xdp",
     "fwd_backlog",
     "fwd_tc",
+    "fwd_bridge",
     "fwd_ip",
     "fwd_prerouting",
     "fwd_conntrack",

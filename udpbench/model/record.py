@@ -513,6 +513,14 @@ class SelfTest:
             for proof in proofs
         )
 
+    def is_disproven(self, stage: str, family: int) -> bool:
+        """Return whether another number than was lost at a stage was counted there."""
+        return any(
+            (proof.stage, proof.family) == (stage, family) and proof.packets != proof.counted
+            for proof in self.proofs
+            if proof.packets
+        )
+
 
 @dataclass(frozen=True)
 class TrialRecord:
@@ -528,6 +536,9 @@ class TrialRecord:
     at most."""
     exits: dict[str, str] = field(default_factory=dict)
     """Node in the middle → the interface by which packets leave it."""
+    bridges: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Node in the middle → its bridge, then the ports by which the traffic comes in and leaves; one
+    alone of a node that routes what comes in there."""
     wired: bool = False
     """Each two hosts of the path are joined by a veth pair alone, which loses nothing."""
     error: Optional[RecordedError] = None

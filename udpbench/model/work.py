@@ -84,3 +84,7 @@ class LossSpec:
     destination_mac: str
     gro: bool
     """Receiving sockets accept merged datagrams."""
+    hops: int = 1
+    """Their time to live."""
+    whole: bool = False
+    """They are not fragmented on their way, however long."""

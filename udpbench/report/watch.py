@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.watch.host import SOCKET_STAGES, LiveHost
+from udpbench.analysis.watch.host import FORWARDING, SOCKET_STAGES, LiveHost
 from udpbench.analysis.watch.sockets import SocketLoss
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding
@@ -104,7 +104,8 @@ def _lost(live: LiveHost) -> Iterator[tuple[str, str, int, str]]:
     for loss in live.stages:
         if loss.stage not in (*SOCKET_STAGES, *live.unwatched):
             where = _placed(loss.stage, loss.where)
-            yield where, "lost before any socket", loss.packets, helps.get(loss.stage, "")
+            what = "before any socket" if loss.stage not in FORWARDING else "on the way through"
+            yield where, f"lost {what}", loss.packets, helps.get(loss.stage, "")
     for each in live.sockets:
         if each.dropped:
             step = helps.get(each.stages[0], "") if each.stages else ""
@@ -123,6 +124,7 @@ def line(live: LiveHost) -> str:
     seconds = live.elapsed_ns / SECOND_NS
     parts = [f"{live.host}: {seconds:.0f} s", f"in {show_pps(live.received_pps)}"]
     parts.append(f"read {show_pps(live.read_pps)}")
+    parts += [f"forwarded {show_pps(live.forwarded_pps)}"] if live.forwarded_pps else []
     lost = [
         f"{_placed(loss.stage, loss.where)} {show_pps(loss.pps)}"
         for loss in live.stages
@@ -146,6 +148,8 @@ def view(live: LiveHost, rows: int, width: int = WIDE) -> RenderableType:
         f"{live.host}  {seconds:.0f} s  in {show_pps(live.received_pps)}  "
         f"UDP read {show_pps(live.read_pps)}"
     )
+    if live.forwarded_pps:
+        head += f"  forwarded {show_pps(live.forwarded_pps)}"
     parts: list[RenderableType] = [Text(head, style="bold")]
     if live.stages:
         parts.append(_stages(live))
@@ -272,6 +276,7 @@ def live_json(live: LiveHost, time: str, every_socket: bool = False) -> dict[str
         "elapsed_ns": live.elapsed_ns,
         "received_pps": live.received_pps,
         "read_pps": live.read_pps,
+        "forwarded_pps": live.forwarded_pps,
         "lost": live.lost,
         "stages": [
             {

@@ -16,7 +16,7 @@ from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.points import metric
 from udpbench.analysis.readings import readings_of
 from udpbench.model.limits import FORWARDING_STAGES, LEDGER_STAGES
-from udpbench.model.record import Snapshot, TrialRecord
+from udpbench.model.record import SelfTest, Snapshot, StageProof, TrialRecord
 
 COUNTERS = (
     *("snmp.Ip.InReceives", "snmp.Ip.InDelivers", "snmp.Ip.ForwDatagrams", "snmp.Ip.InHdrErrors"),
@@ -50,6 +50,7 @@ def routed(
     lost: int,
     machine: Mapping[str, int] | None = None,
     left: Mapping[str, int] | None = None,
+    bridges: Mapping[str, tuple[str, ...]] | None = None,
     **changes: Any,
 ) -> TrialRecord:
     """Return a record of 1000 packets over routers whose counters moved so, of which some were lost."""
@@ -69,6 +70,7 @@ def routed(
         facts=facts,
         between=dict.fromkeys(moves, "middle"),
         exits=dict.fromkeys(moves, "out0"),
+        bridges=dict(bridges or {}),
     )
 
 
@@ -154,3 +156,68 @@ def test_on_a_host_that_others_use_a_stage_has_an_upper_limit() -> None:
     ledger = make_ledger(measured)
     ended = {e.stage: e.at_most or e.packets for e in ledger.entries if e.at_most or e.packets}
     assert ({"r.fwd_netfilter": 7}, 0) == (ended, ledger.unaccounted)
+
+
+PORTS = {
+    "link.in0.rx_packets": 1000,
+    "link.out0.tx_packets": 993,
+    "link.out0.rx_packets": 5,
+    "link.in0.tx_packets": 5,
+}
+
+
+def test_what_a_bridge_did_not_forward_is_its_stage() -> None:
+    """Both ways together; its IP layer saw nothing, so that no other stage has any of it."""
+    bridges = {"r": ("bridge0", "in0", "out0")}
+    assert {"r.fwd_bridge": 7} == entries(routed({"r": PORTS}, 7, bridges=bridges))
+    moved = {**PORTS, "link.out0.tx_packets": 990, "link.out0.tx_dropped": 3}
+    lost = entries(routed({"r": moved}, 10, bridges=bridges))
+    assert {"r.fwd_bridge": 7, "r.fwd_device": 3} == lost
+    filtered = {**PORTS, "link.out0.tx_packets": 989, "qdisc.in0.ingress.drops": 4}
+    lost = entries(routed({"r": filtered}, 11, bridges=bridges))
+    assert {"r.fwd_tc": 4, "r.fwd_bridge": 7} == lost
+
+
+def test_what_a_bridge_hands_to_the_rules_for_ip_is_counted_once() -> None:
+    """With br_netfilter: too long, without an entry, a bad header, and what it cut into pieces."""
+    bridges = {"r": ("bridge0", "in0", "out0")}
+    moved = {
+        **PORTS,
+        "snmp.Ip.FragFails": 2,
+        "conntrack.drop": 3,
+        "snmp.Ip.InHdrErrors": 1,
+        "snmp.Ip.FragOKs": 10,
+        "snmp.Ip.FragCreates": 20,
+        "link.out0.tx_packets": 997,
+    }
+    lost = entries(routed({"r": moved}, 13, bridges=bridges))
+    assert {"r.fwd_bridge": 7, "r.fwd_mtu": 2, "r.fwd_conntrack": 3, "r.fwd_ip": 1} == lost
+
+
+def test_what_a_bridge_did_not_take_in_for_its_host_is_known_in_a_built_in_lab() -> None:
+    """Elsewhere it has further ports, and nothing tells; nor of a bridge as the way in."""
+    way = {**passed(993), "link.in0.rx_packets": 1000, "link.docker0.rx_packets": 993}
+    way["link.out0.rx_packets"] = 0
+    bridges = {"r": ("docker0", "in0")}
+    assert {"r.fwd_bridge": 7} == entries(routed({"r": way}, 7, bridges=bridges))
+    none_failed = {"arp_cache.unresolved_discards": 0, "arp_cache.res_failed": 0}
+    elsewhere = routed({"r": way}, 7, none_failed, built_in_lab=False, bridges=bridges)
+    assert entries(elsewhere)["r.fwd_bridge"] is None
+    above = routed({"r": passed(1000)}, 0)
+    above = replace(above, facts={**above.facts, "r": replace(above.facts["r"], driver="bridge")})
+    assert entries(above)["r.fwd_bridge"] is None
+
+
+def test_a_difference_is_believed_only_where_a_known_number_was_seen_in_it() -> None:
+    """A self-test that saw another number there makes it not observable; another stage stays."""
+    record = routed({"r": passed(1000, left=7)}, 7)
+    assert {"r.fwd_netfilter": 7} == entries(record)
+    kernel = record.facts["r"].kernel
+
+    def tested(stage: str, counted: int) -> TrialRecord:
+        proof = StageProof(stage, 4, 100, counted=counted, unaccounted=0)
+        return replace(record, selftests={"r": SelfTest(kernel, "", "", "", (proof,))})
+
+    assert {"r.fwd_netfilter": 7} == entries(tested("fwd_netfilter", 100))
+    assert entries(tested("fwd_netfilter", 99))["r.fwd_netfilter"] is None
+    assert {"r.fwd_netfilter": 7, "r.fwd_prerouting": None} == entries(tested("fwd_prerouting", 99))

@@ -663,6 +663,7 @@ def test_a_row_says_what_its_stage_is() -> None:
         "tx_ipsec",
         "fwd_xdp",
         "fwd_tc",
+        "fwd_bridge",
         "fwd_ip",
         "fwd_prerouting",
         "fwd_conntrack",

@@ -293,6 +293,35 @@ def test_a_difference_of_counters_counts_beyond_what_passes_meanwhile() -> None:
         assert 1000.0 == live.received_pps
 
 
+ROUTED = {
+    "snmp.Ip.InReceives": 1000,
+    "snmp.Ip.ForwDatagrams": 1000,
+    "snmp.Ip.OutTransmits": 930,
+    "snmp.Ip.FragFails": 20,
+    "link.receive0.tx_dropped": 7,
+    "qdisc.receive0.drops": 5,
+    "link.receive0.rx_packets": 1000,
+}
+
+
+def test_a_host_that_forwards_loses_packets_on_the_way_through() -> None:
+    """In FORWARD, by the MTU, and by interface in the queue and the device of the way out."""
+    first = look(0, moved=dict.fromkeys(ROUTED, 0))
+    live = watched(first, look(1, moved=ROUTED))
+    assert 1000.0 == live.forwarded_pps
+    assert {
+        ("fwd_mtu", ""): (20, 20.0),
+        ("fwd_netfilter", ""): (50, 50.0),
+        ("fwd_qdisc", "receive0"): (5, 5.0),
+        ("fwd_device", "receive0"): (7, 7.0),
+    } == {(loss.stage, loss.where): (loss.packets, loss.pps) for loss in live.stages}
+    assert live.lost
+    assert not watched(look(0, V4), look(1, V4, moved=ROUTED), port=53).lost, "of a port's sockets"
+    own = {name: moved for name, moved in ROUTED.items() if not name.endswith("ForwDatagrams")}
+    own |= {"snmp.Ip.InDelivers": 1000}
+    assert () == watched(first, look(1, moved=own)).stages, "a host that forwards nothing"
+
+
 def test_other_namespaces_are_named() -> None:
     """As the latest look knows them."""
     other = OtherNamespace(7, "dns 7", 3, 4)

@@ -80,6 +80,52 @@ def test_a_path_that_leads_to_the_receiver_is_proven() -> None:
     assert path(rewrites=(TO,)), "a rule that chooses a receiver"
 
 
+def bridged(lab: str = "bridge", **changes: Any) -> bool:
+    """Prove the path of a lab whose only node forwards frames."""
+    mac = "02:00:00:00:00:09"
+    facts = {
+        name: build.facts(name, interface, address, mac=mac)
+        for name, interface, address in (
+            ("sender", "send0", f"{FROM}/24"),
+            ("receiver", "receive0", "192.168.254.1/24"),
+        )
+    }
+    plain = {"bridge": ("bridge0", "in0", "out0"), "pair": (2, 7), "out_pair": (3, 9)}
+    sent = Hop(FROM, "192.168.254.1", "unicast", "send0", None, mac)
+    agents = SimpleNamespace(
+        senders=[Node("sender", "send0", "", passage(sent, out_pair=(7, 2)))],
+        middle=[Node(load_lab(lab).middle[0].name, "in0", "out0", passage(**{**plain, **changes}))],
+        receivers=[Node("receiver", "receive0", "", passage(pair=(9, 3)))],
+    )
+    flow = SimpleNamespace(source=FROM, destination="192.168.254.1", destination_port=4321)
+    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,))
+    workers = [cast("WorkerSpec", spec)]
+    return prove_path(load_lab(lab), cast("Agents", agents), facts, workers)
+
+
+def test_a_bridge_is_no_hop() -> None:
+    """The sender's next hop is the receiver behind it; veth pairs alone join all three."""
+    assert bridged()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"bridge": ()}, "bridge1: its interfaces are not both ports of bridge0"),
+        ({"bridge": ("bridge0", "in0")}, "bridge1: its interfaces are not both ports of bridge0"),
+        ({"lab": "router"}, "router1: its interfaces are ports of bridge0; write bridge: bridge0"),
+        (
+            {"unread": ("eth9, another port of bridge0,",)},
+            "eth9, another port of bridge0, may lead",
+        ),
+    ],
+)
+def test_a_bridge_that_may_lead_elsewhere_is_refused(changes: dict[str, Any], why: str) -> None:
+    """Or one that is not as the lab file says."""
+    with pytest.raises(SafetyError, match=why):
+        bridged(**changes)
+
+
 @pytest.mark.parametrize("kind", ["none", "blackhole", "unreachable", "prohibit"])
 def test_packets_that_end_at_a_node_leave_it_by_no_way(kind: str) -> None:
     """The ledger counts them; nothing is refused."""

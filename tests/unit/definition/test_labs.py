@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
-from definition_fixture import write
+from definition_fixture import facts, write
 from golden import Golden
 
 from udpbench.definition import endpoints, lab_rules, load
@@ -345,6 +345,21 @@ def test_a_lab_has_nodes_in_the_middle() -> None:
         ),
         ("name: router1", "name: sender", "duplicate name sender"),
         (
+            "out: eth1}}",
+            "out: eth1}, bridge: eth0}",
+            "middle[1].bridge: eth0: eth0 is one of the interfaces; name the bridge",
+        ),
+        (
+            "out: eth1}}",
+            "out: eth1}, bridge: b, change: true, addresses: {in: 10.0.0.1/24, out: 10.0.1.1/24}}",
+            "middle[1].bridge: b: a bridge that is there has its own addresses",
+        ),
+        (
+            "out: eth1}}",
+            "out: eth1}, bridge: b, change: true, addresses: {in: [], out: 10.0.1.1/24}}",
+            "middle[1].addresses: router1 forwards frames; expected: no addresses; leave them out",
+        ),
+        (
             "connect: {netns: gateway}",
             "connect: namespace",
             "a namespace can be joined only to other namespaces",
@@ -396,3 +411,52 @@ def test_packets_come_no_further_than_the_lab() -> None:
             continue
         with pytest.raises(InputError, match="at most 2, 1 and the nodes in its middle"):
             lab_rules.refuse_together([experiment], lab)
+
+
+def test_a_bridge_in_the_middle_takes_nothing_off_the_time_to_live() -> None:
+    """It needs no addresses, and both hosts beside it are of one network; a namespace behind SSH."""
+    text = MIDDLE.replace("out: eth1}}", "out: eth1}, bridge: br0}")
+    write(Path.cwd(), text.replace("netns: red", "ssh: root@left, netns: red"), "lab.yaml")
+    lab = load.load_lab("lab.yaml")
+    assert (1, True) == (lab.longest_ttl, lab.middle[0].bridges)
+    assert Connect("ssh", "root@left", name="red") == lab.senders[0].connect
+
+
+def test_a_bridge_of_a_built_in_lab_has_the_pairs_as_its_ports() -> None:
+    """The hosts beside it know each other's MAC; of two in a row, too, and one may route."""
+    text = CHAIN.replace(
+        "middle:\n",
+        "middle:\n  - {name: b1, connect: namespace, interfaces: {in: a, out: b}, bridge: br0}\n"
+        "  - {name: b2, connect: namespace, interfaces: {in: a, out: b}, bridge: br0}\n",
+    ).replace("addresses: {in: 10.0.0.1", "bridge: docker0, addresses: {in: 10.0.0.1")
+    write(Path.cwd(), text, "lab.yaml")
+    lab = load.load_lab("lab.yaml")
+    assert (2, ["r"]) == (lab.longest_ttl, [node.name for node in lab.routers])
+    pids = dict.fromkeys(("sender", "b1", "b2", "r", "receiver"), 1)
+    (trial,) = load.load_experiment_data({"question": "?"}, "x").points
+    known = {name: facts(name) for name in pids}
+    settings = {
+        host.name: {
+            (each.kind, each.target): each.value
+            for each in settings_for(lab, trial, host, LabContext(pids, known))
+            if each.kind in ("bridge", "port", "link", "neighbour", "address")
+        }
+        for host in lab.hosts
+    }
+    sender, router = "02:75:62:01:00:01", settings["b2"]["link", "b"]["peer_mac"]
+    for name in ("b1", "b2"):
+        ports = {
+            target: value for (kind, target), value in settings[name].items() if kind == "port"
+        }
+        assert {
+            "a": {"bridge": "br0", "station": sender},
+            "b": {"bridge": "br0", "station": router},
+        } == ports
+        assert ("neighbour", "a/10.0.0.1") not in settings[name]
+    assert {"bridge": "docker0", "station": sender} == settings["r"]["port", "a"]
+    assert ("port", "b") not in settings["r"]
+    assert settings["r"]["address", "docker0/10.0.0.1/24"]
+    assert sender == settings["r"]["neighbour", "docker0/10.0.0.9"]
+    assert router == settings["sender"]["neighbour", "s0/10.0.0.1"]
+    pairs = {name: sorted(t for k, t in own if k == "link") for name, own in settings.items()}
+    assert {"sender": [], "b1": ["a", "b"], "b2": ["b"], "r": ["b"], "receiver": []} == pairs

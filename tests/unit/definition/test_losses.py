@@ -10,7 +10,7 @@ from definition_fixture import both, facts
 from golden import Golden
 
 from udpbench.definition import load, losses
-from udpbench.definition.binding.bind import LabContext, settings_for
+from udpbench.definition.binding.bind import LabContext, Unavailable, settings_for
 from udpbench.definition.binding.requirements import lacking
 from udpbench.definition.lab_rules import refuse_together
 from udpbench.errors import InputError
@@ -75,7 +75,7 @@ def test_a_loss_is_sent_along_the_first_flow() -> None:
     )
     worker = WorkerSpec("sender", "sender", 0, 1, (FLOW,), trial.traffic, Send(gso=10))
     ends = (facts("sender"), facts("receiver"))
-    device, port = losses.loss_specs(trial, worker, *ends)
+    device, port = losses.loss_specs(trial, worker, *ends, load.load_lab("local"))
     assert ("tx_device", 3, 1, 1572) == (
         device.stage,
         device.packets,
@@ -127,6 +127,85 @@ def test_what_leaves_no_room_for_a_loss_is_refused(
     golden.check(str(error.value))
 
 
+def test_something_waits_for_each_loss_at_a_node() -> None:
+    """Rules of the node, MTUs that fall from host to host, and a neighbour that is not looked up."""
+    lab = load.load_lab("router")
+    by_role = settings(lab, losses=dict.fromkeys(losses.possible_losses(lab), 1))
+    assert [("mtu", "send0", 1700)] == by_role["sender"]
+    assert [] == by_role["receiver"]
+    assert sorted(
+        [
+            ("firewall", "ipv4/forward/drop/udp/64122", True),
+            ("firewall", "ipv4/prerouting/drop/udp/64120", True),
+            ("mtu", "in0", 1700),
+            ("mtu", "out0", 1600),
+            ("sysctl", "net.ipv4.neigh.out0.mcast_solicit", 0),
+        ]
+    ) == sorted(by_role["middle"])
+    (trial,) = experiment(losses={"fwd_neighbour": 1}).points
+    known = {name: facts(name) for name in ("sender", "router1", "receiver")}
+    context = LabContext(dict.fromkeys(known, 1), known)
+    neighbours = {
+        setting.target
+        for setting in settings_for(lab, trial, lab.middle[0], context)
+        if setting.kind == "neighbour" and setting.target.startswith("out0/")
+    }
+    assert len(neighbours) == 19
+    assert "out0/192.168.253.20" not in neighbours
+    assert ("fwd_bridge", "fwd_device") == losses.possible_losses(load.load_lab("bridge"))
+
+
+def test_a_loss_at_a_node_gets_as_far_as_it() -> None:
+    """One to a neighbour that is not known goes to an address that the traffic does not."""
+    lab = load.load_lab("router")
+    (trial,) = experiment().points
+    trial = replace(trial, losses=dict.fromkeys(losses.possible_losses(lab), 1))
+    worker = WorkerSpec("sender", "sender", 0, 1, (FLOW,), trial.traffic, Send(gso=10))
+    ends = (facts("sender"), facts("receiver"))
+    specs = {spec.stage: spec for spec in losses.loss_specs(trial, worker, *ends, lab)}
+    assert {"fwd_ip": 1} == {stage: spec.hops for stage, spec in specs.items() if spec.hops != 2}
+    assert {"fwd_mtu": 1672, "fwd_device": 1572} == {
+        stage: spec.size_bytes for stage, spec in specs.items() if spec.whole
+    }
+    assert "192.168.253.20" == specs["fwd_neighbour"].destination
+    assert {1} == {spec.segments for spec in specs.values()}
+    wide = replace(worker, flows=(replace(FLOW, destination="192.168.253.20"),))
+    with pytest.raises(Unavailable, match="leave it out of traffic"):
+        losses.loss_specs(trial, wide, *ends, lab)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("local", {"losses": {"fwd_netfilter": 1}}),
+        ("bridge", {"losses": {"fwd_netfilter": 1}}),
+        ("router", {"losses": {"fwd_bridge": 1}}),
+        ("router", {"losses": {"udp_no_port": 1}}),
+        ("router", {"losses": {"fwd_ring": 1}}),
+        ("two-routers", {"losses": {"fwd_ip": 1}}),
+        ("router", {"losses": {"fwd_mtu": 1}, "settings": {"middle": {"mtu": 1400}}}),
+        (
+            "router",
+            {"losses": {"fwd_ip": 1}, "traffic": {"flows": {"to": "receiver.addresses[1]:64119"}}},
+        ),
+    ],
+)
+def test_what_leaves_no_room_for_a_loss_at_a_node_is_refused(
+    name: str, keys: dict[str, Any], golden: Golden
+) -> None:
+    """With the lab that has such a node."""
+    with golden.raises(InputError):
+        refuse_together([experiment(**keys)], load.load_lab(name))
+
+
+def test_a_neighbour_that_is_not_known_takes_a_second_address(golden: Golden) -> None:
+    """The receiver's only one has the traffic."""
+    lab = load.load_lab("router")
+    hosts = (*lab.hosts[:-1], replace(lab.hosts[-1], addresses=("192.168.253.1/24",)))
+    with golden.raises(InputError):
+        refuse_together([experiment(losses={"fwd_neighbour": 1})], replace(lab, hosts=hosts))
+
+
 def test_no_packet_is_lost_on_purpose_outside_the_lab_of_two(golden: Golden) -> None:
     """On real hosts and behind a bridge there are others whose packets it might meet."""
     losing = experiment(losses={"udp_no_port": 1})
@@ -161,6 +240,6 @@ def test_the_machine_is_changed_for_two_stages_alone() -> None:
 
 def test_ports_of_losses_follow_the_packets_order() -> None:
     """Every stage with a loss is a stage."""
-    assert list(losses.LOSS_PORTS) == [
-        stage for stage in LEDGER_STAGES if stage in losses.LOSS_PORTS
-    ]
+    for ports in (losses.LOSS_PORTS, losses.NODE_PORTS):
+        assert list(ports) == [stage for stage in LEDGER_STAGES if stage in ports]
+    assert len({*losses.ALL_PORTS.values()}) == len(losses.ALL_PORTS)

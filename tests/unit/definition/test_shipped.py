@@ -231,6 +231,8 @@ def test_in_the_shipped_folder_labs_and_figures_are_no_experiments() -> None:
     folder = shipped.folder()
     others = [path for path in shipped.files_in(folder) if not load.is_experiment(path)]
     assert [
+        "labs/bridge.yaml",
+        "labs/containers.yaml",
         "labs/eight-cpus.yaml",
         "labs/four-cpus.yaml",
         "labs/local.yaml",

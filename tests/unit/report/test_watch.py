@@ -40,6 +40,7 @@ LIVE = LiveHost(
     elapsed_ns=12 * 10**9,
     received_pps=512_000.0,
     read_pps=480_100.0,
+    forwarded_pps=0.0,
     stages=(
         StageLoss("rx_ring", 1200.0, 14_000, "eth0"),
         StageLoss("udp_rcvbuf", 30_100.0, 361_200),
@@ -71,6 +72,17 @@ READERS = replace(
         replace(LIVE.sockets[2], dropped=1),
     ),
 )
+
+
+def test_what_a_host_forwards_is_shown_where_it_does() -> None:
+    """With what it lost on the way through."""
+    loss = StageLoss("fwd_device", 7.0, 70, "eth1")
+    router = replace(LIVE, forwarded_pps=2000.0, stages=(loss,), sockets=(), ended_dropped=0)
+    router = replace(router, unlisted=0)
+    assert "; forwarded 2.0 kpps; lost: fwd_device eth1 7 pps" in line(router)
+    assert 2000.0 == live_json(router, "", False)["forwarded_pps"]
+    assert "70 packets lost, all at fwd_device eth1 (lost on the way through)" in sentence(router)
+    assert "forwarded" not in line(LIVE)
 
 
 def shown(live: LiveHost, rows: int = 9, width: int = 100) -> str:

@@ -62,7 +62,8 @@ def snapshot(
     )
     if "namespace" in scopes:
         counters.update(namespace_counters(host))
-        for device in filter(None, (interface, out, *bridge_ports(host, interface))):
+        above = host.link_target(f"/sys/class/net/{interface}/brport/bridge")
+        for device in filter(None, (interface, out, above, *bridge_ports(host, interface))):
             counters.update(device_counters(host, device))
         counters.update(socket_drops(host, inodes))
         if host.drops is not None:

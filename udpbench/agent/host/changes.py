@@ -135,7 +135,14 @@ class Changes:
         if not name or family == socket.AF_BRIDGE:  # a port's state, or a bridge's table
             return ""
         index = struct.unpack_from("=i", rest)[0]
-        return name if self._is_changed(kind, rest) and index in self._own else ""
+        joins = name == "links" and self._is_beside(rest)
+        return name if self._is_changed(kind, rest) and (joins or index in self._own) else ""
+
+    def _is_beside(self, rest: bytes) -> bool:
+        """Return whether a link becomes a port of the bridge that has one of ours, or is it."""
+        states = (self._known.get(("link", index)) for index in self._own)
+        above = {state[-1] for state in states if isinstance(state, tuple)} - {None}
+        return bool(above & {rest[:4], dict(genetlink.attributes(rest[12:])).get(_IFLA_MASTER)})
 
     def _is_route(self, rest: bytes) -> bool:
         _, protocol, _, _, flags = struct.unpack_from("=BBBBI", rest)

@@ -7,6 +7,7 @@ other process sees the mounts.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 from contextlib import suppress
@@ -18,6 +19,9 @@ RUN_FOLDER = "/run/udpbench"
 KINDS = ("net", "mnt")
 INIT_USER_NS = 0xEFFFFFFD  # PROC_USER_INIT_INO, include/linux/proc_ns.h
 NS_GET_USERNS = 0xB701  # include/uapi/linux/nsfs.h, Linux 4.9
+NS_GET_NSTYPE = 0xB703
+NAMED = "/run/netns"
+"""Where ip(8) keeps namespaces by name."""
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 MS_BIND, MS_REC_SLAVE = 1 << 12, 1 << 14 | 1 << 19
 PINNED = "/sys/fs/bpf"
@@ -95,6 +99,23 @@ def enter(host: Host, pid: int) -> None:
         _call("mount", b"none", b"/", None, MS_REC_SLAVE, None)
         _call("setns", namespace.fileno(), CLONE_NEWNET)
     _mount("sysfs", "/sys")
+
+
+def enter_named(host: Host, name: str) -> None:
+    """Move this process into a namespace that ``ip netns`` lists, and set it up.
+
+    Replies to the controller do not leave by its interfaces. OSError if it fails.
+    """
+    path = f"{NAMED}/{name}"
+    with host.path(path).open("rb") as namespace:
+        try:
+            kind = fcntl.ioctl(namespace, NS_GET_NSTYPE)
+        except OSError:
+            kind = 0
+        if kind != CLONE_NEWNET:
+            raise OSError(errno.EINVAL, "no network namespace", path)
+        join(host, namespace.fileno())
+    host.ssh = ""
 
 
 def enter_own(host: Host) -> None:

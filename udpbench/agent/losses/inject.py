@@ -45,9 +45,11 @@ SINKS = (
     "app_truncated",
 )
 """Stages that need an open socket, or come after one on the path."""
-RAW = {"rx_ip": "ip_header", "udp_checksum": "udp_checksum"}
+RAW = {"fwd_bridge": "station", "rx_ip": "ip_header", "udp_checksum": "udp_checksum"}
 """Stage → the flaw of its frames, which a UDP socket cannot send."""
 SO_PEEK_OFF = 42
+WHOLE = {4: (socket.IPPROTO_IP, 10, 3), 6: (socket.IPPROTO_IPV6, 23, 3)}
+"""IP version → its MTU_DISCOVER as PMTUDISC_PROBE: no fragments, whatever a router has answered."""
 SIOCOUTQ = 0x5411
 BUFFER_BYTES = 4 * 2**20
 BURST = 32
@@ -61,7 +63,9 @@ GONE = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENODEV, err
 """Errors of a send once the interface is down, has lost its routes, or is gone."""
 HOPS = 1
 IPV4_CHECKSUM_AT, IPV6_LENGTH_AT = ETHERNET_BYTES + 10, ETHERNET_BYTES + 4
-Flaw = Literal["ip_header", "udp_checksum"]
+NOBODY = "02:75:62:ff:ff:ff"
+"""A MAC that no host of a built-in lab has."""
+Flaw = Literal["ip_header", "station", "udp_checksum"]
 
 
 class LossInjector:
@@ -196,7 +200,11 @@ class Source:
         force_buffer(sock, SO_SNDBUFFORCE, socket.SO_SNDBUF, BUFFER_BYTES)
         if spec.family == 4:
             sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 0)
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, spec.hops)
+        else:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, spec.hops)
+        if spec.whole:
+            sock.setsockopt(*WHOLE[spec.family])
         if spec.stage == "tx_qdisc":
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, TRAP_PRIORITY)
         sock.bind((spec.source, spec.port))
@@ -286,9 +294,11 @@ def flawed_frame(spec: LossSpec, flaw: Flaw) -> bytes:
     """Return one frame to the spec's port that is correct except for one flaw.
 
     ``ip_header``: a wrong header checksum (IPv4), or a length beyond the end of the frame (IPv6).
+    ``station``: it is to a MAC that nobody has.
     """
     payload, ports = bytes(spec.size_bytes), (spec.port, spec.port)
-    macs, addresses = (spec.source_mac, spec.destination_mac), (spec.source, spec.destination)
+    to = NOBODY if flaw == "station" else spec.destination_mac
+    macs, addresses = (spec.source_mac, to), (spec.source, spec.destination)
     flawed = bytearray(headers(macs, addresses, ports, len(payload), HOPS))
     checksum = udp_checksum(packed_addresses(*addresses), ports, payload)
     if flaw == "udp_checksum":

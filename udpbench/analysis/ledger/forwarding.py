@@ -27,15 +27,15 @@ CONNTRACK = ("conntrack.drop", "conntrack.chainlength")
 """Packets without an entry: the table or the bucket is full, or two packets made the same one."""
 UNRESOLVED, FAILED = "arp_cache.unresolved_discards", "arp_cache.res_failed"
 QUEUE_DROPS, DEVICE_DROPS = "qdisc.{out}.drops", "link.{out}.tx_dropped"
-DEVICES = tuple(
-    f"{counter}"
-    for end in ("interface", "out")
-    for counter in (
-        f"link.{{{end}}}.tx_packets",
-        f"link.{{{end}}}.tx_dropped",
-        f"qdisc.{{{end}}}.drops",
-    )
-)
+
+
+def _given_to(*devices: str) -> tuple[str, ...]:
+    """Return the counters of what devices were given to send."""
+    sent = ("link.{}.tx_packets", "link.{}.tx_dropped", "qdisc.{}.drops")
+    return tuple(name.format(device) for device in devices for name in sent)
+
+
+DEVICES = _given_to("{interface}", "{out}")
 
 
 T = TypeVar("T")
@@ -127,6 +127,8 @@ def _tracked_first(node: AnyNode) -> int:
 
 def _prerouting_packets(view: CounterView) -> Span | None:
     node = view.at("middle")
+    if _forwards_frames(node):
+        return exactly(0)
     missing, unrouted = _missing_before_forward(node), _unrouted(node)
     if missing is None:
         return None
@@ -147,6 +149,8 @@ def _most_unrouted(readings: Readings) -> int | None:
 def _forward_skbs(node: AnyNode) -> int | None:
     """Return what is missing between ForwDatagrams and OutTransmits; None before Linux 6.8."""
     forwarded, left = node.total(ip.FORWARDED), _whole_transmits(node)
+    if _forwards_frames(node):
+        return 0
     if forwarded is None or left is None:
         return None
     own, too_long = node.counter(REQUESTS) or 0, node.counter(TOO_LONG) or 0
@@ -169,10 +173,53 @@ def _unresolved_skbs(node: AnyNode) -> int | None:
     of a neighbour failed on the whole machine.
     """
     left = node.counter(TRANSMITS)
+    if _forwards_frames(node):
+        return 0
     if left is not None and node.view.built_in_lab:
         return left - (node.total(*DEVICES) or 0)
     counted = [node.machine_counter(name) for name in (UNRESOLVED, FAILED)]
     return 0 if None not in counted and not any(counted) else None
+
+
+def _bridge_skbs(node: AnyNode) -> int | None:
+    """Return what came in at a bridge, by its ports or from its host, and left by no way.
+
+    A bridge counts no drop of its own: a frame longer than a port's MTU, to nobody that it knows,
+    to a port that is blocked or isolated, or a rule of its own tables. Where the node routes what
+    comes in by a bridge that has further ports, nothing tells.
+    """
+    view, bridge = node.view, [node.view.bridges.get(host, ()) for host in node.hosts]
+    if not any(bridge):
+        behind = any(facts.driver == "bridge" for facts in node.facts)
+        return None if behind else 0
+    name, *ports = bridge[0]
+    forwards_frames = _forwards_frames(node)
+    if not forwards_frames and not view.built_in_lab:
+        return None
+    # The bridge counts what it takes in before its own rules (net/bridge/br_input.c).
+    ways_in = ports if forwards_frames else [*ports, "{out}"]
+    entered = node.total(*(f"link.{each}.rx_packets" for each in ways_in))
+    if entered is None:
+        return None
+    own = node.counter(f"link.{name}.tx_packets") or 0
+    taken = _by_ip_of_bridge(node) if forwards_frames else node.counter(ip.RECEIVES) or 0
+    refused = node.total(*(f"qdisc.{each}.ingress.drops" for each in ways_in)) or 0
+    return entered - refused + own - (node.total(*_given_to(*ports)) or 0) - taken
+
+
+def _by_ip_of_bridge(node: AnyNode) -> int:
+    """Return what a bridge that hands frames to the rules for IP refused there, less what it cut.
+
+    Without br_netfilter these counters stand still (net/bridge/br_netfilter_hooks.c).
+    """
+    refused = (_header_skbs(node) or 0) + (node.counter(TOO_LONG) or 0) + _conntrack_skbs(node)
+    whole, pieces = (node.counter(f"{{ip}}Frag{name}") or 0 for name in ("OKs", "Creates"))
+    return refused + whole - pieces
+
+
+def _forwards_frames(node: AnyNode) -> bool:
+    """Return whether its packets never get to IP."""
+    return any(len(node.view.bridges.get(host, ())) > 2 for host in node.hosts)
 
 
 def _device_skbs(view: CounterView) -> int | None:
@@ -196,9 +243,20 @@ def _of_node(read: Callable[[AnyNode], int | None]) -> Callable[[CounterView], i
     return at("middle", read)
 
 
-_row = partial(
-    Stage, part="middle", unprovoked="no packet is lost on purpose at a node in the middle"
-)
+DIFFERENCES = ("fwd_bridge", "fwd_prerouting", "fwd_netfilter", "fwd_neighbour")
+UNPROVOKED = {
+    "fwd_ring": "a veth has no ring of its own",
+    **dict.fromkeys(
+        ("fwd_xdp", "fwd_backlog", "fwd_tc", "fwd_conntrack", "fwd_rp_filter", "fwd_route"),
+        "no packet is lost there on purpose at a node in the middle",
+    ),
+    "fwd_qdisc": "no packet is lost there on purpose at a node in the middle",
+}
+
+
+def _row(name: str, **given: Any) -> Stage:
+    unprovoked, missing = UNPROVOKED.get(name, ""), name in DIFFERENCES
+    return Stage(name, part="middle", unprovoked=unprovoked, is_difference=missing, **given)
 
 
 def _stage(
@@ -281,6 +339,15 @@ ROWS = (
         counters=(before_ip.INGRESS_DROPS,),
         unit="skb",
         reasons=("TC_INGRESS",),
+        refuses=True,
+    ),
+    _stage(
+        "fwd_bridge",
+        _of_node(_bridge_skbs),
+        "Δ rx_packets of the ports − their ingress drops − what they were given to send, or IP "
+        "took in",
+        "Dropped by the node's bridge: longer than a port's MTU, no port for its MAC, a port that "
+        "is blocked or isolated, a rule for frames, or one in PREROUTING if br_netfilter calls it.",
         refuses=True,
     ),
     _stage(

@@ -14,7 +14,7 @@ from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import NO_PHASE, Readings, readings_of
 from udpbench.errors import CANNOT_TELL, NO, YES, CannotTell
 from udpbench.model.host import KERNEL_BUILD
-from udpbench.model.limits import FORWARDING_STAGES, LEDGER_STAGES
+from udpbench.model.limits import FORWARDING_STAGES, LEDGER_STAGES, stage_of
 from udpbench.model.record import SelfTest, StageProof, TrialRecord
 from udpbench.model.result import LedgerEntry
 
@@ -73,7 +73,7 @@ def _proofs(record: TrialRecord) -> Iterator[StageProof]:
             yield StageProof(stage, family, None, why=why, failed=failed)
         return
     ledger = make_ledger(measured)
-    entries = {entry.stage: entry for entry in ledger.entries}
+    entries = {stage_of(entry.stage): entry for entry in ledger.entries}
     for stage, packets in record.trial.losses.items():
         yield StageProof(
             stage,

@@ -74,6 +74,9 @@ class Stage:
     single_counter: bool = False
     """Whether one counter has all of it; others are differences, off by what arrived between two
     reads."""
+    is_difference: bool = False
+    """It is what is missing between two counters: not observable where a self-test did not see in
+    it what was lost there on purpose."""
     meant_by: Literal["", "rules", "filter", "unbound"] = ""
     """Who refuses packets of a watched host here, as is meant: its rules, a socket's filter, or
     nobody, as no socket of it misses them."""

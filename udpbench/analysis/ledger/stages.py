@@ -29,8 +29,9 @@ BEFORE_SENT = ("unsent", "tx_policy", "tx_netfilter")
 def _proven(row: Stage) -> Stage:
     """Return a row that is not observable where its counters are proven not to move, or hidden.
 
-    What moved all the same is counted as ever; only a 0 proves nothing there. A count that a worker
-    alone has is unknown where one did not say it.
+    What moved all the same is counted as ever; only a 0 proves nothing there. A difference between
+    counters absorbs the errors of each, so that it is believed only where a known number was seen.
+    A count that a worker alone has is unknown where one did not say it.
     """
 
     def packets(readings: CounterView) -> Span | None:
@@ -42,6 +43,8 @@ def _proven(row: Stage) -> Stage:
 
     def read(readings: CounterView) -> Span | None:
         span, way, node = row.packets(readings), readings.receiving, readings.at(row.part)
+        if row.is_difference and node.is_disproven(row.name):
+            return None
         field = way.adds.get(row.name)
         if field is not None and any(field not in stats.counts for stats in node.workers):
             return None

@@ -6,7 +6,7 @@ say of all traffic.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -42,6 +42,11 @@ EITHER = " or ".join(UNDIVIDED)
 """A loss at one of these two, where the kernel counts only their sum."""
 SOCKET_STAGES = ("rx_policy", "udp_filter", "udp_rcvbuf", "udp_memory", EITHER)
 """Where packets end that have reached a socket."""
+BY_DEVICE = {"fwd_qdisc": "qdisc.{}.drops", "fwd_device": "link.{}.tx_dropped"}
+"""Stage of a host that forwards → its counter of an interface, with what the host itself sends."""
+ROUTED = tuple(stage for stage in STAGES if stage.name in ("fwd_mtu", "fwd_netfilter"))
+"""The same by IP version."""
+FORWARDING = (*BY_DEVICE, *(stage.name for stage in ROUTED))
 NOT_LOST = tuple(stage.name for stage in STAGES if stage.meant_by == "unbound")
 """What anybody may send to a host, and no socket of it misses."""
 HELPS = {stage.name: stage.helps.replace("receive.buffer", "SO_RCVBUF") for stage in STAGES}
@@ -85,6 +90,8 @@ class LiveHost:
     cpus: Mapping[int, CpuShare]
     namespaces: tuple[OtherNamespace, ...]
     exact: bool
+    forwarded_pps: float
+    """Packets of every protocol that were forwarded."""
     lost: bool
     """A watched socket, or a stage before it, lost a packet since the first look."""
     unwatched: tuple[str, ...] = ()
@@ -128,7 +135,8 @@ def live_host(
     stages = stage_losses(lately, ever, now.interfaces, facts, seconds)
     if "udp_memory" not in [loss.stage for loss in stages]:
         stages += _in_memory(sockets)
-    unwatched = (*(() if now.watched is None and port is None else SOCKET_STAGES), *NOT_LOST)
+    alone = now.watched is not None or port is not None
+    unwatched = (*((*SOCKET_STAGES, *FORWARDING) if alone else ()), *NOT_LOST)
     unbound_packets = earlier.unbound_packets if earlier is not None else 0
     if port is not None and UNBOUND in ever.values:
         unbound_packets = ever.values[UNBOUND] or 0
@@ -149,9 +157,7 @@ def live_host(
         sockets=sockets,
         ended=ended,
         ended_dropped=ended_dropped,
-        unlisted=_unlisted(stages, sockets, ended_dropped)
-        if port is None and now.watched is None
-        else 0,
+        unlisted=_unlisted(stages, sockets, ended_dropped) if not alone else 0,
         queues=tuple(
             replace(use, host=readings.facts[use.host].interface)
             for readings in device_readings
@@ -162,6 +168,7 @@ def live_host(
         cpus=cpu_shares(lately),
         namespaces=now.namespaces,
         exact=now.counts is not None,
+        forwarded_pps=_forwarded(lately) / seconds,
         lost=any(loss.packets for loss in stages if loss.stage not in unwatched)
         or ended_dropped > 0
         or unbound_packets > 0
@@ -222,6 +229,9 @@ def stage_losses(
         for stage, packets in lost.items():
             pps, more = losses.get((stage, where), (0.0, 0))
             losses[stage, where] = pps + rates.get(stage, 0) / seconds, more + packets
+    if _forwarded(ever):
+        for stage, where, pps, packets in _on_the_way_through(lately, ever, interfaces, seconds):
+            losses[stage, where] = pps, packets
     order = {stage: place for place, stage in enumerate(LEDGER_STAGES)}
     order[EITHER] = order[UNDIVIDED[0]]
     return tuple(
@@ -230,6 +240,34 @@ def stage_losses(
             losses.items(), key=lambda item: (order[item[0][0]], item[0][1])
         )
     )
+
+
+def _forwarded(delta: Deltas) -> int:
+    """Return how many packets of every protocol a host has forwarded."""
+    return sum(
+        delta.values.get(name, 0) for name in ("snmp.Ip.ForwDatagrams", "snmp6.Ip6OutForwDatagrams")
+    )
+
+
+def _on_the_way_through(
+    lately: Deltas, ever: Deltas, interfaces: Collection[str], seconds: float
+) -> Iterator[tuple[str, str, float, int]]:
+    """Yield what a host lost that it was to send on: stage, place, rate and packets."""
+    for name in interfaces:
+        for stage, counter in BY_DEVICE.items():
+            packets = ever.values.get(counter.format(name), 0)
+            if packets > 0:
+                yield stage, name, lately.values.get(counter.format(name), 0) / seconds, packets
+    for row in ROUTED:
+        rate, packets = 0, 0
+        for family in FAMILIES:
+            whole = _readings(ever, family, {})
+            known = [row.packets(view) for view in (_readings(lately, family, {}), whole)]
+            late, ended = (max(span.low, 0) if span is not None else 0 for span in known)
+            if ended > (passing(whole) if row.is_difference else 0):
+                rate, packets = rate + late, packets + ended
+        if packets:
+            yield row.name, "", rate / seconds, packets
 
 
 def observable_stages(
@@ -279,7 +317,7 @@ def _readings(
         # Frames to another host are of no IP version, and are counted with the other.
         values = {k: v for k, v in delta.values.items() if not k.startswith("link.")}
         delta = replace(delta, values=values)
-    nodes: Nodes = {"receiver": (delta.host,)}
+    nodes: Nodes = {"receiver": (delta.host,), "middle": (delta.host,)}
     return CounterView(
         nodes, {delta.host: delta}, facts, Traffic(family=family), Receive(), within=within
     )
@@ -307,7 +345,7 @@ def watched_ledger(measured: Readings) -> Ledger:
             parts=lost[stage.name] if len(lost[stage.name]) > 1 else {},
         )
         for stage in STAGES
-        if stage.name in lost and stage.part == "receiver"
+        if stage.name in lost and stage.part in ("receiver", "middle")
     )
     received = total_arrived(measured.stats).packets
     ended = sum(entry.packets or 0 for entry in entries) + either

@@ -55,7 +55,7 @@ from udpbench.control.deployment.deployer import (
 )
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.json_lines import BLOCK_BYTES, MOST_LINE_BYTES, LinePipe, LineTooLong
-from udpbench.model.lab import Connect
+from udpbench.model.lab import INSIDE, Connect
 from udpbench.model.limits import SECOND_NS
 from udpbench.printable import printable
 from udpbench.units import format_bytes, format_duration
@@ -208,6 +208,8 @@ def _open(
 
     ``folder`` has the build of that agent.
     """
+    if connect.name is not None:
+        module = (*module, f"{INSIDE}{connect.name}" if module[0] == OBSERVER else connect.name)
     with ExitStack() as stack:
         login = _Login(host, connect, limits, stack, module)
         agent = login.agent
@@ -270,7 +272,8 @@ def next_step(
     text = words.lower()
     asks = "sudo:" in text and ("password is required" in text or "terminal is required" in text)
     if asks or "is not in the sudoers file" in text or "is not allowed to" in text:
-        needed = (f"{OBSERVER} *",) if module == OBSERVER else (AGENT, f"{RETURNING} *")
+        start = AGENT if connect.name is None else f"{AGENT} *"
+        needed = (f"{OBSERVER} *",) if module == OBSERVER else (start, f"{RETURNING} *")
         both = ", ".join(f"{path or python} -m {each}" for each in needed)
         rule = f"in sudoers, NOPASSWD: {both} (with that python root's own; this account is root)"
         if connect.python is None:

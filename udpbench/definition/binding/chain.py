@@ -1,13 +1,13 @@
 """The links of a built-in lab with nodes in the middle: interfaces, addresses, neighbours, routes.
 
 Pure. The first node makes the pair to the sender, and each node that to the next host; two hosts of
-a link know each other's MAC, and a host knows which gateway leads to each end.
+a link know each other's MAC, also beyond bridges, and a host knows which gateway leads to each end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_interface
 
 from udpbench.model.lab import Lab, Node
@@ -31,13 +31,39 @@ class LinkEnd:
         return next((text.partition("/")[0] for text in self.of_family(family)), None)
 
 
-def links(lab: Lab) -> tuple[tuple[LinkEnd, LinkEnd], ...]:
-    """Return both ends of each link, from the sender to the receiver; none without a middle."""
+def pairs(lab: Lab) -> tuple[tuple[LinkEnd, LinkEnd], ...]:
+    """Return both ends of each pair, from the sender to the receiver; none without a middle."""
     if not (lab.built_in and lab.middle):
         return ()
     comes = [_entry(host, 2 * n) for n, host in enumerate((*lab.middle, lab.receivers[0]), 1)]
     leaves = [_exit(host, 2 * n + 1) for n, host in enumerate((lab.senders[0], *lab.middle))]
     return tuple(zip(leaves, comes, strict=True))
+
+
+def links(lab: Lab) -> tuple[tuple[LinkEnd, LinkEnd], ...]:
+    """Return both ends of each link of IP: of a pair, or of several that bridges join.
+
+    A bridge has the MAC of its only port.
+    """
+    both = pairs(lab)
+    leaves = [left for left, _ in both if not left.host.bridges]
+    comes = [_above(right) for _, right in both if not right.host.bridges]
+    return tuple(zip(leaves, comes, strict=True))
+
+
+def _above(port: LinkEnd) -> LinkEnd:
+    return replace(port, interface=port.host.bridge or port.interface)
+
+
+def ports(lab: Lab, node: Node) -> Iterator[tuple[str, str]]:
+    """Yield each port of a node's bridge, with the MAC of the only station behind it."""
+    at = lab.middle.index(node)
+    both = pairs(lab)
+    before = [left for left, _ in both[: at + 1] if not left.host.bridges][-1]
+    behind = next(right for _, right in both[at + 1 :] if not right.host.bridges)
+    yield node.interface, before.mac
+    if node.bridges:
+        yield node.out, behind.mac
 
 
 def _entry(host: Node, number: int) -> LinkEnd:
@@ -67,9 +93,11 @@ def own_ends(lab: Lab, host: Node) -> Iterator[tuple[LinkEnd, LinkEnd]]:
 
 def made_pairs(lab: Lab, node: Node) -> Iterator[tuple[LinkEnd, LinkEnd]]:
     """Yield the ends of the pairs that a node makes, with their other ends."""
-    for own, other in own_ends(lab, node):
-        if own.interface == node.out or other.host.sends:
-            yield own, other
+    for left, right in pairs(lab):
+        if left.host == node and node.out:
+            yield left, right
+        elif right.host == node and left.host.sends:
+            yield right, left
 
 
 def gateways(lab: Lab, host: Node, family: int) -> Iterator[tuple[str, str, str]]:

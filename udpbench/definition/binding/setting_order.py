@@ -41,7 +41,7 @@ def _drop_reasons(block: HostBlock) -> Iterator[Setting]:
     if trial is None:
         return
     flows = trial.traffic.flows
-    ports = {*parse_to(flows.to).ports, *(losses.LOSS_PORTS[stage] for stage in trial.losses)}
+    ports = {*parse_to(flows.to).ports, *(losses.ALL_PORTS[stage] for stage in trial.losses)}
     if trial.traffic.echo or trial.traffic.answers:
         ports.update(parse_ports(flows.source_ports))
     yield Setting("explain", "drops", sorted(ports), path="explain", optional=True)
@@ -144,11 +144,16 @@ def _pairs(block: HostBlock) -> Iterator[Setting]:
         if other.host.receives and isinstance(far.link.rate_bps, int):
             limit = card.cable(far.link.rate_bps, block.settings)
             yield Setting("qdisc", own.interface, limit, path=far.path("link.rate"))
+    if block.lab.built_in and block.host.bridge:
+        yield Setting("bridge", block.host.bridge, True, path=block.path("link"))
+        for name, station in chain.ports(block.lab, block.host):
+            value = {"bridge": block.host.bridge, "station": station}
+            yield Setting("port", name, value, path=block.path("link"))
 
 
 def _forwarding(block: HostBlock) -> Iterator[Setting]:
     """Let a node of a built-in lab forward; of others nothing is changed that is not asked for."""
-    if block.lab.built_in and block.host.out:
+    if block.lab.built_in and block.host.out and not block.host.bridges:
         name = "net.ipv4.ip_forward" if block.family == 4 else "net.ipv6.conf.all.forwarding"
         yield Setting("sysctl", name, 1, path=block.path("link"))
 
@@ -169,13 +174,15 @@ def _quiet(block: HostBlock) -> Iterator[Setting]:
     """
     if not block.lab.built_in:
         return
-    for interface in filter(None, (block.host.interface, block.host.out)):
-        yield from _silent(block, f"net/ipv6/conf/{interface}")
+    host = block.host
+    for interface in filter(None, (host.interface, host.out, host.bridge)):
+        has_ip = not host.bridges and interface in (host.entry, host.out)
+        yield from _silent(block, f"net/ipv6/conf/{interface}", has_ip)
 
 
-def _silent(block: HostBlock, conf: str) -> Iterator[Setting]:
+def _silent(block: HostBlock, conf: str, has_ip: bool) -> Iterator[Setting]:
     silent = {f"{conf}/disable_ipv6": 1}
-    if block.family == 6:
+    if block.family == 6 and has_ip:
         silent = {
             f"{conf}/disable_ipv6": 0,
             f"{conf}/addr_gen_mode": 1,
@@ -238,7 +245,7 @@ def _plain(block: HostBlock) -> Iterator[Setting]:
 def _up(block: HostBlock) -> Iterator[Setting]:
     host = block.host
     if block.lab.built_in:
-        for interface in filter(None, (host.interface, host.out)):
+        for interface in filter(None, (host.interface, host.out, host.bridge)):
             yield Setting("up", interface, True, path=block.path("link"))
     elif not host.out:
         yield Setting("up", host.interface, True, path=f"{host.part}.interface")
@@ -264,7 +271,7 @@ def _unclaimed(block: HostBlock) -> Iterator[Setting]:
 
 def _addresses(block: HostBlock) -> Iterator[Setting]:
     for address in _added(block):
-        yield block.setting("address", address, True, "addresses")
+        yield block.beyond("address", f"{block.host.entry}/{address}", True, "addresses")
     for address in block.host.out_addresses:
         if not block.lab.built_in or (":" in address) == (block.family == 6):
             target = f"{block.host.out}/{address}"
@@ -279,6 +286,8 @@ def _neighbours(block: HostBlock) -> Iterator[Setting]:
     neighbours: dict[str, tuple[str, str]] = {}
     for own, peer in chain.own_ends(block.lab, block.host):
         for address in peer.of_family(block.family):
+            if losses.is_silent(block, peer.host, address.partition("/")[0]):
+                continue
             target = f"{own.interface}/{address.partition('/')[0]}"
             yield Setting("neighbour", target, peer.mac, path=block.path("link"))
     if block.lab.built_in and not block.lab.middle:

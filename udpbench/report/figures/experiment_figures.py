@@ -87,6 +87,7 @@ STAGE_STYLES = {
     "fwd_xdp": (PINK, ".."),
     "fwd_backlog": (RED, "||"),
     "fwd_tc": (GREEN, ".."),
+    "fwd_bridge": (RED, ".."),
     "fwd_ip": (ORANGE, "--"),
     "fwd_prerouting": (YELLOW, "xx"),
     "fwd_conntrack": (SKY, "xx"),
