@@ -6,6 +6,8 @@ import ctypes
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -15,6 +17,7 @@ from udpbench.control.connections.forks import ForkClient, LocalAgents
 REQUIRED = "UDPBENCH_REQUIRE_LAB"
 CLONE_NEWNS = 0x20000  # include/uapi/linux/sched.h
 LOCKS = "/run/udpbench"
+FORKED = LocalAgents.forked
 
 
 def lacking(user_id: int) -> str | None:
@@ -52,16 +55,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=why))
 
 
-@pytest.fixture(autouse=True, scope="session")
-def forking() -> Iterator[None]:
-    """Let one process fork the agents of all runs that begin in this one, and outlive each."""
+@contextmanager
+def agents_by_one_process() -> Iterator[None]:
+    """Let one process fork the agents of all runs that begin meanwhile, and outlive each."""
     agents = LocalAgents()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ForkClient, "bury", lambda _: None)
-        patch.setattr(LocalAgents, "forked", agents.forked)
+        patch.setattr(LocalAgents, "forked", partial(FORKED, agents))
         yield
     if agents._server is not None:
         agents._server.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def forking() -> Iterator[None]:
+    """Start few processes for many tests."""
+    with agents_by_one_process():
+        yield
+
+
+@pytest.fixture
+def forking_anew(forking: None) -> Iterator[None]:
+    """Let the agents of a test be forked from a process that has the test's environment."""
+    with agents_by_one_process():
+        yield
 
 
 @pytest.fixture(autouse=True)

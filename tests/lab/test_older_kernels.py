@@ -36,7 +36,9 @@ def experiment(name: str, **keys: Any) -> Experiment:
 
 
 @pytest.fixture
-def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, TrialRecord]:
+def older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forking_anew: None
+) -> dict[str, TrialRecord]:
     """Return the records of a run whose agents take the kernel for one before Linux 5.11."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()

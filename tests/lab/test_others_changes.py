@@ -13,6 +13,7 @@ import pytest
 from test_readers import once_measured
 from test_ways import conducted
 
+from udpbench.agent.host.changes import CHANGED as COUNTED
 from udpbench.analysis.checks.host_checks import CHANGED
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import lost_by_place
@@ -198,7 +199,7 @@ def test_what_a_trial_does_itself_is_no_change(tmp_path: Path) -> None:
             for host in ("sender", "receiver"):
                 before, after = (at[host].counters for at in (phase.before, phase.after))
                 moved = {k: n - before[k] for k, n in after.items() if k.startswith("changed.")}
-                assert dict.fromkeys(f"changed.{name}" for name in CHANGED) == {
+                assert dict.fromkeys(f"changed.{name}" for name in ("firewall", *COUNTED)) == {
                     name: None if count == 0 else count for name, count in moved.items()
                 }, (record.trial.point, phase.name, host)
 

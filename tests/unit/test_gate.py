@@ -28,12 +28,12 @@ from udpbench.gate import (
     stored_results,
 )
 from udpbench.model.experiment import PointPair, Search
-from udpbench.model.record import Finding, TrialRecord
+from udpbench.model.record import Finding, RecordedError, TrialRecord
 from udpbench.model.result import Result
 from udpbench.records import Ending, Run, RunWriter
 
 ONE, TWO = trial("one"), trial("two")
-LOST = {"kind": "AgentLost", "message": "gone", "host": "right"}
+LOST = RecordedError("AgentLost", "gone", "right")
 HELD = expectation("received_packets[two]", ">=", "received_packets[one]")
 ALL = expectation("unaccounted", "==", "0")
 

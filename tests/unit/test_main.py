@@ -145,6 +145,7 @@ def test_selftest_cannot_tell_where_a_trial_fails_twice(
     labs = [(THIS_MACHINE, lab(), world.surroundings())]
     monkeypatch.setattr("udpbench.commands.selftest.private_labs", lambda *_: iter(labs))
     monkeypatch.setattr("udpbench.commands.selftest.NAMES", ("drops/one-by-one",))
+    monkeypatch.setattr("udpbench.commands.selftest.AT_NODES", {})
     monkeypatch.setattr("udpbench.proven_kernels.place", lambda: tmp_path)
     points = "udpbench.commands.selftest.POINTS"
     monkeypatch.setattr(points, {"one-by-one": ("udp_no_port",)})

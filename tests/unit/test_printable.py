@@ -189,5 +189,5 @@ def test_every_door_is_the_one_that_shows() -> None:
     assert [] == [
         line
         for line in prints
-        if not re.search("json.dumps|_version|nothing|{message}|{what}", line)
+        if not re.search("json.dumps|indented|_version|nothing|{message}|{what}", line)
     ]

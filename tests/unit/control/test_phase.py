@@ -26,6 +26,7 @@ from udpbench.control.trial_state import Attempt, trial_agents
 from udpbench.drivers import DRIVERS, driver_of
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import RecordedError
 from udpbench.model.work import FlowSpec, WorkerSpec
 
 
@@ -62,11 +63,8 @@ def test_loops_that_do_not_leave_are_a_deadline(tmp_path: Path) -> None:
         world.agents["receiver"], "_stop", lambda: None
     )
     record = only(tmp_path, world)
-    assert {
-        "kind": "DeadlineExceeded",
-        "message": "timed out after 5s: loops still running after phase path",
-        "host": "receiver",
-    } == record.error
+    expected = "timed out after 5s: loops still running after phase path"
+    assert RecordedError("DeadlineExceeded", expected, "receiver") == record.error
 
 
 def test_a_worker_that_fails_is_raised_as_what_it_was(tmp_path: Path) -> None:
@@ -83,7 +81,7 @@ def test_a_worker_that_fails_is_raised_as_what_it_was(tmp_path: Path) -> None:
 
     world.hooks["start sender measured"] = failing
     record = only(tmp_path, world)
-    assert error == record.error
+    assert RecordedError(**error) == record.error
     assert ["path", "warmup", "measured"] == [phase.name for phase in record.phases]
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 from typer.core import TyperCommand
 
 from udpbench.commands.verbs.options import AllowRead, Names, Sets
@@ -89,6 +88,8 @@ def campaign(
 
 def say_answer(folders: Sequence[Path]) -> None:
     """Print the question and the answer of the runs that are complete."""
+    from rich.text import Text
+
     from udpbench.report.campaign.campaign_answer import answer, question
     from udpbench.store.pairs import beside
     from udpbench.store.run_folders import readable_runs, trials_of
