@@ -8,6 +8,7 @@ import sys
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
+import psutil
 import pytest
 from golden import Golden
 from proc_files import OF_ROOT, stat
@@ -133,6 +134,7 @@ def test_irqbalance_is_paused_and_goes_on(tmp_path: Path) -> None:
     assert before == {"41/5": True, "42/5": False}
     kind.write(host, name, False)
     assert [True, True, False, False] == [host.is_stopped(pid) for pid in host.process_names()]
+    assert psutil.pid_exists(os.getpid()), "psutil was left at another root"
     assert kind.same(False, kind.read(host, name))
     daemon(tmp_path, 45)
     assert not kind.same(before, kind.read(host, name))

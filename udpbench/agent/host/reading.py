@@ -286,12 +286,14 @@ class ReadingHost:
         """Yield psutil's view of a process; OSError ESRCH or EACCES if it is not visible."""
         import psutil  # late: it takes 20 ms
 
-        psutil.PROCFS_PATH = str(self.path("/proc"))
+        before, psutil.PROCFS_PATH = psutil.PROCFS_PATH, str(self.path("/proc"))
         try:
             yield psutil.Process(pid)
         except psutil.Error as error:
             code = errno.EACCES if isinstance(error, psutil.AccessDenied) else errno.ESRCH
             raise OSError(code, os.strerror(code), f"process {pid}") from error
+        finally:
+            psutil.PROCFS_PATH = before
 
     def wait_for(self, what: str, condition: Callable[[], Optional[Met]], deadline_s: float) -> Met:
         """Return the condition's first true value; TimeoutError with ``what`` is still the case."""
