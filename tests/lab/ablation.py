@@ -122,6 +122,9 @@ def experiment_of(name: str, blocks: int, seconds: float) -> Any:
         "question": f"What does {name} cost?",
         "traffic": {"size": "64B", "rate": "80kpps"},
         "send": {"pace": "sleep"},
+        # Interrupts that wake an idle CPU are busy time for the kernel, idle time for its timer:
+        # a CPU that polls while it is idle is woken without them.
+        "settings": {"receiver": {"cpu": {"latency": "0us"}}},
         "variants": {arm: {**thing.arms[arm]} for arm in ("without", "with")},
         "compare": {"a": "without", "b": "with", "metric": "cpu_ns", "blocks": blocks},
         "cpu_time": True,
@@ -178,9 +181,9 @@ def arm_of(record: TrialRecord, end: Role) -> Arm | str:
     cpu_time = cpu_time_of(readings, make_ledger(readings))
     if cpu_time is None:
         return next((s.why for s in readings.phase.cpu_samples.values()), "not sampled")
-    struck = [
-        f"CPU {balance.cpu}: {balance.struck}" for balance in cpu_time.balances if balance.struck
-    ]
+    cpus = {(entry.machine, entry.cpu) for entry in cpu_time.entries if entry.end == end}
+    mine = [each for each in cpu_time.balances if (each.machine, each.cpu) in cpus]
+    struck = [f"CPU {balance.cpu}: {balance.struck}" for balance in mine if balance.struck]
     if struck:
         return ", ".join(struck)
     packets = sum(
@@ -192,8 +195,6 @@ def arm_of(record: TrialRecord, end: Role) -> Arm | str:
     received = sum(stats.counts.get("received_packets", 0) for stats in readings.phase.stats)
     if not packets or received < 0.999 * sent:
         return f"{received} of {sent} packets received"
-    cpus = {(entry.machine, entry.cpu) for entry in cpu_time.entries if entry.end == end}
-    mine = [each for each in cpu_time.balances if (each.machine, each.cpu) in cpus]
     busy_ns = sum(each.busy_ns for each in mine)
     stages: dict[str, float] = {}
     for entry in cpu_time.entries:

@@ -296,7 +296,8 @@ def _balance(
     missing_ns = wall_ns - sum(sampled.values())
     missing_ns = missing_ns if missing_ns > EDGES * period_ns else 0
     taken_ns = min(_steal_ns(delta, cpu), missing_ns)
-    if not sampled[IDLE] and not samples.lost_samples.get(str(cpu)):
+    asleep = not sampled[IDLE] and not samples.lost_samples.get(str(cpu))
+    if asleep:
         sampled[IDLE] = missing_ns - taken_ns
         missing_ns = taken_ns
     missing = {
@@ -309,17 +310,19 @@ def _balance(
         WITHIN * (wall_ns - idle_ns) + ERRORS * _error_ns(sampled[IDLE], wall_ns, samples),
     )
     known = counted[0] is not None
-    return replace(balance, struck=_struck(balance, known, EDGES * period_ns)), missing
+    return replace(balance, struck=_struck(balance, known, asleep, EDGES * period_ns)), missing
 
 
-def _struck(balance: CpuBalance, known: bool, least_ns: int) -> str:
+def _struck(balance: CpuBalance, known: bool, asleep: bool, least_ns: int) -> str:
     """Return why the numbers of a CPU do not hold; empty if they do."""
     sampled_ns, busy_ns = balance.sampled_busy_ns, balance.busy_ns
     if not known:
         return "its idle time was not read"
     if abs(sampled_ns - busy_ns) > balance.allowed_ns:
         shares = (show_percent(ns / balance.wall_ns) for ns in (sampled_ns, busy_ns))
-        return "samples say {} busy, the kernel {}".format(*shares)
+        why = ": none was taken in its idle task, whose interrupts and wake-ups are busy time"
+        hidden = asleep and sampled_ns < busy_ns
+        return "samples say {} busy, the kernel {}".format(*shares) + why * hidden
     if balance.unattributed_ns > MOST_UNATTRIBUTED * sampled_ns + least_ns:
         share = show_percent(balance.unattributed_ns / sampled_ns)
         return f"{share} of its busy time is unattributed"

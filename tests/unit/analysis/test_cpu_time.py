@@ -170,6 +170,10 @@ def test_a_cpu_whose_timer_sleeps_while_it_is_idle_gives_no_samples_then() -> No
     seen = [each for each in QUIET if each.chain != IDLE or each.cpu]
     whole, silent = (known(sampled.record(seen=each)).balances[0] for each in (QUIET, seen))
     assert ("", whole.sampled_idle_ns) == (silent.struck, silent.sampled_idle_ns)
+    hidden = known(sampled.record(seen=seen, busy_ms=1000)).balances[0].struck
+    assert hidden.startswith(
+        "samples say 40 % busy, the kernel 50 %: none was taken in its idle task"
+    )
     lost = sampled.record(seen=seen, changes={"lost_samples": {"0": 3, "1": 0}})
     assert 0 == known(lost).balances[0].sampled_idle_ns
 
