@@ -195,8 +195,8 @@ STATE = {
     "qdiscs": "tc qdisc",
     "queues": f"grep . {QUEUE_FILES} 2>/dev/null; true",
     "devices": f"grep . {DEVICE_FILES}",
-    # procps 4.0.7 exits with 1 if a key cannot be read, of which there are some in each namespace.
-    "sysctls": "sysctl -a --pattern '^net' 2>/dev/null || true",
+    # As sysctl -a, in a third of its time; some keys cannot be read.
+    "sysctls": "grep -ars . /proc/sys/net; true",
     "features": "for i in $(ls /sys/class/net); do ethtool -k $i; done",
     "channels": "for i in $(ls /sys/class/net); do ethtool -l $i; ethtool -g $i; done 2>&1; true",
     "iptables": "iptables-save | grep -v '^#'; ip6tables-save | grep -v '^#'; true",
@@ -216,11 +216,15 @@ def shell(command: str) -> str:
 
 def visible() -> dict[str, str]:
     """Return everything an administrator would look at, word by word."""
-    return {
-        name: COUNTED.sub("", shell(command))
+    asked = {
+        name: command
         for name, command in STATE.items()
         if shutil.which(NEEDS.get(name, command.split()[0]))
-    } | {"threads": threads()}
+    }
+    ends = "printf '\\0'"
+    together = "\n".join(f"{{ {command}; }} || exit\n{ends}" for command in asked.values())
+    texts = COUNTED.sub("", shell(together)).split("\0")[:-1]
+    return dict(zip(asked, texts, strict=True)) | {"threads": threads()}
 
 
 def threads() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from udpbench.errors import InputError, Problem
@@ -115,10 +115,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def similar(word: str, names: Sequence[str]) -> str:
     """Return the next step for a misspelt word: similar words or words it begins; else empty."""
     few = names if len(names) <= SIMILAR_NAMES else ()
-    short = [name for name in few if len(name) <= SIMILAR_CHARACTERS]
-    near = difflib.get_close_matches(word[:SIMILAR_CHARACTERS], short, n=1)
+    short = tuple(name for name in few if len(name) <= SIMILAR_CHARACTERS)
+    near = _closest(word[:SIMILAR_CHARACTERS], short)
     near = near or [name for name in names if len(word) > 2 and name.startswith(word)]
     return f"did you mean {joined(near, ' or ')}?" if near else ""
+
+
+@lru_cache(maxsize=1024)
+def _closest(word: str, names: tuple[str, ...]) -> list[str]:
+    """Return the name most like a word, once for all points that have it."""
+    return difflib.get_close_matches(word, names, n=1)
 
 
 def joined(names: Sequence[str], between: str = ", ") -> str:

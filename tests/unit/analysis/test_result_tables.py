@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typst
@@ -12,7 +13,7 @@ from report.stored import printed, stored
 
 from analysis import sampled
 from analysis.build import MS, START_NS, lossy
-from udpbench import read_run, read_runs, write_runs
+from udpbench import Frames, read_run, read_runs, write_runs
 from udpbench.analysis.judge import judge
 from udpbench.analysis.result_tables import TABLES, named_rows, whole, with_tables
 from udpbench.judged_run import chapters_of
@@ -126,31 +127,64 @@ def test_a_table_can_be_shown_anywhere(tmp_path: Path) -> None:
         assert document.MOST_CELLS > len(whole(table).columns)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_output_has_every_table(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Screen, JSON, frames, both forms of the report, also read back, and the store."""
-    run = stored(tmp_path / "run", [queued()])
-    table = table_of(queued(), name)
+@dataclass(frozen=True)
+class Outputs:
+    """All outputs of one run."""
+
+    table: dict[str, ResultTable]
+    json: dict[str, list[object]]
+    sheets: dict[str, dict[str, Any]]
+    screen: str
+    whole_screen: str
+    page: str
+    frames: Frames
+    read_back: Frames
+    stored: dict[str, list[object]]
+    stored_columns: list[str]
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
+    """Write every output of a run once: each test looks at another table in them."""
+    folder = tmp_path_factory.mktemp("outputs")
+    run = stored(folder / "run", [queued()])
     (trial,) = as_json(run)["trials"]
-    assert named_rows(table) == trial[name] != []
     (chapter,) = chapters_of(run)
-    (sheet,) = (s for s in chapter_data(chapter)["sheets"] if s["title"] == table.caption)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document, "draw", lambda *_: {})  # takes seconds
+        patch.setattr(typst, "compile", lambda *_, **__: b"")
+        document.write([run], folder, ["html", "pdf"])
+    with pytest.warns(UserWarning, match="a report has no settings"):
+        read_back = read_run(folder / "report.html")
+    write_runs([run.folder], folder / "store", campaign="c", pair="p")
+    (kept,) = read_runs(folder / "store", tables=True).tables
+    return Outputs(
+        {table.name: table for table in with_tables(judge(queued()), queued()).tables},
+        trial,
+        {sheet["title"]: sheet for sheet in chapter_data(chapter)["sheets"]},
+        printed(*parts(chapter, 120), width=120),
+        printed(*parts(chapter, 120, everything=True), width=120),
+        (folder / "report.html").read_text(),
+        read_run(run.folder),
+        read_back,
+        json.loads(kept),
+        [*read_runs(folder / "store")],
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_output_has_every_table(name: str, outputs: Outputs) -> None:
+    """Screen, JSON, frames, both forms of the report, also read back, and the store."""
+    table = outputs.table[name]
+    assert named_rows(table) == outputs.json[name] != []
+    sheet = outputs.sheets[table.caption]
     headings = " ".join(sheet["columns"]).split()  # they wrap where cells are narrower
     for text in (table.caption, *headings, *sheet["rows"][0]):
-        assert text in printed(*parts(chapter, 120, everything=True), width=120)
-    assert table.always is (table.caption in printed(*parts(chapter, 120), width=120))
-    compiled = []
-    monkeypatch.setattr(document, "draw", lambda *_: {})  # takes seconds
-    monkeypatch.setattr(typst, "compile", lambda data, **_: compiled.append(data) or b"")
-    document.write([run], tmp_path, ["html", "pdf"])
-    assert f"<summary>{table.caption}</summary>" in (tmp_path / "report.html").read_text()
-    frame = getattr(read_run(run.folder), name)
-    assert len(trial[name]) == len(frame)
-    with pytest.warns(UserWarning, match="a report has no settings"):
-        assert frame.equals(getattr(read_run(tmp_path / "report.html"), name))
-    write_runs([run.folder], tmp_path / "store", campaign="c", pair="p")
-    (kept,) = read_runs(tmp_path / "store", tables=True).tables
-    assert len(named_rows(whole(table))) == len(json.loads(kept)[name])
-    assert "tables" not in read_runs(tmp_path / "store")
+        assert text in outputs.whole_screen
+    assert table.always is (table.caption in outputs.screen)
+    assert f"<summary>{table.caption}</summary>" in outputs.page
+    frame = getattr(outputs.frames, name)
+    assert len(outputs.json[name]) == len(frame)
+    assert frame.equals(getattr(outputs.read_back, name))
+    assert len(named_rows(whole(table))) == len(outputs.stored[name])
+    assert "tables" not in outputs.stored_columns

@@ -343,6 +343,7 @@ def test_few_misspelt_names_are_compared_with_all(monkeypatch: pytest.MonkeyPatc
         expected = [f"'received_packets[{wrong}={n}] > 1'" for n in range(100)]
         for asked in (f"expect: [{', '.join(expected)}]", f"compare: [{', '.join(pairs)}]"):
             compared.clear()
+            problems._closest.cache_clear()
             messages = refused(swept, asked)
             assert SHOWN_PROBLEMS + 1 == len(messages)
             assert max(map(len, messages)) < 2000

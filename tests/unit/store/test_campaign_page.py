@@ -36,9 +36,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "store"
 
 
-def test_a_point_has_each_pair_and_whether_it_matters(store: Path) -> None:
+@pytest.fixture(scope="module")
+def trials(store: Path) -> pd.DataFrame:
+    """Read it once for all who only look."""
+    return read_runs(store)
+
+
+def test_a_point_has_each_pair_and_whether_it_matters(trials: pd.DataFrame) -> None:
     """Medians with intervals, in the order of the pairs' names."""
-    points = beside(read_runs(store))
+    points = beside(trials)
     assert [*POINTS] == [point.point for point in points]
     for point in points:
         assert (["rack1", "rack2"], True) == (list(point.pairs), point.differ)
@@ -79,25 +85,24 @@ def test_many_points_are_asked_together(
     assert falls == holm(chances)
 
 
-def test_what_hosts_differ_in_is_listed(store: Path, tmp_path: Path) -> None:
+def test_what_hosts_differ_in_is_listed(trials: pd.DataFrame, tmp_path: Path) -> None:
     """But for what any two hosts differ in; hosts of other names are compared by their place."""
-    ((row,), more) = differing_facts(read_runs(store))
+    ((row,), more) = differing_facts(trials)
     assert 0 == more
     assert ("right: kernel", {"rack1": "6.18.0", "rack2": "6.19.0"}) == (row.name, row.values)
-    frame = read_runs(store)
-    renamed = frame.assign(
-        hosts=frame.hosts.where(
-            frame.pair == "rack1", frame.hosts.str.replace('"right": {', '"dns1": {')
+    renamed = trials.assign(
+        hosts=trials.hosts.where(
+            trials.pair == "rack1", trials.hosts.str.replace('"right": {', '"dns1": {')
         )
     )
     assert ["host 2: kernel"] == [row.name for row in differing_facts(renamed)[0]]
 
 
 def test_of_many_differences_the_first_are_listed(
-    store: Path, monkeypatch: pytest.MonkeyPatch
+    trials: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of 100 pairs may have thousands of its own: 3.3 MB of them took 1.2 GB."""
-    trials = pd.DataFrame(
+    crowd = pd.DataFrame(
         {
             "pair": [f"p{n}" for n in range(50)],
             "hosts": [
@@ -110,26 +115,26 @@ def test_of_many_differences_the_first_are_listed(
     monkeypatch.setattr(
         pairs, "written", lambda name, value: (spelled.append(name), known(name, value))[1]
     )
-    rows, more = differing_facts(trials)
+    rows, more = differing_facts(crowd)
     assert (512, 50 * 300 - 512) == (len(rows), more)
     assert {"p0": "0", "p1": "none"}.items() <= rows[0].values.items()
     assert len(spelled) < 50 * 300 * 2
     monkeypatch.setattr(pairs, "FACTS_MAX", 700)
-    assert 700 - 512 == differing_facts(trials)[1]
+    assert 700 - 512 == differing_facts(crowd)[1]
     monkeypatch.setattr(pairs, "FACTS_SHOWN", 0)
-    page = Page(campaign_page(read_runs(store), "s"))
+    page = Page(campaign_page(trials, "s"))
     assert [["", "rack1", "rack2"], ["and 1 more", "…", "…"]] == page.tables[0]
 
 
-def test_figures_show_medians_and_changes(store: Path) -> None:
+def test_figures_show_medians_and_changes(trials: pd.DataFrame) -> None:
     """A panel for each point, with a dot for each pair, or for each day of each pair."""
-    points = beside(read_runs(store))
+    points = beside(trials)
     panels = draw_pairs(points).axes
     assert 2 == len(panels)
     places = panels[0].collections[0].get_offsets()
     assert [0, 1] == [y for _, y in places]
     assert "rack2" in panels[0].get_yticklabels()[1].get_text()
-    changed = over_days(histories(read_runs(store)))
+    changed = over_days(histories(trials))
     assert [2, 2] == [len(each) for each in changed]
     (first, _) = draw_days(changed).axes
     assert [6, 6] == [len(each.get_offsets()) for each in first.collections]
@@ -139,9 +144,9 @@ def test_figures_show_medians_and_changes(store: Path) -> None:
     ]
 
 
-def test_the_page_says_it_all(store: Path, tmp_path: Path) -> None:
+def test_the_page_says_it_all(store: Path, trials: pd.DataFrame, tmp_path: Path) -> None:
     """The pairs first, then what differs, then the days; nothing is fetched, all is escaped."""
-    file = write_campaign(read_runs(store), str(store), tmp_path)
+    file = write_campaign(trials, str(store), tmp_path)
     assert "campaign.html" == file.name
     page = Page(file.read_text())
     heads = ["Does it arrive?", "Pairs side by side", "What to type next"]
@@ -165,9 +170,8 @@ def test_the_page_says_it_all(store: Path, tmp_path: Path) -> None:
     assert not [each for _, each in page.elements if each.get("href", "#")[0] != "#"]
 
 
-def test_the_answer_says_how_certain_it_is(store: Path) -> None:
+def test_the_answer_says_how_certain_it_is(trials: pd.DataFrame) -> None:
     """Too few trials, no difference, one pair, and what each lost."""
-    trials = read_runs(store)
 
     def said(some: pd.DataFrame) -> str:
         return answer(some, beside(some))
@@ -197,12 +201,12 @@ def test_the_answer_says_how_certain_it_is(store: Path) -> None:
 
 
 def test_a_page_draws_so_many_points(
-    store: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    store: Path, trials: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """A page of more would take hours; and none has nothing to say."""
     monkeypatch.setattr(page_module, "MOST_DRAWN", 3)
     with golden.raises(InputError):
-        campaign_page(read_runs(store), "s")
+        campaign_page(trials, "s")
     with golden.raises(InputError):
         campaign_page(read_runs(store, point="none"), "s")
 
@@ -241,10 +245,12 @@ def test_the_verb_writes_the_page_of_a_store(
     assert 72 == len(read_runs(store))
 
 
-def test_a_folder_that_cannot_be_made_is_refused(store: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(
+    store: Path, trials: pd.DataFrame, tmp_path: Path
+) -> None:
     """In one line."""
     (tmp_path / "file").write_text("")
     from udpbench.errors import InputError
 
     with pytest.raises(InputError, match="--out"):
-        write_campaign(read_runs(store), str(store), tmp_path / "file" / "below")
+        write_campaign(trials, str(store), tmp_path / "file" / "below")
