@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from udpbench.agent.host import changes, genetlink
+from udpbench.agent.host import changes, genetlink, xtables
+from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.changes import CHANGED, MESSAGES_MAX, NETLINK_XFRM, Changes
 from udpbench.agent.host.system import Host
 
@@ -43,6 +47,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, *waiting: Any) -> dict[str, int]:
     monkeypatch.setattr(changes, "_listening", listening)
     counts = Changes(Host()).counts(["lo"])
     counts.pop("changed.firewall", None)
+    counts.setdefault("changed.programs", 0)  # without privileges
     assert set(counts) == {f"changed.{name}" for name in CHANGED}
     return {name: count for name, count in counts.items() if count}
 
@@ -102,6 +107,98 @@ def test_what_the_kernel_had_no_room_for_is_unknown(monkeypatch: pytest.MonkeyPa
     assert {"changed.routes": 2, "changed.unknown": 1} == counts
     counts = heard(monkeypatch, *[NEW_RULE] * (MESSAGES_MAX + 7))
     assert {"changed.routes": MESSAGES_MAX, "changed.unknown": 1} == counts
+
+
+def test_programs_that_come_go_or_are_exchanged_between_two_looks_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At each hook of tcx and of the cgroup; also if as many stay, and if they went again."""
+    there = {bpf.TCX_EGRESS: (0, 4), 10: (2, 0, 7, 8)}
+    monkeypatch.setattr(bpf, "attached", lambda _, hook, __: there.get(hook, (0, 0)))
+    monkeypatch.setattr(changes, "own_cgroup", lambda _: os.open("/", os.O_RDONLY))
+    looks = Changes(Host())
+    seen = [looks.counts(["lo"])["changed.programs"] for _ in range(2)]
+    for hook, now in ((10, (2, 0, 7, 9)), (bpf.TCX_EGRESS, (0, 6)), (bpf.TCX_EGRESS, (1, 7, 3))):
+        there[hook] = now
+        seen.append(looks.counts(["lo"])["changed.programs"])
+    assert [0, 0, 1, 2, 3] == seen
+
+
+def test_a_change_of_legacy_rules_counts_as_one_of_the_firewall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside those of nf_tables, which have a generation of their own."""
+    tables = iter([(b"a",), (b"a",), (b"b",), (b"b", b"c"), ()])
+    monkeypatch.setattr(changes, "legacy_tables", lambda _: next(tables))
+    monkeypatch.setattr(genetlink, "firewall_generation", lambda: 5)
+    looks = Changes(Host())
+    assert [5, 6, 7, 8] == [looks.counts(["lo"])["changed.firewall"] for _ in range(4)]
+
+
+class Kernel:
+    """Answers to getsockopt(2) about one table: rules of a size, each with its counters."""
+
+    def __init__(self, *rules: tuple[int, int, int]) -> None:
+        self.rules = rules
+
+    def __call__(self, _: Any, level: int, option: int, asked: bytes) -> bytearray:
+        """Return the rules, or what is known of their table."""
+        size_at, counters_at = (90, 96) if level == socket.IPPROTO_IP else (142, 152)
+        blob = bytearray()
+        for size, what, packets in self.rules:
+            rule = bytearray(size)
+            rule[0] = what
+            struct.pack_into("=H", rule, size_at, size)
+            struct.pack_into("=QQ", rule, counters_at, packets, 64 * packets)
+            blob += rule
+        if option == xtables.GET_INFO:
+            return bytearray(xtables.INFO.pack(asked[:32], len(self.rules), len(blob)))
+        return bytearray(asked[: xtables.HEAD_BYTES]) + blob
+
+
+def test_what_legacy_rules_have_counted_is_no_change(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A rule that another takes the place of is, also if that has the same size."""
+    host = Host(tmp_path)
+    assert () == xtables.legacy_tables(host)
+    for family in ("ip", "ip6"):
+        names = tmp_path / xtables.TABLES.format(family)[1:]
+        names.parent.mkdir(parents=True, exist_ok=True)
+        names.write_text("raw\n")
+
+    def tables(*rules: tuple[int, int, int]) -> tuple[bytes, ...]:
+        monkeypatch.setattr(xtables, "_ask", Kernel(*rules))
+        monkeypatch.setattr(xtables.socket, "socket", lambda *_: nullcontext())
+        return xtables.legacy_tables(host)
+
+    first = tables((200, 1, 5), (300, 2, 0))
+    assert 2 == len(first)
+    assert first == tables((200, 1, 9), (300, 2, 7))
+    assert first != tables((200, 1, 5), (300, 3, 0))
+    many = [(300, 1, 0)] * 60
+    assert tables(*many) == tables(*[(300, 2, 0)] * 60) != tables(*many, (300, 1, 0))
+
+
+def test_tables_that_may_not_be_read_are_no_change(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without privileges, or as one is exchanged at this very moment."""
+    names = tmp_path / xtables.TABLES.format("ip")[1:]
+    names.parent.mkdir(parents=True)
+    names.write_text("raw\n")
+
+    def refused(*_: Any) -> bytearray:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(xtables, "_ask", refused)
+    assert () == xtables.legacy_tables(Host(tmp_path))
+
+
+def test_programs_that_may_not_be_seen_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told that nothing was attached by who could not see it."""
+    monkeypatch.setattr(bpf, "attached", lambda *_: None)
+    assert "changed.programs" not in Changes(Host()).counts(["lo"])
 
 
 def test_what_may_not_be_heard_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -146,6 +147,90 @@ def test_children_that_ended_are_reported_by_who_waited(machine: Machine) -> Non
     machine.end(7)
     machine.add(5, name="make", ticks=10, children=177)
     assert [Process(5, "make", 0, "other", (), 50 * TICK_NS)] == list(table.end({}))
+
+
+@pytest.mark.parametrize(
+    ("more_ticks", "parent", "known", "seen_ticks"),
+    [
+        (40, 2, "other", [40]),
+        (40, 2, "worker", [40]),
+        (0.9, 2, "other", []),
+        (-90, 2, "other", []),
+        (40, 1, "other", []),
+    ],
+    ids=["ended", "of a run", "an error of reading", "negative", "some are hidden"],
+)
+def test_what_no_process_is_charged_with_is_of_ended_programs(
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    more_ticks: float,
+    parent: int,
+    known: Whose,
+    seen_ticks: list[int],
+) -> None:
+    """A parent that ignores SIGCHLD hides its children's times, also within the kernel."""
+    exact_ns = {3: 0, 5: 70}
+    monkeypatch.setattr(processes, "cpu_ns", exact_ns.get)
+    machine.add(3, parent=parent)
+    machine.add(5)
+    machine.put(processes.ALL_TASKS[1], "1000")
+    table = Processes(machine, all_of_machine=True)
+    whose: dict[int, Whose] = {} if known == "other" else {5: known}
+    table.begin(whose)
+    exact_ns.update({3: TICK_NS // 2, 5: 70 + 5 * TICK_NS})
+    machine.add(5, ticks=5, children=3)
+    ran_ns = round((0.5 + 5 + 3 + more_ticks) * TICK_NS)
+    machine.put(processes.ALL_TASKS[1], f"{1000 + ran_ns}\n")
+    ended = [each for each in table.end(whose) if each.pid == 0]
+    assert [Process(0, "ended programs", n * TICK_NS, "other") for n in seen_ticks] == ended
+
+
+def test_how_long_tasks_ran_is_known_by_either_counter(machine: Machine) -> None:
+    """The scheduler's has interrupts, too, which are taken off; without one nothing is known."""
+    assert processes.ran_ns(machine) is None
+    machine.put("/proc/stat", "cpu  9 9 9 9 9 1 2 3 9 9\ncpu0 9 9 9 9 9 1 2 3 9 9\n")
+    schedstat = "version 17\ntimestamp 7\ncpu{} 0 0 0 0 0 0 {} 5 6\ndomain0 MC 3 0 0\n"
+    machine.put("/proc/schedstat", schedstat.format(0, 10**9) + schedstat.format(1, 10**9))
+    assert 2 * 10**9 - 6 * TICK_NS == processes.ran_ns(machine)
+    machine.put(processes.ALL_TASKS[0], "77\n")
+    assert 77 == processes.ran_ns(machine)
+
+
+IGNORING = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print(flush=True)
+for _ in range(25):
+    if os.fork() == 0:
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            os.stat("/")
+        os._exit(0)
+    try:
+        os.wait()
+    except ChildProcessError:
+        pass
+print(flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or processes.ran_ns(Host()) is None,
+    reason="needs root and a kernel that counts what all tasks use (cgroup v1 or /proc/schedstat)",
+)
+def test_children_that_nobody_waits_for_are_seen_within_the_kernel_too() -> None:
+    """On this machine: 25 that spent 20 ms each, mostly in system calls; less an error of ticks."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", IGNORING], **pipes) as process:
+        process.stdout.readline()
+        table = Processes(Host(), all_of_machine=True)
+        table.begin({})
+        process.stdout.readline()
+        listed = table.end({})
+        process.communicate(b"\n", timeout=10)
+    ended_ns = sum(each.cpu_ns for each in listed if each.name == "ended programs")
+    assert 40 * TICK_NS < ended_ns, listed
 
 
 def test_cpus_of_all_threads(machine: Machine) -> None:

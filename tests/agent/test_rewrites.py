@@ -156,6 +156,19 @@ def test_what_a_statement_does_is_known_or_named(
     )
 
 
+def test_what_ebtables_does_is_named_as_iptables_shows_it_not() -> None:
+    """Its targets may exchange the MAC or the port; its comparisons do nothing."""
+    extensions = [{"type": "match", "name": "ip"}, {"type": "target", "name": "dnat"}, None]
+    unread = []
+    for family in ("bridge", "ip"):
+        for each in extensions:
+            rule = {"family": family, "table": "nat", "chain": "pre", "handle": 7}
+            items = [{"rule": {**rule, "expr": [{"xt": each}]}}]
+            unread.append(of_nft(items, OURS).unread)
+    where = "nft rule 7 of bridge nat pre: "
+    assert [(), (f"{where}dnat",), (f"{where}xt",), (), (), ()] == unread
+
+
 def test_what_stands_before_a_comparison_is_done_whatever_it_says() -> None:
     """A copy was sent already."""
     assert nft({"dup": {"addr": "10.9.9.9"}}, match(PORT, 53), {"drop": None}).unread

@@ -242,14 +242,32 @@ def test_a_bridge_that_is_there_is_read_only_and_its_rules_are_seen(
         ("ip link set port3 master br0", {"bridge": "br0"}, "port3, another port of br0, may lead"),
         ("", {}, "its interfaces are ports of br0; write bridge: br0"),
         ("ip link set port2 nomaster", {"bridge": "br0"}, "are not both ports of br0"),
+        (
+            "ebtables -t nat -A PREROUTING -j dnat --to-destination 02:00:00:00:00:09",
+            {"bridge": "br0"},
+            "bridge nat PREROUTING: dnat may lead",
+        ),
+        (
+            "ebtables -t nat -A PREROUTING -p IPv4 -j redirect",
+            {"bridge": "br0"},
+            "bridge nat PREROUTING: redirect may lead",
+        ),
+        (
+            (
+                "sysctl -qw net.bridge.bridge-nf-call-iptables=1 && "
+                "iptables -t nat -A PREROUTING -i br0 -p udp -j DNAT --to-destination 10.9.9.9"
+            ),
+            {"bridge": "br0"},
+            "a rule may send packets to 10.9.9.9",
+        ),
     ],
 )
 def test_frames_that_may_leave_the_lab_are_not_sent(
     switched: Switched, tmp_path: Path, words: str, node: dict[str, str], why: str
 ) -> None:
     """A bridge floods what it knows no port for; and the lab file says what is there."""
-    if words:
-        switched.inside("switch", words)
+    for each in filter(None, words.split(" && ")):
+        switched.inside("switch", each)
     _, record, _ = conducted(tmp_path, switched.lab(**node), traffic=traffic(1))
     assert record.error is not None
     assert "SafetyError" == record.error.kind

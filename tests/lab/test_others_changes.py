@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from others_programs import OthersProgram
 from test_readers import once_measured
 from test_ways import conducted
 
@@ -77,6 +79,59 @@ def test_what_a_policy_of_ipsec_blocks_has_a_stage(
     lost = {entry.stage: entry.packets for entry in ledger.entries if entry.packets}
     assert ({stage: ledger.intended_packets}, 0) == (lost, ledger.unaccounted)
     assert ledger.intended_packets > 0
+
+
+@contextmanager
+def own_cgroup() -> Iterator[Path]:
+    """Yield a cgroup for this process and all that it starts meanwhile."""
+    trees = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
+    tree = next(tree for tree in trees if (tree / "cgroup.controllers").exists())
+    _, _, path = next(
+        row for row in Path("/proc/self/cgroup").read_text().splitlines() if row.startswith("0::")
+    ).partition("::")
+    before, group = tree / path.lstrip("/"), tree / f"udpbench-test-{os.getpid()}"
+    group.mkdir()
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        yield group
+    finally:
+        (before / "cgroup.procs").write_text(str(os.getpid()))
+        for pid in map(int, (group / "cgroup.procs").read_text().split()):
+            with suppress(ProcessLookupError):
+                (before / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("host", "at", "first", "last"),
+    [
+        ("sender", "cgroup", "step warmup", "sample measured"),
+        ("sender", "send0", "sample measured", "step verify"),
+        ("receiver", "receive0", "step warmup", "sample measured"),
+    ],
+)
+def test_programs_that_others_attach_meanwhile_strike_a_trial_out(
+    tmp_path: Path, host: str, at: str, first: str, last: str
+) -> None:
+    """Although the kernel tells nobody, before the measured phase and in it."""
+    pids: dict[str, int] = {}
+    attached: list[OthersProgram] = []
+
+    def tell(progress: Progress) -> None:
+        name, _, rest = progress.text.partition(": agent ")
+        if progress.event == "host":
+            pids[name] = int(rest.partition(" ")[0])
+        if f"{progress.event} {progress.text}" == first and not attached:
+            attached.append(OthersProgram(pids[host], str(group) if at == "cgroup" else at))
+        if f"{progress.event} {progress.text}" == last:
+            attached[0].end()
+
+    with own_cgroup() as group:
+        (record,) = conducted(tmp_path / "run", KEYS, tell=tell)
+    what = "BPF programs of tcx, or of its cgroup, were changed during the trial"
+    there = [(each.severity, each.where) for each in judge(record).findings if each.what == what]
+    both = ["receiver", "sender"] if at == "cgroup" else [host]
+    assert ([("struck", each) for each in both], 1) == (there, len(attached)), record.error
 
 
 STRANGE = """

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from others_programs import OthersProgram
 from sampled import sampled
 
 from udpbench.agent.rewrites import FlowMarks, of_iptables, of_nft
@@ -465,6 +466,12 @@ def test_what_a_node_would_send_elsewhere_is_refused(tmp_path: Path, words: str,
             "tc qdisc add dev in0 clsact && tc filter add dev in0 ingress protocol ip u32 match u32 0 0 "
             "action mirred egress mirror dev lo"
         ),
+        "iptables -t mangle -A PREROUTING -p udp -j TEE --gateway 192.168.253.77",
+        "iptables-legacy -t mangle -A PREROUTING -p udp -j TEE --gateway 192.168.253.77",
+        (
+            "nft add table ip dups && nft add chain ip dups p { type filter hook prerouting "
+            "priority 0 ; } && nft add rule ip dups p dup to 192.168.253.77"
+        ),
     ],
 )
 def test_a_change_on_the_path_stops_the_senders(tmp_path: Path, words: str) -> None:
@@ -484,6 +491,47 @@ def test_a_change_on_the_path_stops_the_senders(tmp_path: Path, words: str) -> N
     assert "the senders were stopped" in record.error.message
     sent = sum(stats.counts.get("sent_packets", 0) for stats in record.phases[-1].stats)
     assert sent < 5000
+
+
+def test_a_rule_of_legacy_iptables_that_is_exchanged_stops_the_senders(tmp_path: Path) -> None:
+    """There are as many as before, and nf_tables knows nothing of them."""
+    done: list[str] = []
+    rule = "iptables-legacy -t raw -{} PREROUTING {} -d 192.0.2.{} -j DROP"
+
+    def tell(progress: Progress) -> None:
+        before_the_proof(lambda: change("A", "", 1))(progress)
+        if progress.event == "sample" and progress.text == "measured" and len(done) == 1:
+            change("R", "1", 2)
+
+    def change(*words: object) -> None:
+        done.append(inside(namespace_of("out0"), *rule.format(*words).split()))
+
+    load = traffic(2) | {"rate": "500pps", "count": "5000"}
+    _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=load)
+    assert record.error is not None
+    assert ("SafetyError", "router1") == (record.error.kind, record.error.host)
+    assert "firewall were changed there" in record.error.message
+    sent = sum(stats.counts.get("sent_packets", 0) for stats in record.phases[-1].stats)
+    assert (2, True) == (len(done), 0 < sent < 5000)
+
+
+def test_a_program_of_tcx_on_the_path_stops_the_senders(tmp_path: Path) -> None:
+    """Although the kernel notifies nobody of it."""
+    attached: list[OthersProgram] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and progress.text == "measured" and not attached:
+            attached.append(OthersProgram(namespace_of("out0"), "in0"))
+        if progress.event == "trial":
+            attached[0].end()
+
+    load = traffic(2) | {"rate": "500pps", "count": "5000"}
+    _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=load)
+    assert record.error is not None
+    assert ("SafetyError", "router1") == (record.error.kind, record.error.host)
+    assert "programs were changed there" in record.error.message
+    sent = sum(stats.counts.get("sent_packets", 0) for stats in record.phases[-1].stats)
+    assert 0 < sent < 5000
 
 
 TRANSPORT = {

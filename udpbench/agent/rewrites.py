@@ -35,6 +35,8 @@ SERVING = ("TOS", "DSCP")
 MARKING = ("MARK", "HMARK", *SERVING)
 RESTORED = frozenset(("--restore-mark", "--map-mark"))
 """Options of CONNMARK and SET that give packets a mark."""
+SHOWN = ("ip", "ip6")
+"""Families of which iptables-save says what a rule's ``xt`` does; not ebtables' own."""
 HARMLESS_CT = "--notrack"
 SENT = ("output", "postrouting", "egress")
 """Hooks that packets pass which are sent here."""
@@ -189,10 +191,17 @@ def _of_rule(
                 _note_backends(does or {}, own, f"{_where(rule)}: dnat", seen)
             elif name == "mangle":
                 _note_change(does.get("key"), f"{_where(rule)}: {name}", seen)
+            elif name == "xt" and family not in SHOWN and not _is_match(does):
+                seen.unread[f"{_where(rule)}: {(does or {}).get('name', name)}"] = None
             elif name not in HARMLESS:
                 seen.unread[f"{_where(rule)}: {name}"] = None
             if name == "masquerade":
                 seen.sources[""] = None
+
+
+def _is_match(extension: Optional[Mapping[str, Any]]) -> bool:
+    """Return whether an extension of iptables only compares; old releases of nft do not say."""
+    return (extension or {}).get("type") == "match"
 
 
 def _elements(listed: Mapping[str, Any]) -> Any:

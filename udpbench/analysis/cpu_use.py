@@ -301,7 +301,7 @@ def _times(readings: Readings, machine: str) -> _Times:
                 cpus = every
         share = times.add(process.whose, cpus, process.cpu_ns)
         share.runnable_ns += process.runnable_ns or 0
-        called = f"{process.name} (pid {process.pid})"
+        called = f"{process.name} (pid {process.pid})" if process.pid else process.name
         children = process.children_cpu_ns, f"most by children of {called}"
         share.most = max(share.most, (process.cpu_ns, f"most by {called}"), children)
         if process.whose == "other":

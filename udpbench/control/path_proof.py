@@ -23,8 +23,8 @@ Pair = tuple[str, str]
 SHOWN = 8
 """Problems that a message lists; there may be one for each flow."""
 WATCHED = (
-    *("routes", "redirects", "addresses", "neighbours", "links", "filters", "policies"),
-    *("firewall", "unknown"),
+    *("routes", "redirects", "addresses", "neighbours", "links", "filters", "programs"),
+    *("policies", "firewall", "unknown"),
 )
 """What decides where packets go, as ``changed.*`` counts it; unknown: notifications were lost."""
 

@@ -53,7 +53,7 @@ WATCH_NS = SECOND_NS
 """Interval of counter readings in a measured phase: each costs an agent 2.5 ms of CPU time, a
 quarter of the samples' cost; read with or without a live view."""
 CHANGES_NS = 50 * 10**6
-"""Interval at which nodes in the middle are asked for changes: an answer takes an agent 0.1 ms."""
+"""Interval at which nodes in the middle are asked for changes: an answer takes an agent 0.2 ms."""
 CARD_NS = 2 * SECOND_NS
 """For a card to update its counters: some do once a second (docs/kernel.md, Update periods)."""
 NUMBERS_PER_WORKER, NUMBERS_PER_HOST = 10**6, 10**7

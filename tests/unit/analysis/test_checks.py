@@ -659,6 +659,12 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         for name in host_checks.REDIRECTS
     ),
     (
+        host_checks.programs_changed,
+        cut_off("path", host_checks.PROGRAMS),
+        cut_off("path", "changed.routes"),
+        "struck",
+    ),
+    (
         host_checks.allowance_exceeded,
         build.record(moves={"right": {"ethtool.receive0.pps_allowance_exceeded": 12}}),
         build.record(moves={"right": {"ethtool.receive0.pps_allowance_exceeded": 0}}),

@@ -117,6 +117,14 @@ def test_programs_code_is_nobody_elses_although_no_process_is_charged() -> None:
     assert ("struck", "7.98 %, most by hog (pid 77)") == (severity, value)
 
 
+def test_ended_programs_are_named_where_an_agent_has_counted_them() -> None:
+    """Then nothing of them is called a wake-up, whatever they spent it on."""
+    ended = Process(0, "ended programs", 390 * MS, "other")
+    record = seen_whole(shared(LOAD_MS + 400, hog(10, pinned=False), ended))
+    expected = ("struck", "machine: CPU 0", "20.00 %, most by ended programs")
+    assert [expected] == cpu_findings(record)
+
+
 def test_programs_are_blamed_for_all_that_they_may_have_used() -> None:
     """Also by children that ended meanwhile, wherever these ran."""
     make = hog(0, name="make", children_cpu_ns=390 * MS)

@@ -1,27 +1,36 @@
 """What is changed in this network namespace, as counters: also what is put back before one looks.
 
-Listens to the kernel's notifications and never waits for one; changes nothing. What the kernel does
-by itself, or another interface has for itself, is no change: refreshed neighbours and addresses,
-statistics, an XDP program, routes that come with an address.
+Listens to the kernel's notifications, never waits for one, changes nothing. Nobody is notified of
+BPF programs of tcx and of cgroups, nor of rules of the legacy iptables: each look compares these.
+What the kernel does by itself, or another interface has for itself, is no change: refreshed
+neighbours and addresses, statistics, an XDP program, routes that come with an address.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
+import weakref
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from typing import Optional
 
 from udpbench.agent.host import genetlink
+from udpbench.agent.host.bpf import bpf
+from udpbench.agent.host.bpf.cgroups import own_cgroup
 from udpbench.agent.host.reading import ReadingHost as Host
+from udpbench.agent.host.xtables import legacy_tables
 
 NETLINK_XFRM = 6
 CHANGED = (
     *("routes", "addresses", "neighbours", "links", "queueing", "filters"),
-    *("policies", "unknown"),
+    *("policies", "programs", "unknown"),
 )
-"""What is counted; filters count as queueing, too, and XDP programs as filters."""
+"""What is counted; filters count as queueing, too, and XDP programs as filters.
+
+Programs are those of BPF at tcx, and of this process's cgroups as a sender's socket passes them."""
 # include/uapi/linux/rtnetlink.h: RTNLGRP_* from 1 on, as bits
 _GROUPS = {
     "link": 1,
@@ -57,6 +66,7 @@ _FAILED, _PERMANENT, _VALID = 0x20, 0x80, 0xDE
 """NUD_*: only what root deletes, or what does not answer any more, fails."""
 _ANY_BLOCK = -1
 """TCM_IFINDEX_MAGIC_BLOCK: filters of several interfaces."""
+_HOOKS = (bpf.TCX_INGRESS, bpf.TCX_EGRESS)
 MESSAGES_MAX = 4096
 """Read at a time; the kernel keeps some 280 in a buffer of its default size."""
 
@@ -70,6 +80,10 @@ class Changes:
         self._counts: dict[str, int] = {}
         self._known: dict[tuple[object, ...], object] = {}
         self._own: set[int] = {_ANY_BLOCK}
+        self._cgroup: Optional[int] = None
+        self._programs: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._legacy: tuple[bytes, ...] = ()
+        self._legacy_changes = 0
 
     def counts(self, interfaces: Collection[str]) -> dict[str, int]:
         """Return ``changed.routes`` and the like; without those that this user may not hear of.
@@ -80,11 +94,16 @@ class Changes:
             self._own.update(self._host.index(name) for name in interfaces)
         if not self._counts:
             self._begin()
+            self._legacy = legacy_tables(self._host)
         for link, name in self._links.items():
             self._read(link, name)
+        self._look_at_programs()
         counted = {f"changed.{name}": count for name, count in self._counts.items()}
+        legacy, self._legacy = self._legacy, legacy_tables(self._host)
+        self._legacy_changes += legacy != self._legacy
         with suppress(OSError):  # without nf_tables, or without privileges
-            counted["changed.firewall"] = genetlink.firewall_generation()
+            generation = genetlink.firewall_generation()
+            counted["changed.firewall"] = generation + self._legacy_changes
         return counted
 
     def _begin(self) -> None:
@@ -101,6 +120,22 @@ class Changes:
                 for rest in genetlink.dump(kind + _GET, socket.NETLINK_ROUTE, asked):
                     self._is_changed(kind, rest)
         self._counts.update({"filters": 0} if "filters" in self._counts else {})
+        with suppress(OSError):  # without privileges, or without cgroups v2
+            self._cgroup = own_cgroup(self._host)
+            weakref.finalize(self, os.close, self._cgroup)
+
+    def _look_at_programs(self) -> None:
+        """Count hooks whose programs differ from before; only if this user may see them."""
+        asked = [(index, hook, 0) for index in self._own - {_ANY_BLOCK} for hook in _HOOKS]
+        if self._cgroup is not None:
+            asked += [(self._cgroup, hook, bpf.QUERY_EFFECTIVE) for hook in bpf.CGROUP_SENDING]
+        for target, hook, flags in asked:
+            there = bpf.attached(target, hook, flags)
+            if there is None:
+                continue
+            before = self._programs.get((target, hook), there)
+            self._programs[target, hook] = there
+            self._counts["programs"] = self._counts.get("programs", 0) + (there != before)
 
     def _read(self, link: socket.socket, name: str) -> None:
         for _ in range(MESSAGES_MAX):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 from udpbench.agent.host.cpu_clocks import SOFTWARE, TASK_CLOCK, cpu_ns, open_counter
-from udpbench.agent.host.files import names, read
+from udpbench.agent.host.files import lines_of, names, read
 from udpbench.agent.host.interrupts import rx_interrupts
 from udpbench.agent.host.reading import KTHREADD
 from udpbench.agent.host.reading import ReadingHost as Host
@@ -29,6 +29,16 @@ NAME_BYTES = 15
 SOFTIRQ = "ksoftirqd/"
 """The kernel's threads of this name are counted with interrupts."""
 
+ENDED = "ended programs"
+"""Whose parent ignores SIGCHLD: the kernel charges what they used to no process."""
+ALL_TASKS = (
+    "/sys/fs/cgroup/cpuacct/cpuacct.usage",
+    "/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage",
+)
+"""What all tasks have used, in ns, by cgroup v1; the root of version 2 has ticks alone."""
+RAN_COLUMN, INTERRUPT_COLUMNS = 7, (6, 7, 8)
+"""Where a CPU in /proc/schedstat has for how long tasks ran on it, in ns, with interrupts meanwhile
+and what a hypervisor took; and /proc/stat these, in ticks: irq, softirq and steal."""
 CLOCKS_MAX = 256
 """Limit of descriptors, one per thread and CPU; beyond it only process totals are known."""
 
@@ -87,6 +97,8 @@ class Processes:
         self._known_ns: dict[int, Optional[int]] = {}
         self._waited_ns: dict[int, Optional[int]] = {}
         self._clocks = Clocks(host, (), ())
+        self._exact_ns: dict[int, Optional[int]] = {}
+        self._ran_ns: Optional[int] = None
 
     def begin(self, known: Mapping[int, Whose]) -> None:
         """Record every process; ``known`` are those of the run and of its interfaces."""
@@ -97,9 +109,12 @@ class Processes:
         self._known_ns = {pid: cpu_ns(pid) for pid in known}
         polling = [pid for pid, whose in known.items() if whose == "interface"]
         self._waited_ns = {pid: self._runnable_ns(pid) for pid in polling}
+        self._exact_ns = {pid: cpu_ns(pid) for pid in self._before}
+        self._ran_ns = ran_ns(self._host) if self._all_of_machine else None
 
     def end(self, known: Mapping[int, Whose]) -> tuple[Process, ...]:
         """Return the use by known processes, and by every other one that used a tick or more."""
+        ran = _since(self._ran_ns, ran_ns(self._host) if self._all_of_machine else None)
         spent = [(pid, _since(self._known_ns.get(pid, 0), cpu_ns(pid))) for pid in known]
         by_cpu, online = self._clocks.end(), set(self._online())
         used = [
@@ -114,16 +129,22 @@ class Processes:
             if ns is not None
         ]
         after = self._scan()
-        ended_ns = _ended_ns(self._before, after)
+        ended_ns, charged_ns = _ended_ns(self._before, after), 0
         for pid, state in after.items():
             before = self._before.get(pid)
             if before is None or before.started != state.started:
                 before = replace(state, cpu_ns=0, children_ns=0)
+                self._exact_ns[pid] = 0
             spent_ns = state.cpu_ns - before.cpu_ns
             children_ns = state.children_ns - before.children_ns - ended_ns.get(pid, 0)
             children_ns = max(children_ns, 0)
+            exact_ns = _since(self._exact_ns.get(pid), cpu_ns(pid))
+            charged_ns += children_ns + (spent_ns if exact_ns is None else exact_ns)
             if pid not in known and spent_ns + children_ns >= TICK_NS:
                 used.append(self._process(pid, state.name, spent_ns, "other", online, children_ns))
+        sees_all = any(each.parent == KTHREADD for each in after.values())
+        if sees_all and ran is not None and ran - charged_ns >= TICK_NS:
+            used.append(Process(0, ENDED, ran - charged_ns, "other"))
         return tuple(used)
 
     def _runnable_ns(self, pid: int) -> Optional[int]:
@@ -167,6 +188,21 @@ class Processes:
             pid: each if each.parent == KTHREADD else replace(each, name=unmasked(each.name))
             for pid, each in known.items()
         }
+
+
+def ran_ns(host: Host) -> Optional[int]:
+    """Return for how long all CPUs ran tasks, the ended ones' too; None if that is not counted.
+
+    Exactly by cgroup v1; by the scheduler less all interrupts, which makes it a lower bound.
+    """
+    for path in ALL_TASKS:
+        counted = read(host, path)
+        if counted is not None:
+            return int(counted)
+    rows = [line.split() for line in lines_of(read(host, "/proc/schedstat"))]
+    ran = [int(row[RAN_COLUMN]) for row in rows if row[0].startswith("cpu")]
+    ticks = (read(host, "/proc/stat") or "").partition("\n")[0].split()
+    return sum(ran) - TICK_NS * sum(int(ticks[n]) for n in INTERRUPT_COLUMNS) if ran else None
 
 
 def _since(before_ns: Optional[int], now_ns: Optional[int]) -> Optional[int]:

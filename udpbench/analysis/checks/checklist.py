@@ -61,6 +61,7 @@ CHECKS: dict[Check, str] = {
     placement.idle_queues: ALL,
     host_checks.environment_changed: ALL,
     host_checks.changed_meanwhile: ALL,
+    host_checks.programs_changed: ALL,
     host_checks.carrier_lost: ALL,
     host_checks.allowance_exceeded: ALL,
     cpu_checks.other_processes: ALL,

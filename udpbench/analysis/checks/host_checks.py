@@ -76,6 +76,7 @@ CHANGED = {
     "unknown": "more was changed than the kernel could report",
 }
 """Counter of ``changed.`` → what happened."""
+PROGRAMS = "changed.programs"
 REDIRECTS = ("snmp.Icmp.InRedirects", "snmp6.Icmp6InRedirects")
 
 
@@ -93,6 +94,22 @@ def changed_meanwhile(readings: Readings) -> Iterator[Finding]:
                 limit="unchanged",
                 next_step="rates are those of neither state; what was lost, and where, is "
                 "counted: find out who changes that host, then repeat",
+            )
+
+
+def programs_changed(readings: Readings) -> Iterator[Finding]:
+    """Find a host whose BPF programs of tcx or its cgroup changed since the first snapshot."""
+    first = readings.record.phases[0].before
+    for host, after in sorted(readings.phase.after.items()):
+        now = after.counters.get(PROGRAMS, 0)
+        if host in first and now != first[host].counters.get(PROGRAMS, now):
+            yield Finding(
+                "struck",
+                "BPF programs of tcx, or of its cgroup, were changed during the trial",
+                host,
+                limit="unchanged",
+                next_step="they may lead packets elsewhere, or drop them: see `bpftool net` and "
+                "`bpftool cgroup tree` there, find out who attaches them, then repeat",
             )
 
 

@@ -44,6 +44,12 @@ ATTACH_XDP, TCX_INGRESS, TCX_EGRESS = (
     46,
     47,
 )  # enum bpf_attach_type: BPF_XDP, and those of Linux 6.6
+CGROUP_SENDING = (1, 2, 8, 9, 10, 11, 12, 13, 14, 15)
+"""enum bpf_attach_type from BPF_CGROUP_INET_EGRESS to UDP6_SENDMSG: what a sender passes."""
+QUERY_EFFECTIVE = 1
+"""BPF_F_QUERY_EFFECTIVE: also the programs of the cgroups around it."""
+ATTACHED_MAX, REVISION_AT = 64, 56
+"""Programs at a hook (BPF_MPROG_MAX, BPF_CGROUP_MAX_PROGS), and where their revision stands."""
 XDP_FLAGS_DRV_MODE = 4
 """Driver mode: nothing counts drops of generic XDP (docs/kernel.md, Generic XDP)."""
 
@@ -59,11 +65,30 @@ def tcx_programs(index: int, hook: int = TCX_INGRESS) -> Optional[int]:
 
     0 before Linux 6.6, which has no tcx; None without permission.
     """
+    known = attached(index, hook)
+    return None if known is None else known[0]
+
+
+def attached(target: int, hook: int, flags: int = 0) -> Optional[tuple[int, ...]]:
+    """Return the number of programs at a hook, a count of their changes, and their ids.
+
+    ``target``: an interface's index, or a cgroup's descriptor. All 0 if the kernel knows no such
+    hook; None without permission. The count is 0 where the kernel has none, and begins anew with
+    the first program.
+    """
+    ids = (ctypes.c_uint32 * ATTACHED_MAX)()
+    attributes = bytearray(ATTR_BYTES)
+    room = (ctypes.addressof(ids), ATTACHED_MAX)
+    struct.pack_into("=IIIIQI", attributes, 0, target, hook, flags, 0, *room)
     try:
-        _, answer = _bpf(PROG_QUERY, struct.pack("=IIIIQI", index, hook, 0, 0, 0, 0))
+        native.bpf(PROG_QUERY, attributes)
     except OSError as error:
-        return 0 if error.errno in (errno.EINVAL, errno.ENOENT) else None
-    return int(struct.unpack_from("=I", answer, 24)[0])
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return 0, 0
+        if error.errno != errno.ENOSPC:
+            return None
+    (count,) = struct.unpack_from("=I", attributes, 24)
+    return count, *struct.unpack_from("=Q", attributes, REVISION_AT), *ids[:count]
 
 
 class NotLoaded(OSError):

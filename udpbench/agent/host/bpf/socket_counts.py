@@ -7,7 +7,6 @@ All of them end with this process's descriptors.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -16,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.bpf.btf import Types
+from udpbench.agent.host.bpf.cgroups import root_cgroup
 from udpbench.agent.host.bpf.kfree_skb import PREFIX, REASONS_MAX, SOCKET_PARAMETERS, TYPES
 from udpbench.agent.host.bpf.socket_programs import (
     GET_NETNS_COOKIE,
@@ -31,10 +31,6 @@ ENTRIES = 2**16
 """Size of the map: two or three entries per used socket."""
 ARRIVED, READ = REASONS_MAX, REASONS_MAX + 1
 """What is counted per socket, in addition to drop reasons by number."""
-SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
-"""System call numbers, equal on every architecture (Linux 5.2); in glibc since 2.36."""
-FSCONFIG_CMD_CREATE = 6
-CLOSE_ON_EXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 UNKNOWN_HELPER = re.compile(rf"(unknown func|cannot use helper) \w+#{GET_NETNS_COOKIE}\b")
 """How the verifier refuses a helper (check_helper_call), by the kernel's age."""
 NEEDS = "Linux 6.15 or later, where BPF programs of a cgroup can tell network namespaces apart"
@@ -86,7 +82,7 @@ class SocketCounts:
     def _attach_to_cgroup(self, opened: ExitStack, host: Host, ports: Collection[int]) -> None:
         program = arrivals(self._map, ARRIVED, host.netns_cookie() or 0, ports)
         try:
-            with _loaded(bpf.CGROUP_SKB, program) as loaded, _root_cgroup() as cgroup:
+            with _loaded(bpf.CGROUP_SKB, program) as loaded, root_cgroup() as cgroup:
                 _kept(opened, bpf.link_cgroup(loaded, cgroup))
         except bpf.NotLoaded as error:
             if UNKNOWN_HELPER.search(error.log) is None:
@@ -138,21 +134,3 @@ def _loaded(kind: int, program: bytes) -> Iterator[int]:
 def _attach(opened: ExitStack, tracepoint: str, program: bytes) -> None:
     with _loaded(bpf.RAW_TRACEPOINT, program) as loaded:
         _kept(opened, bpf.open_raw_tracepoint(tracepoint, loaded))
-
-
-@contextmanager
-def _root_cgroup() -> Iterator[int]:
-    """Yield the root of the cgroup hierarchy, through a detached mount."""
-    with ExitStack() as opened:
-        context = _kept(opened, _call(SYS_FSOPEN, b"cgroup2", CLOSE_ON_EXEC))
-        _call(SYS_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0)
-        yield _kept(opened, _call(SYS_FSMOUNT, context, CLOSE_ON_EXEC, 0))
-
-
-def _call(number: int, *arguments: object) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    result = int(libc.syscall(number, *arguments))
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"cgroup2: {os.strerror(code)}")
-    return result
