@@ -11,12 +11,14 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
+from udpbench.analysis.watch.labels import is_system
 from udpbench.folder import Folder
 from udpbench.json_lines import Room, append, read_lines
 from udpbench.model.host import Facts
@@ -45,8 +47,17 @@ FACTS_ENTRIES = LOOK_ENTRIES = 64
 """As much as an interface's facts cost at each look, and a look that says nothing."""
 TORN_MAX = 8
 """Last segments without a look, of which a recorder leaves one when it is killed."""
+USER_PART, SOCKET_BYTES, LEAST_SOCKETS = 8, 512, 16
+"""A user's open sockets take such a part of a segment, which begins with all; a socket at most."""
+CHANGES_PER_S, CHANGES_BYTES = 8, 2**26
+"""Changes of a user's sockets, and another one for each such part of the folder."""
 LEAST_LOST = 10
 """Packets lost between two looks, from which on they are kept longer."""
+
+
+def _loses(socket: UdpSocket, known: Mapping[int, UdpSocket]) -> bool:
+    before = known.get(socket.cookie)
+    return socket.drops > (before.drops if before is not None else 0)
 
 
 @dataclass
@@ -63,6 +74,51 @@ class _Space:
         self.sockets.update({each.cookie: each for each in look.sockets})
         for cookie in look.ended:
             self.sockets.pop(cookie, None)
+
+
+def _held(units: Mapping[str, str], sockets: Iterable[UdpSocket]) -> dict[str, str]:
+    """Return the units of the processes that hold sockets."""
+    holders = {process for socket in sockets for process in socket.processes}
+    return {name: unit for name, unit in units.items() if name in holders}
+
+
+class _Shares:
+    """How much of a recording the sockets of a user may take, so that they hide nobody else's.
+
+    All users of the system have twice as much together, and so have all others.
+    """
+
+    def __init__(self, at_most_bytes: int, segment_bytes: int) -> None:
+        self._most = max(segment_bytes // USER_PART // SOCKET_BYTES, LEAST_SOCKETS)
+        self._change_ns = SECOND_NS // (CHANGES_PER_S + at_most_bytes // CHANGES_BYTES)
+        self._due_ns: dict[str, int] = {}
+        self._kept: Counter[str] = Counter()
+
+    def begin(self, kept: Iterable[UdpSocket]) -> None:
+        """Learn what is recorded as open; before each look."""
+        self._kept.clear()
+        for each in kept:
+            self._kept.update(_keys(each))
+
+    def has_room(self, socket: UdpSocket, is_new: bool, loses: bool, wall_ns: int) -> bool:
+        """Take room for a change of a socket: a segment's share at once, then some each second.
+
+        Of sockets that lose packets twice as many.
+        """
+        change_ns = self._change_ns // 2 if loses else self._change_ns
+        end_ns = wall_ns + self._most * self._change_ns
+        due_ns = [min(max(self._due_ns.get(k, 0), wall_ns), end_ns) for k in _keys(socket)]
+        full = (self._kept[key] >= self._most * n for n, key in enumerate(_keys(socket), 1))
+        if max(due_ns) >= end_ns or (is_new and any(full)):
+            return False
+        for times, (key, at_ns) in enumerate(zip(_keys(socket), due_ns), 1):
+            self._due_ns[key] = at_ns + change_ns // times
+            self._kept[key] += is_new
+        return True
+
+
+def _keys(socket: UdpSocket) -> tuple[str, str]:
+    return f"{socket.uid}", "system" if is_system(socket.uid) else "others"
 
 
 class Recorder:
@@ -85,6 +141,10 @@ class Recorder:
         self._facts: Mapping[str, Facts] = {}
         self._units: dict[str, str] = {}
         self._settings: dict[str, str] = {}
+        self._shares = _Shares(at_most_bytes, self._segment_bytes)
+        self._late_units: dict[str, str] = {}
+        self._late: dict[int, dict[int, UdpSocket]] = {}
+        """Namespace → sockets whose latest change had no room yet."""
         self._fd: Optional[int] = None
         self._name = ""
         self._begun_ns = self._synced_ns = self._lost_ns = 0
@@ -93,6 +153,7 @@ class Recorder:
     def add(self, survey: MachineLook, facts: Mapping[str, Facts], lost: int) -> None:
         """Write one look, at which so many packets had been lost since the look before; OSError."""
         wall_ns = survey.wall_ns
+        survey = self._shared(survey)
         line = self._line(survey, facts)
         self._take(survey, facts)
         if self._fd is None or os.fstat(self._fd).st_size >= self._segment_bytes:
@@ -110,6 +171,43 @@ class Recorder:
             os.close(self._fd)
             self._fd = None
         self._folder.close()
+
+    def _shared(self, survey: MachineLook) -> MachineLook:
+        """Return a survey with the changes of sockets for which their users have room.
+
+        First those that have lost packets, then what has waited longest.
+        """
+        spaces, unrecorded = [], Counter[str]()
+        late, self._late = self._late, {}
+        self._shares.begin(s for known in self._spaces.values() for s in known.sockets.values())
+        for each in survey.spaces:
+            if each.look is None:
+                spaces.append(each)
+                continue
+            known = self._spaces[each.netns].sockets if each.netns in self._spaces else {}
+            waited = late.get(each.netns, {})
+            waiting = {**waited, **{socket.cookie: socket for socket in each.look.sockets}}
+            for cookie in each.look.ended:
+                waiting.pop(cookie, None)
+            written = []
+            losing = [socket for socket in waiting.values() if _loses(socket, known)]
+            for socket in {each.cookie: each for each in (*losing, *waiting.values())}.values():
+                is_new, loses = socket.cookie not in known, _loses(socket, known)
+                if self._shares.has_room(socket, is_new, loses, survey.wall_ns):
+                    written.append(socket)
+                    continue
+                self._late.setdefault(each.netns, {})[socket.cookie] = socket
+                if is_new and socket.cookie not in waited:
+                    unrecorded[f"{socket.uid}"] += 1
+            ended = tuple(cookie for cookie in each.look.ended if cookie in known)
+            look = replace(each.look, sockets=tuple(written), ended=ended)
+            spaces.append(replace(each, look=look))
+        units = {**self._late_units, **survey.units}
+        waiting_for = (each for known in self._late.values() for each in known.values())
+        self._late_units = _held(units, waiting_for)
+        looks = (each.look for each in spaces if each.look is not None)
+        units = _held(units, (socket for look in looks for socket in look.sockets))
+        return replace(survey, spaces=tuple(spaces), units=units, unrecorded=dict(unrecorded))
 
     def _line(self, survey: MachineLook, facts: Mapping[str, Facts]) -> dict[str, Any]:
         """Return what is new since the look before."""
@@ -129,7 +227,7 @@ class Recorder:
         settings = survey.settings if survey.settings != self._settings else {}
         units = {k: v for k, v in survey.units.items() if self._units.get(k) != v}
         survey = replace(survey, spaces=tuple(spaces), settings=settings, units=units)
-        return {"look": encode(survey), "facts": new}
+        return {"look": _plain(survey), "facts": new}
 
     def _take(self, survey: MachineLook, facts: Mapping[str, Facts]) -> None:
         self._facts, self._settings = dict(facts), survey.settings
@@ -157,7 +255,7 @@ class Recorder:
             spaces.append(each)
         survey = replace(self._latest, spaces=tuple(spaces), units=self._units)
         facts = {name: encode(known) for name, known in self._facts.items()}
-        return {"whole": encode(survey), "facts": facts}
+        return {"whole": _plain(survey), "facts": facts}
 
     def _begin(self, wall_ns: int) -> None:
         """Begin the next segment with the whole state; make room first."""
@@ -208,6 +306,12 @@ class Recorder:
             oldest = kept if kept_bytes > room_bytes // 2 or not others else others
             self._folder.remove(oldest[0])
             del sizes[oldest[0]]
+
+
+def _plain(survey: MachineLook) -> dict[str, Any]:
+    """Return a look as it is written each second: without what is hardly ever there."""
+    plain: dict[str, Any] = encode(survey)
+    return {key: value for key, value in plain.items() if value or key != "unrecorded"}
 
 
 def segments(names: list[str]) -> list[tuple[str, int, int]]:

@@ -758,6 +758,18 @@ def test_a_container_is_the_namespace_of_its_first_process(
             process.kill()
 
 
+def has_ipv6(there: There) -> None:
+    """Give every link but that to what lies beyond addresses of IPv6, too, and routes over them."""
+    for short, name, address in (
+        *(("red", "eth0", "fc00:1::2"), ("gateway", "eth1", "fc00:1::1")),
+        *(("blue", "eth0", "fc00:2::2"), ("gateway", "eth2", "fc00:2::1")),
+    ):
+        there.inside(short, f"sysctl -qw net.ipv6.conf.{name}.disable_ipv6=0")
+        there.inside(short, f"ip addr add {address}/64 dev {name} nodad")
+    there.inside("red", "ip route add default via fc00:1::1")
+    there.inside("blue", "ip route add default via fc00:2::1")
+
+
 def leads_through_ipv6(there: There) -> None:
     """Give the gateway a way of IPv6, too, to what lies beyond, which counts what comes."""
     for short, words in (
@@ -877,3 +889,57 @@ def test_whoever_changes_the_path_nothing_leaves_a_node_by_another_way(
     assert first == beyond()
     assert "udpbench" not in there.state()
     assert before != there.state(), "what the attacker changed is the attacker's"
+
+
+@pytest.mark.parametrize(
+    ("family", "mode", "protocol"),
+    [
+        (4, "encap", 4),
+        (4, "l2encap", 143),
+        (6, "encap", 41),
+        (6, "encap.red", 41),
+        (6, "l2encap", 143),
+    ],
+)
+def test_the_guard_drops_what_a_route_puts_inside_other_packets(
+    there: There, tmp_path: Path, family: int, mode: str, protocol: int
+) -> None:
+    """Of either version, also in whole frames: the rule for it counts them, and none gets beyond."""
+    there.inside("gateway", "ip neigh add 10.3.0.2 lladdr 02:00:00:00:00:03 dev eth3")
+    leads_through_ipv6(there)
+    has_ipv6(there)
+    to = "10.2.0.2/32" if family == 4 else "fc00:2::2/128"
+    attack = f"ip route add {to} encap seg6 mode {mode} segs fc00:3::2 dev eth2"
+    attacked: list[str] = []
+    dropped: list[int] = []
+
+    def tell(progress: Progress) -> None:
+        measured = progress.event == "sample" and progress.text == "measured"
+        if measured and not attacked:
+            attacked.append(there.inside("gateway", attack))
+        if progress.event == "trial":
+            listed = json.loads(there.inside("gateway", "nft -j list table inet udpbench_path"))
+            dropped.append(guarded(listed["nftables"], protocol))
+
+    load = traffic(1) | {"rate": "5000pps", "count": "20000", "family": family}
+    _, record, _ = conducted(tmp_path, there.lab(change=True), tell, traffic=load)
+    assert record.error is not None
+    assert ("SafetyError", 1) == (record.error.kind, len(attacked)), record.error
+    assert dropped[-1] > 0
+    text = there.inside("beyond", "nft list table netdev counts")
+    assert 0 == int(text.split("packets ")[1].split()[0])
+
+
+PROTOCOLS = {4: "ipencap", 41: "ipv6", 143: "ethernet"}
+"""As nft lists them."""
+
+
+def guarded(items: list[dict[str, Any]], protocol: int) -> int:
+    """Return the packets that the guard's rules for what a protocol carries have dropped."""
+    return sum(
+        part["counter"]["packets"]
+        for item in items
+        if f'"{PROTOCOLS[protocol]}"' in json.dumps(item)
+        for part in item.get("rule", {}).get("expr", ())
+        if "counter" in part
+    )

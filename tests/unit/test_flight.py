@@ -19,9 +19,20 @@ from golden import Golden
 from udpbench import flight as module
 from udpbench.commands.flight import flight_folder, read_flight
 from udpbench.errors import InputError, RecordError
-from udpbench.flight import LEAST_BYTES, NAME, Recorder, is_flight, moments, segments, span_ns
+from udpbench.flight import (
+    LEAST_BYTES,
+    LEAST_SOCKETS,
+    NAME,
+    SOCKET_BYTES,
+    USER_PART,
+    Recorder,
+    is_flight,
+    moments,
+    segments,
+    span_ns,
+)
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import SocketCount, ThreadUse
+from udpbench.model.record import SocketCount, ThreadUse, UdpSocket
 from udpbench.model.survey import MachineLook, Moment, SpaceLook
 from udpbench.report.flight_report import flight_json, text
 
@@ -130,6 +141,65 @@ def test_where_all_is_loss_the_oldest_go(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 2**18
     (*_, last) = moments(tmp_path, *ALWAYS)
     assert 599 == (last.survey.wall_ns - MIDNIGHT_NS) // SECOND_NS
+
+
+def strange(number: int, uid: int = 1000, queued_bytes: int = 0) -> UdpSocket:
+    """Return a socket of an ordinary user."""
+    also = {"uid": uid, "queued_bytes": queued_bytes, "processes": ("theirs 77",)}
+    return replace(DNS, cookie=number, port=number % 60000, drops=0, **also)  # type: ignore[arg-type]
+
+
+def test_a_user_with_sockets_without_end_shortens_no_recording(tmp_path: Path) -> None:
+    """Their number is in the recording, and what the user of another lost is, by name."""
+    recorder = Recorder(tmp_path, LEAST_BYTES, {})
+    opened, seconds = 2000, 400
+    for second in range(seconds):
+        first = 10 + opened * second
+        theirs = [strange(n) for n in range(first, first + opened)]
+        lost = 30 if second >= 100 else 0
+        own = [replace(DNS, drops=5 + lost)] if second in (0, 100) else []
+        gone = range(first - opened, first) if second else ()
+        moved = counted(lost, *RCVBUF)
+        recorder.add(at(second, *theirs, *own, moved=moved, ended=tuple(gone)), FACTS, 0)
+    recorder.close()
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < LEAST_BYTES // 2
+    assert MIDNIGHT_NS == span_ns(tmp_path)[0]
+    course = read_flight(tmp_path, None, None)
+    ((loss,),) = [each.losses for each in course.incidents]
+    assert ("dns 9", 30) == (loss.place.partition(":")[0][:5], loss.packets)
+    left = course.unrecorded["1000"]
+    assert opened * seconds * 0.9 < left < opened * seconds
+    assert f"of user 1000 {left} sockets are left out, or recorded late" in text(course)
+
+
+def test_open_sockets_of_a_user_take_a_part_of_each_segment(tmp_path: Path) -> None:
+    """All users together that are not the system's have two parts; the system's own have theirs."""
+    recorder = Recorder(tmp_path, LEAST_BYTES, {})
+    theirs = [strange(n, uid=1000 + n % 5) for n in range(10, 3010)]
+    for second in range(200):
+        recorder.add(at(second, *(theirs if second == 0 else [DNS])), FACTS, 0)
+    recorder.close()
+    looks = [each.survey.spaces[0].look for each in moments(tmp_path, *ALWAYS)]
+    users = [socket.uid for each in looks if each is not None for socket in each.sockets]
+    part = LEAST_BYTES // 32 // USER_PART // SOCKET_BYTES
+    assert (2 * part, True) == (sum(uid != 105 for uid in users), 105 in users)
+
+
+def test_what_has_no_room_is_written_later_and_a_loss_at_once(tmp_path: Path) -> None:
+    """With its unit; in its latest state, in the order in which it came."""
+    recorder = Recorder(tmp_path, 2**18, {})
+    some = [strange(n) for n in range(10, 10 + LEAST_SOCKETS)]
+    more = [strange(n, queued_bytes=n) for n in range(10, 10 + LEAST_SOCKETS)]
+    recorder.add(at(0, *some), FACTS, 0)
+    recorder.add(at(1, *more), FACTS, 0)
+    loses = replace(some[-1], drops=3)
+    recorder.add(at(2, loses), FACTS, 0)
+    recorder.close()
+    looks = [each.survey.spaces[0].look for each in moments(tmp_path, *ALWAYS)]
+    numbers = [[socket.cookie - 10 for socket in each.sockets] for each in looks if each]
+    assert [[*range(16)], [*range(8)], [15, *range(8, 15)]] == numbers
+    assert looks[2] is not None
+    assert (3, 18) == (looks[2].sockets[0].drops, looks[2].sockets[1].queued_bytes)
 
 
 KILLED = """

@@ -48,6 +48,8 @@ class MachineLook:
     """Process → CPU time so far, of those that ran since these were last read."""
     cpu_time: dict[str, int] = field(default_factory=dict)
     """``0 rx_udp``, ``0 unbound``: a CPU and what it did → ns since the look before, sampled."""
+    unrecorded: dict[str, int] = field(default_factory=dict)
+    """User → sockets that its share of a recording had no room for as they came."""
     cpu_time_why: str = ""
     """Why it cannot be sampled, though it is asked for."""
 

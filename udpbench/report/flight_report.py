@@ -65,6 +65,16 @@ def _lines(course: Flight) -> Iterator[str]:
         yield f"nothing is recorded from {clock_of(first_ns)} to {clock_of(last_ns)}"
     if course.left_out:
         yield f"{course.left_out} further losses and events are left out: ask for a shorter time"
+    yield from _unrecorded(course)
+
+
+def _unrecorded(course: Flight) -> Iterator[str]:
+    """Yield whose sockets are not all recorded, the user with most of them first."""
+    for user, count in sorted(course.unrecorded.items(), key=lambda each: (-each[1], each[0])):
+        yield (
+            f"of user {user} {count} sockets are left out, or recorded late: so many were open, or "
+            "came and went, that they would shorten the recording"
+        )
 
 
 def _more(rest: Sequence[Any], before: str, what: str) -> Iterator[str]:
@@ -192,6 +202,7 @@ def page(course: Flight) -> str:
         "gaps": [[clock_of(first), clock_of(last)] for first, last in course.gaps],
         "events": [_event_cells(event) for event in course.events],
         "left_out": course.left_out,
+        "unrecorded": [*_unrecorded(course)],
     }
     return filled(TEMPLATE, InlineFigures(), all_printable(data))
 

@@ -125,6 +125,8 @@ class Flight:
     events: tuple[Event, ...]
     left_out: int = 0
     """Losses and events beyond those that are kept."""
+    unrecorded: Mapping[str, int] = field(default_factory=dict)
+    """User → sockets that the recording left out, or has later than they came."""
 
 
 def course_of(moments: Iterable[Moment], since_ns: int) -> Flight:
@@ -180,12 +182,14 @@ class _Replay:
     kept: Counter[str] = field(default_factory=Counter)
     """Namespace, and of what kind → how many are kept."""
     left_out: int = 0
+    unrecorded: Counter[str] = field(default_factory=Counter)
     begun_ns: int | None = None
 
     def add(self, moment: Moment) -> None:
         """Take the next look."""
         now_ns = moment.survey.wall_ns
         before = self.before
+        self.unrecorded.update(moment.survey.unrecorded)
         if before is not None and not 0 < now_ns - before.survey.wall_ns <= GAP_NS:
             if min(now_ns, before.survey.wall_ns) >= self.since_ns:
                 self.gaps.append((before.survey.wall_ns, now_ns))
@@ -403,6 +407,7 @@ class _Replay:
             incidents=tuple(self._incidents()),
             events=tuple(each for each in self._in_order() if each.at_ns >= self.since_ns),
             left_out=self.left_out,
+            unrecorded=dict(self.unrecorded),
         )
 
     def _in_order(self) -> list[Event]:

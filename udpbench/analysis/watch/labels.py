@@ -46,7 +46,7 @@ class Budget:
         """
         if labels in self.sets:
             return True
-        group, share = f"system {_is_system(user)}", 1 if loses else 2
+        group, share = f"system {is_system(user)}", 1 if loses else 2
         taken = self._taken
         if taken[user] >= USER_SETS // share or taken[group] >= GROUP_SETS // share:
             return False
@@ -61,6 +61,7 @@ def folded(labels: SocketLabels) -> SocketLabels:
     return SocketLabels(OTHER, OTHER, OTHER, OTHER, labels.family, address)
 
 
-def _is_system(user: int) -> bool:
+def is_system(user: int) -> bool:
+    """Return whether a user is the system's, or one of its services'."""
     first, low, high = SYSTEM_USERS
     return user < first or low <= user <= high
