@@ -57,7 +57,7 @@ LEAST_LOST = 10
 
 def _loses(socket: UdpSocket, known: Mapping[int, UdpSocket]) -> bool:
     before = known.get(socket.cookie)
-    return socket.drops > (before.drops if before is not None else 0)
+    return (socket.drops or 0) > ((before.drops or 0) if before is not None else 0)
 
 
 @dataclass

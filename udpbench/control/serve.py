@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
 
-from udpbench.analysis.watch.host import LiveHost
+from udpbench.analysis.watch.host import GONE, LiveHost
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import LabAgents, Reach
 from udpbench.control.lab_lock import Surroundings
@@ -23,12 +23,12 @@ from udpbench.control.run import RunOptions, run_name
 from udpbench.control.wait import Clock
 from udpbench.control.watch import Onlooker, Watched
 from udpbench.drivers import driver_of
-from udpbench.errors import AgentLost, InputError, Problem
+from udpbench.errors import AgentError, AgentLost, InputError, Problem
 from udpbench.model.experiment import Experiment, Needs, Receive, Send, Traffic, Trial
 from udpbench.model.host import Facts
 from udpbench.model.lab import Lab
 from udpbench.model.limits import DAY_NS, SECOND_NS
-from udpbench.model.record import Phase, Snapshot, TrialRecord, WorkerStats
+from udpbench.model.record import Finding, Phase, Snapshot, TrialRecord, WorkerStats
 from udpbench.model.served import ServedTest
 from udpbench.model.work import WorkerSpec
 from udpbench.protocol import ClientEvent, SampleReply
@@ -149,6 +149,8 @@ class Attended:
     start_ns: int = 0
     motion: list[Snapshot] = field(default_factory=list)
     watch_ns: int = 0
+    gone: bool = False
+    """The interface by which its packets came was removed."""
     beside: bool = False
     """Another client's test has been going on meanwhile."""
 
@@ -214,8 +216,12 @@ class ServedHost:
         if len(self._attended) >= self._terms.clients or event.test in self._attended:
             what = f"test {event.test} begins beside as many as are served at a time"
             raise AgentLost(f"{what} ({self._terms.clients})", self._server.name)
-        facts = self._observer.facts(served.interface)
-        before = self._observer.snapshot(interface=served.interface)
+        try:
+            facts = self._observer.facts(served.interface)
+            before = self._observer.snapshot(interface=served.interface)
+        except AgentError:
+            served = replace(served, interface="")
+            facts, before = self._observer.facts(""), self._observer.snapshot(interface="")
         test = Attended(served, event.specs, facts, before, before, now_utc())
         self._attended[event.test] = test
         for each in self._attended.values():
@@ -244,11 +250,22 @@ class ServedHost:
         now_ns = self._clock.now_ns()
         if now_ns >= test.watch_ns:
             test.watch_ns = now_ns + max(SECOND_NS, self._duration_ns(test) // WATCHES_MAX)
-            latest = self._observer.snapshot(interface=test.served.interface)
+            latest = self._snapshot(test)
             test.motion.append(moved_since(test.latest, latest))
             test.latest = latest
             if self._onlooker is not None:
                 self._tell(self._onlooker.look())
+
+    def _snapshot(self, test: Attended) -> Snapshot:
+        """Read the host; of an interface that was removed the counters stay as they were last."""
+        try:
+            return self._observer.snapshot(interface=test.served.interface)
+        except AgentError:
+            if not test.gone:
+                test.gone = True
+                self._screen.say(f"{test.served.interface} {GONE}")
+            now = self._observer.snapshot(interface="")
+            return replace(now, counters={**test.latest.counters, **now.counters})
 
     def _duration_ns(self, test: Attended) -> int:
         seconds = [test.served.asked.get(name, 0) for name in ("time", "omit")]
@@ -260,7 +277,7 @@ class ServedHost:
         late_ns = driver_of(test.facts).late_ns
         if late_ns is not None:  # a card's counters of what came last
             self._clock.sleep_ns(late_ns)
-        after = self._observer.snapshot(interface=served.interface)
+        after = self._snapshot(test)
         self._forget(event.test)
         drops = {f"socket.{inode}.drops": number for inode, number in event.drops.items()}
         record = recorded(test, served, reply, after, drops)
@@ -379,6 +396,7 @@ def recorded(
         phases=(phase,),
         series=reply.samples,
         motion=motion,
+        findings=(Finding("struck", f"an interface {GONE}", host, served.interface),) * test.gone,
         served=served,
     )
 

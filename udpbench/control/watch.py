@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
@@ -188,7 +188,8 @@ class Onlooker:
         self._facts = {name: facts for name, facts in self._facts.items() if name in there}
         for interface in look.interfaces:
             if interface not in self._facts:
-                self._facts[interface] = self._client.facts(interface)
+                with suppress(AgentError):  # it has just been removed: the next look says so
+                    self._facts[interface] = self._client.facts(interface)
             if self._clock.now_ns() >= end_ns:
                 what = f"the facts of its {len(look.interfaces)} interfaces"
                 step = "find out what slows it down there"

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.watch.host import FORWARDING, SOCKET_STAGES, LiveHost
+from udpbench.analysis.watch.host import FORWARDING, GONE, SOCKET_STAGES, LiveHost
 from udpbench.analysis.watch.sockets import SocketLoss
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding
@@ -86,11 +86,18 @@ def sentence(live: LiveHost) -> str:
 
 
 def losses(hosts: Sequence[LiveHost]) -> list[Finding]:
-    """Return losses as findings: before the sockets, and per socket."""
+    """Return losses as findings: before the sockets, and per socket; and interfaces that went."""
     return [
-        Finding("warning", what, f"{live.host}: {where}", _packets(n), "", step)
-        for live in hosts
-        for where, what, n, step in _lost(live)
+        *(
+            Finding("warning", what, f"{live.host}: {where}", _packets(n), "", step)
+            for live in hosts
+            for where, what, n, step in _lost(live)
+        ),
+        *(
+            Finding("note", f"an interface {GONE}", f"{live.host}: {name}")
+            for live in hosts
+            for name in live.gone
+        ),
     ]
 
 
@@ -125,6 +132,7 @@ def line(live: LiveHost) -> str:
     parts = [f"{live.host}: {seconds:.0f} s", f"in {show_pps(live.received_pps)}"]
     parts.append(f"read {show_pps(live.read_pps)}")
     parts += [f"forwarded {show_pps(live.forwarded_pps)}"] if live.forwarded_pps else []
+    parts += [f"{name} {GONE}" for name in live.gone]
     lost = [
         f"{_placed(loss.stage, loss.where)} {show_pps(loss.pps)}"
         for loss in live.stages
@@ -159,6 +167,7 @@ def view(live: LiveHost, rows: int, width: int = WIDE) -> RenderableType:
         parts += [Text(f"{loss.owner} {loss.address}: {why(loss)}") for loss in lost]
     if not live.lost:
         parts.append(Text("nothing lost"))
+    parts += [Text(f"{name} {GONE}") for name in live.gone]
     for stage, helps in live.helps().items():
         parts.append(Text(f"{stage}: {helps}"))
     parts += [
@@ -294,6 +303,7 @@ def live_json(live: LiveHost, time: str, every_socket: bool = False) -> dict[str
         "ended_dropped": live.ended_dropped,
         "unlisted_dropped": live.unlisted,
         "unbound_packets": live.unbound_packets,
+        "interfaces_gone": list(live.gone),
         "queues": [
             {"interface": use.host, "queue": use.queue, "packets": use.packets, "drops": use.drops}
             for use in live.queues

@@ -31,7 +31,7 @@ from udpbench.control.serve import (
     store_test,
 )
 from udpbench.control.watch import lab_to_watch
-from udpbench.errors import AgentLost, InputError
+from udpbench.errors import AgentError, AgentLost, InputError
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import (
@@ -237,6 +237,39 @@ def test_of_a_client_that_vanished_is_kept_what_is_known(golden: Golden) -> None
     result = judge(world.records[0])
     assert (990, 90) == (result.sent_packets, result.lost_packets)
     golden.check([str(finding) for finding in result.findings])
+
+
+class Vanishing(Observes):
+    """An observer of a host whose interface is removed once it was read so many times."""
+
+    reads = 1
+
+    def _snapshot(self, interface: str, **also: Any) -> Snapshot:
+        if interface and self.snapshots >= self.reads:
+            raise AgentError("No such device, while looking at the host", self.host)
+        return super()._snapshot(interface, **also)
+
+
+class VanishingAtOnce(Vanishing):
+    """The same, before it was read at all."""
+
+    reads = 0
+
+
+@pytest.mark.parametrize("agent", [Vanishing, VanishingAtOnce])
+def test_an_interface_that_vanishes_ends_neither_the_server_nor_a_test(
+    agent: type[Observes], golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its counters stay as they were read last, and the test says so."""
+    world = Served()
+    monkeypatch.setattr(world, "observer", lambda host, _=None: agent(host, world))
+    assert 1 == world.run(ServeTerms(once=True))
+    (record,) = world.records
+    assert ["done"] == [record.status]
+    host = lab_to_watch(None, None).hosts[0].name
+    golden.check(
+        [each.replace(host, "HOST") for each in (*world.lines, *map(str, record.findings))]
+    )
 
 
 def test_without_a_client_it_ends_in_time() -> None:

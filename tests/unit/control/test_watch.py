@@ -31,6 +31,7 @@ from udpbench.model.record import (
     UdpSocket,
 )
 from udpbench.records import read_run
+from udpbench.report.watch import line, losses
 
 LAB = """\
 sender: [{name: left, connect: {ssh: left}, interface: eth3, addresses: [10.0.0.30/24]}]
@@ -103,6 +104,49 @@ def test_the_time_of_a_watch_begins_with_its_first_look() -> None:
     watch_machine(world, Watched(), 5 * SECOND_NS // 2, states.append)
     seconds = [each.elapsed_ns / SECOND_NS for each in states]
     assert [1.5, 2.0, 2.5] == seconds
+
+
+class Vanishing(Seen):
+    """A host with an interface that loses packets, and is gone from the third look on."""
+
+    def _look(self, **args: Any) -> HostLook:
+        look = super()._look(**args)
+        counters = {**look.snapshot.counters, "snmp.Ip.ForwDatagrams": self.looks}
+        there = self.looks < 3
+        counters |= {"link.eth3.tx_dropped": 7 * self.looks} if there else {}
+        snapshot = replace(look.snapshot, counters=counters)
+        return replace(look, interfaces=("eth2", "eth3")[: 1 + there], snapshot=snapshot)
+
+
+class Raced(Vanishing):
+    """The same, of which the facts cannot be read any more."""
+
+    def _facts(self, interface: str) -> Any:
+        if interface == "eth3":
+            raise AgentError("No such device, while looking at the host", self.host)
+        return super()._facts(interface)
+
+
+@pytest.mark.parametrize("agent", [Vanishing, Raced])
+def test_an_interface_that_vanishes_ends_no_watch(
+    tmp_path: Path, agent: type[Seen], golden: Golden
+) -> None:
+    """It is named, also in what is kept; what was lost there stays lost."""
+    world, states = Watchable(), []
+    world.agent = agent
+    kept = KeptLooks.create(tmp_path / "run", lab_to_watch(None, None), ())
+    around = world.surroundings()
+    lab_here = lab_to_watch(None, None)
+    hosts = watch(lab_here, Watched(), 4 * SECOND_NS, around, states.append, kept)
+    kept.finish(losses(hosts))
+    assert [(), ("eth3",), ("eth3",), ("eth3",)] == [each.gone for each in states]
+    lost = [{e.stage: (e.packets, e.pps) for e in s.stages if e.where == "eth3"} for s in states]
+    assert [{"fwd_device": (7, 7.0)}, *[{"fwd_device": (7, 0.0)}] * 3] == lost
+    (record,) = read_run(tmp_path / "run").records
+    host = hosts[0].host
+    golden.check(
+        [text.replace(host, "HOST") for text in (line(states[-1]), *map(str, record.findings))]
+    )
 
 
 @pytest.mark.parametrize("kept_most", [2, 1000])

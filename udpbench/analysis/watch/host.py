@@ -49,6 +49,8 @@ ROUTED = tuple(stage for stage in STAGES if stage.name in ("fwd_mtu", "fwd_netfi
 FORWARDING = (*BY_DEVICE, *(stage.name for stage in ROUTED))
 NOT_LOST = tuple(stage.name for stage in STAGES if stage.meant_by == "unbound")
 """What anybody may send to a host, and no socket of it misses."""
+GONE = "is gone: its counters end there"
+"""What is said of an interface that was removed, or taken down."""
 HELPS = {stage.name: stage.helps.replace("receive.buffer", "SO_RCVBUF") for stage in STAGES}
 """For another's application, which has no keys of an experiment."""
 
@@ -96,6 +98,8 @@ class LiveHost:
     """A watched socket, or a stage before it, lost a packet since the first look."""
     unwatched: tuple[str, ...] = ()
     """Stages whose packets are no loss of what is watched."""
+    gone: tuple[str, ...] = ()
+    """Interfaces that were removed or taken down since the first look: their counters end there."""
     unbound_packets: int = 0
     """Packets to the watched port without a socket, if that is counted; else to any such port,
     while the watched one had none at two looks in a row."""
@@ -133,6 +137,12 @@ def live_host(
     known = earlier.sockets if earlier is not None else None
     sockets = losses_by_socket(before, now, lately, ever, known, port)
     stages = stage_losses(lately, ever, now.interfaces, facts, seconds)
+    gone = _gone(before, now, earlier)
+    stages += tuple(
+        replace(loss, pps=0.0)
+        for loss in (earlier.stages if earlier is not None else ())
+        if loss.where in gone
+    )
     if "udp_memory" not in [loss.stage for loss in stages]:
         stages += _in_memory(sockets)
     alone = now.watched is not None or port is not None
@@ -174,8 +184,15 @@ def live_host(
         or unbound_packets > 0
         or any(loss.dropped for loss in sockets),
         unwatched=unwatched,
+        gone=gone,
         unbound_packets=unbound_packets,
     )
+
+
+def _gone(before: HostState, now: HostState, earlier: LiveHost | None) -> tuple[str, ...]:
+    """Return the interfaces that are not there any more, in the order in which they went."""
+    known = (*(earlier.gone if earlier is not None else ()), *before.interfaces)
+    return tuple(name for name in dict.fromkeys(known) if name not in now.interfaces)
 
 
 def _unlisted(
