@@ -191,6 +191,25 @@ def test_tables_of_the_legacy_kind_are_read_or_named(
     assert (("10.9.9.9",), ()) == (look(router).rewrites, look(router).unread)
 
 
+def test_rules_that_only_root_may_read_are_named(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is not the same as not seen; a kernel without nf_tables has none."""
+    for error, unread in (
+        (
+            PermissionError(1, "Operation not permitted"),
+            ("the firewall, whose rules an agent without root cannot read,",),
+        ),
+        (OSError(22, "Invalid argument"), ()),
+    ):
+
+        def refuse(raised: OSError = error) -> int:
+            raise raised
+
+        monkeypatch.setattr(router, "firewall_rules", refuse)
+        assert unread == look(router).unread
+
+
 def led(host: Router) -> tuple[str, ...]:
     """Return what may lead packets elsewhere that a host sends itself."""
     return led_away(host, "out0", ("10.0.1.1",), (4321,))

@@ -97,6 +97,7 @@ def passage(
         rewrites=rewritten.addresses,
         sources=_sources(host, out, rewritten.sources),
         unread=(
+            *_hidden(host),
             *rewritten.unread,
             *_programs(host, sides),
             *_rules(destinations, RULE_PARTS),
@@ -109,6 +110,15 @@ def passage(
         out_pair=_pair(host, out),
         bridge=bridge,
     )
+
+
+def _hidden(host: Host) -> Iterator[str]:
+    """Yield rules that only root may read: none are seen, and some may be there."""
+    with suppress(OSError):  # no nf_tables in this kernel
+        try:
+            host.firewall_rules()
+        except PermissionError:
+            yield "the firewall, whose rules an agent without root cannot read,"
 
 
 def _bridge(host: Host, interface: str, out: str) -> tuple[str, ...]:

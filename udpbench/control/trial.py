@@ -194,6 +194,17 @@ def prove_destinations(attempt: Attempt) -> None:
                 spec.host,
             )
     bench = attempt.bench
+    attempt.findings.extend(
+        Finding(
+            "note",
+            "rules that may lead packets elsewhere could not be read",
+            client.name,
+            "an agent without root",
+            next_step="run its agent as root, or look at `nft list ruleset` there",
+        )
+        for client in bench.agents.senders
+        if not attempt.facts[client.name].capabilities.get("net_admin", True)
+    )
     if bench.lab.middle:
         bench.watch = PathWatch((*bench.agents.middle, *bench.agents.senders))
         bench.watch.begin()

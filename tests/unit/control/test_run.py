@@ -764,6 +764,19 @@ def test_an_address_that_is_not_the_receivers_stops_before_a_packet(tmp_path: Pa
     ) == error.message
 
 
+def test_a_sender_that_may_read_no_rules_is_said_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without root: there may be some that lead packets elsewhere."""
+    monkeypatch.setattr("control.fake.CAPABILITIES", {"net_admin": False})
+    _, run = go(World(), tmp_path)
+    (record,) = run.records
+    what = "rules that may lead packets elsewhere could not be read"
+    assert [("note", "sender")] == [
+        (f.severity, f.where) for f in record.findings if f.what == what
+    ]
+
+
 def test_sender_and_receiver_in_one_namespace_are_refused(tmp_path: Path) -> None:
     """The kernel would send by lo, so not even a fact is asked for."""
     world = World(netns={"sender": 7, "receiver": 7})
