@@ -210,6 +210,14 @@ def test_rules_that_only_root_may_read_are_named(
         assert unread == look(router).unread
 
 
+def test_legacy_ebtables_at_a_bridge_are_named(router: Router) -> None:
+    """They may rewrite frames, and nothing prints them; who routes without a bridge has none."""
+    (router.root / "sys/module/ebtable_nat").mkdir(parents=True)
+    assert () == look(router).unread
+    ports_of(router, "in0")
+    assert "the legacy ebtables (module ebtable_nat)" in look(router).unread
+
+
 def led(host: Router) -> tuple[str, ...]:
     """Return what may lead packets elsewhere that a host sends itself."""
     return led_away(host, "out0", ("10.0.1.1",), (4321,))

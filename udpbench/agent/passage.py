@@ -65,6 +65,8 @@ TUNNEL_KINDS = (
     *TUNNELS,
     *("amt", "gtp", "ipvti", "l2tp", "ppp", "sit", "tun", "vti", "vti6", "wireguard", "xfrm"),
 )
+FRAME_MODULES = ("ebtable_nat", "ebtable_broute")
+"""The legacy ebtables, whose filter lets frames pass as they are, or drops them."""
 IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}
 LEGACY_TABLES = "/proc/thread-self/net/{}_tables_names"
 
@@ -104,6 +106,7 @@ def passage(
             *_services(host, entry, () if frames or not rewritten.services else pairs),
             *_policies(destinations),
             *(_other_ports(host, *bridge) if frames else ()),
+            *(_frame_tables(host) if bridge else ()),
             *_tunnel(host, out),
         ),
         pair=_pair(host, interface) if interface else None,
@@ -141,6 +144,13 @@ def _other_ports(host: Host, bridge: str, *known: str) -> Iterator[str]:
     for name in bridge_ports(host, bridge):
         if name not in known:
             yield f"{name}, another port of {bridge},"
+
+
+def _frame_tables(host: Host) -> Iterator[str]:
+    """Yield what may rewrite frames at a bridge and is not read."""
+    for module in FRAME_MODULES:
+        if host.exists(f"/sys/module/{module}"):
+            yield f"the legacy ebtables (module {module})"
 
 
 def led_away(
