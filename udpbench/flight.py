@@ -18,11 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from udpbench.analysis.watch.labels import is_system
 from udpbench.folder import Folder
 from udpbench.json_lines import Room, append, read_lines
 from udpbench.model.host import Facts
-from udpbench.model.limits import COUNTERS_MAX, SECOND_NS
+from udpbench.model.limits import COUNTERS_MAX, SECOND_NS, is_system
 from udpbench.model.record import HostLook, Snapshot, UdpSocket
 from udpbench.model.survey import MachineLook, Moment, SpaceLook
 from udpbench.protocol import decode, encode

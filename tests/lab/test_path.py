@@ -904,7 +904,7 @@ def test_whoever_changes_the_path_nothing_leaves_a_node_by_another_way(
 def test_the_guard_drops_what_a_route_puts_inside_other_packets(
     there: There, tmp_path: Path, family: int, mode: str, protocol: int
 ) -> None:
-    """Of either version, also in whole frames: the rule for it counts them, and none gets beyond."""
+    """In those of either version, or as whole frames: its rule counts them, none gets beyond."""
     there.inside("gateway", "ip neigh add 10.3.0.2 lladdr 02:00:00:00:00:03 dev eth3")
     leads_through_ipv6(there)
     has_ipv6(there)

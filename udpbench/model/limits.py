@@ -245,3 +245,14 @@ def is_stage(name: str) -> bool:
     """Return whether a name is that of a stage, or of a stage at a node in the middle."""
     of_node = _NODE_STAGE.fullmatch(name)
     return name in LEDGER_STAGES if of_node is None else of_node.group(1) in FORWARDING_STAGES
+
+
+SYSTEM_USERS = 1000, 61184, 65519
+"""Users below the first are the system's (login.defs(5)), and those from the second to the third
+are its services' (DynamicUser of systemd)."""
+
+
+def is_system(user: int) -> bool:
+    """Return whether a user is the system's, or one of its services'."""
+    first, low, high = SYSTEM_USERS
+    return user < first or low <= user <= high

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from udpbench.model.limits import is_system
+
 OTHER = "other"
 UNKNOWN = "unknown"
 """A process that was not seen, or a stage that no counter tells."""
 USER_SETS, GROUP_SETS = 64, 128
 """Most sets of labels of a user's sockets, and of all system users' or of all others'."""
-SYSTEM_USERS = 1000, 61184, 65519
-"""Users below the first are the system's (login.defs(5)), and those from the second to the third
-are its services' (DynamicUser of systemd)."""
 
 
 class SocketLabels(NamedTuple):
@@ -59,9 +58,3 @@ def folded(labels: SocketLabels) -> SocketLabels:
     """Return the labels of all sockets for which there is no room."""
     address = OTHER if labels.address else ""
     return SocketLabels(OTHER, OTHER, OTHER, OTHER, labels.family, address)
-
-
-def is_system(user: int) -> bool:
-    """Return whether a user is the system's, or one of its services'."""
-    first, low, high = SYSTEM_USERS
-    return user < first or low <= user <= high
