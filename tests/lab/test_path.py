@@ -16,6 +16,7 @@ import psutil
 import pytest
 from others_programs import OthersProgram
 from sampled import sampled
+from waiting import wait_until
 
 from udpbench.agent.rewrites import FlowMarks, of_iptables, of_nft
 from udpbench.analysis.judge import judge
@@ -764,7 +765,8 @@ def has_ipv6(there: There) -> None:
         *(("red", "eth0", "fc00:1::2"), ("gateway", "eth1", "fc00:1::1")),
         *(("blue", "eth0", "fc00:2::2"), ("gateway", "eth2", "fc00:2::1")),
     ):
-        there.inside(short, f"sysctl -qw net.ipv6.conf.{name}.disable_ipv6=0")
+        own = f"net.ipv6.conf.{name}"
+        there.inside(short, f"sysctl -qw {own}.accept_dad=0 {own}.disable_ipv6=0")
         there.inside(short, f"ip addr add {address}/64 dev {name} nodad")
     there.inside("red", "ip route add default via fc00:1::1")
     there.inside("blue", "ip route add default via fc00:2::1")
@@ -911,21 +913,21 @@ def test_the_guard_drops_what_a_route_puts_inside_other_packets(
     to = "10.2.0.2/32" if family == 4 else "fc00:2::2/128"
     attack = f"ip route add {to} encap seg6 mode {mode} segs fc00:3::2 dev eth2"
     attacked: list[str] = []
-    dropped: list[int] = []
+
+    def dropped() -> int:
+        listed = json.loads(there.inside("gateway", "nft -j list table inet udpbench_path"))
+        return guarded(listed["nftables"], protocol)
 
     def tell(progress: Progress) -> None:
         measured = progress.event == "sample" and progress.text == "measured"
         if measured and not attacked:
             attacked.append(there.inside("gateway", attack))
-        if progress.event == "trial":
-            listed = json.loads(there.inside("gateway", "nft -j list table inet udpbench_path"))
-            dropped.append(guarded(listed["nftables"], protocol))
+            wait_until("a packet that the guard drops", lambda: dropped() > 0, 2)
 
     load = traffic(1) | {"rate": "5000pps", "count": "20000", "family": family}
     _, record, _ = conducted(tmp_path, there.lab(change=True), tell, traffic=load)
     assert record.error is not None
     assert ("SafetyError", 1) == (record.error.kind, len(attacked)), record.error
-    assert dropped[-1] > 0
     text = there.inside("beyond", "nft list table netdev counts")
     assert 0 == int(text.split("packets ")[1].split()[0])
 
