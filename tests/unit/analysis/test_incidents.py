@@ -71,6 +71,19 @@ def test_a_pause_makes_it_another() -> None:
     assert 1 == len(course([*first[:29], *soon]).incidents)
 
 
+def test_what_vanishes_is_an_event() -> None:
+    """An interface, or a network namespace; unless there are too many to read all."""
+    pod = SpaceLook(POD, "pod", look(0))
+    first = survey(look(0), pod)
+    gone = survey(look(1, interfaces=("lo",)))
+    events = [(each.what, each.netns) for each in course([first, gone, gone]).events]
+    assert [
+        ("receive0 is gone: its counters end there", ""),
+        ("network namespace pod is gone", ""),
+    ] == events
+    assert () == course([first, replace(survey(look(1)), left_out=3)]).events
+
+
 def test_what_had_changed_is_named() -> None:
     """Settings, buffers, sockets, the load, what is busy, rules: those about the start."""
     base = {

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.watch.history import HostState, after
-from udpbench.analysis.watch.host import SOCKET_STAGES, LiveHost, live_host
+from udpbench.analysis.watch.host import GONE, SOCKET_STAGES, LiveHost, live_host
 from udpbench.analysis.watch.sockets import endpoint
 from udpbench.differences import differences, flat, written
 from udpbench.model.host import Facts
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import UdpSocket
-from udpbench.model.survey import Moment, SpaceLook
+from udpbench.model.survey import MachineLook, Moment, SpaceLook
 from udpbench.units import show_percent, show_pps
 
 QUIET_NS = 10 * SECOND_NS
@@ -337,6 +337,12 @@ class _Replay:
             if known is not None and known is not facts and known != facts:
                 for each in differences(dict(flat(known)), dict(flat(facts))):
                     self._event(now_ns, f"{name}: {each}")
+        for what in (f"{name} {GONE}" for name in sorted(_interfaces(old) - _interfaces(new))):
+            self._coming(now_ns, what, "")
+        there = {each.netns for each in new.spaces}
+        for each in old.spaces if not new.left_out else ():
+            if each.netns not in there:
+                self._coming(now_ns, f"network namespace {each.name} is gone", "")
         if new.processes:
             self._busy(new.processes, now_ns)
 
@@ -487,3 +493,9 @@ def _holder(each: UdpSocket) -> str:
 
 def _bound(each: UdpSocket) -> str:
     return endpoint(each.address, each.port)
+
+
+def _interfaces(survey: MachineLook) -> set[str]:
+    """Return the interfaces of the recorder's namespace that were up."""
+    looks = (each.look for each in survey.spaces[:1] if each.look is not None)
+    return {name for look in looks for name in look.interfaces}
