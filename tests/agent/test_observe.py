@@ -30,7 +30,8 @@ REACHED = {
     *(
         f"host.{name}"
         for name in (
-            *("bpf.bpf", "bpf.btf", "bpf.instructions", "bpf.kfree_skb", "bpf.port_taker"),
+            *("bpf.bpf", "bpf.btf", "bpf.cgroups", "bpf.instructions", "bpf.kfree_skb"),
+            "bpf.port_taker",
             *("bpf.socket_counts", "bpf.socket_programs", "capabilities", "changes"),
             "control_path",
             *(
@@ -45,7 +46,7 @@ REACHED = {
             ),
             *("interrupts", "namespace", "native", "nf_tables", "privileges"),
             *("processes", "programs", "reading", "rtstats", "socket_options", "socket_owners"),
-            *("udp_diag", "udp_sockets", "unix_names"),
+            *("udp_diag", "udp_sockets", "unix_names", "xtables"),
         )
     ),
 }
