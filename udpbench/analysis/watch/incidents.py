@@ -337,12 +337,12 @@ class _Replay:
             if known is not None and known is not facts and known != facts:
                 for each in differences(dict(flat(known)), dict(flat(facts))):
                     self._event(now_ns, f"{name}: {each}")
-        for what in (f"{name} {GONE}" for name in sorted(_interfaces(old) - _interfaces(new))):
+        went = [f"{name} {GONE}" for name in sorted(_interfaces(old) - _interfaces(new))]
+        there = {space.netns for space in new.spaces}
+        ended = [space.name for space in old.spaces if space.netns not in there]
+        went += [f"network namespace {name} is gone" for name in ended if not new.left_out]
+        for what in went:
             self._coming(now_ns, what, "")
-        there = {each.netns for each in new.spaces}
-        for each in old.spaces if not new.left_out else ():
-            if each.netns not in there:
-                self._coming(now_ns, f"network namespace {each.name} is gone", "")
         if new.processes:
             self._busy(new.processes, now_ns)
 
@@ -497,5 +497,4 @@ def _bound(each: UdpSocket) -> str:
 
 def _interfaces(survey: MachineLook) -> set[str]:
     """Return the interfaces of the recorder's namespace that were up."""
-    looks = (each.look for each in survey.spaces[:1] if each.look is not None)
-    return {name for look in looks for name in look.interfaces}
+    return {name for space in survey.spaces[:1] if space.look for name in space.look.interfaces}
