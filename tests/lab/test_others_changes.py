@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from others_programs import OthersProgram
 from test_readers import once_measured
@@ -83,7 +84,7 @@ def test_what_a_policy_of_ipsec_blocks_has_a_stage(
 
 @contextmanager
 def own_cgroup() -> Iterator[Path]:
-    """Yield a cgroup for this process and all that it starts meanwhile."""
+    """Yield a cgroup for this process, and for all that it has started or starts meanwhile."""
     trees = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
     tree = next(tree for tree in trees if (tree / "cgroup.controllers").exists())
     _, _, path = next(
@@ -91,7 +92,8 @@ def own_cgroup() -> Iterator[Path]:
     ).partition("::")
     before, group = tree / path.lstrip("/"), tree / f"udpbench-test-{os.getpid()}"
     group.mkdir()
-    (group / "cgroup.procs").write_text(str(os.getpid()))
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        (group / "cgroup.procs").write_text(str(process.pid))
     try:
         yield group
     finally:
