@@ -50,6 +50,8 @@ USER_PART, SOCKET_BYTES, LEAST_SOCKETS = 8, 512, 16
 """A user's open sockets take such a part of a segment, which begins with all; a socket at most."""
 CHANGES_PER_S, CHANGES_BYTES = 8, 2**26
 """Changes of a user's sockets, and another one for each such part of the folder."""
+LATE_MAX = 2**10
+"""New sockets of a namespace that wait for room, 3 us at each look; others come as they change."""
 LEAST_LOST = 10
 """Packets lost between two looks, from which on they are kept longer."""
 
@@ -143,7 +145,9 @@ class Recorder:
         self._shares = _Shares(at_most_bytes, self._segment_bytes)
         self._late_units: dict[str, str] = {}
         self._late: dict[int, dict[int, UdpSocket]] = {}
-        """Namespace → sockets whose latest change had no room yet."""
+        """Namespace → sockets whose latest change had no room yet; of new ones a few."""
+        self._refused: dict[int, set[int]] = {}
+        """Namespace → every open socket that had no room as it came."""
         self._fd: Optional[int] = None
         self._name = ""
         self._begun_ns = self._synced_ns = self._lost_ns = 0
@@ -178,25 +182,33 @@ class Recorder:
         """
         spaces, unrecorded = [], Counter[str]()
         late, self._late = self._late, {}
+        refused, self._refused = self._refused, {}
         self._shares.begin(s for known in self._spaces.values() for s in known.sockets.values())
         for each in survey.spaces:
             if each.look is None:
                 spaces.append(each)
                 continue
             known = self._spaces[each.netns].sockets if each.netns in self._spaces else {}
-            waited = late.get(each.netns, {})
-            waiting = {**waited, **{socket.cookie: socket for socket in each.look.sockets}}
+            waiting = dict(late.get(each.netns, {}))
+            waiting.update({socket.cookie: socket for socket in each.look.sockets})
             for cookie in each.look.ended:
                 waiting.pop(cookie, None)
+            left = self._refused[each.netns] = refused.get(each.netns, set())
+            left.difference_update(each.look.ended)
+            waits: dict[int, UdpSocket] = {}
+            self._late[each.netns] = waits
             written = []
             losing = [socket for socket in waiting.values() if _loses(socket, known)]
             for socket in {each.cookie: each for each in (*losing, *waiting.values())}.values():
                 is_new, loses = socket.cookie not in known, _loses(socket, known)
                 if self._shares.has_room(socket, is_new, loses, survey.wall_ns):
                     written.append(socket)
+                    left.discard(socket.cookie)
                     continue
-                self._late.setdefault(each.netns, {})[socket.cookie] = socket
-                if is_new and socket.cookie not in waited:
+                if not is_new or len(waits) < LATE_MAX:
+                    waits[socket.cookie] = socket
+                if is_new and socket.cookie not in left:
+                    left.add(socket.cookie)
                     unrecorded[f"{socket.uid}"] += 1
             ended = tuple(cookie for cookie in each.look.ended if cookie in known)
             look = replace(each.look, sockets=tuple(written), ended=ended)
