@@ -54,7 +54,7 @@ def test_what_a_program_sleeps_is_what_breaks_first(tmp_path: Path) -> None:
     assert "reader_sleeps" == search.breaking.bottleneck.name
     text = "\n".join([found_text(search), *breaking_lines(chapter.searches)])
     assert re.search(r"[\d.]+ k?pps of [\d.]+ kpps: the program sleeps \d+ % of the time", text)
-    assert "nothing limits" not in text
+    assert "keeps up with" not in text
     assert "nothing" not in {each.name for each in search.result.diagnosis}
     if search.state.ended == "done":
         assert "regular" == search.headline.kind

@@ -830,11 +830,10 @@ def sender_cpu(case: Evidence) -> Iterator[Bottleneck]:
 def nothing(case: Evidence) -> Iterator[Bottleneck]:
     """Find that all that was offered arrived."""
     if case.valid and case.lossless and case.offered_all and case.behind is None:
-        traffic = case.readings.record.trial.traffic
-        what, remedy = "nothing limits this load, and its rate is a lower bound", ""
-        if traffic.count_packets is not None and traffic.rate is None:
+        what, remedy = "the receiver keeps up with this load, and may take more", ""
+        if case.readings.record.trial.traffic.is_burst:
             # How fast readers empty the buffers afterwards is no rate that they can take.
-            what, remedy = "the buffers hold all of this burst", "longer_burst"
+            what, remedy = "the receive buffers held the whole burst", "longer_burst"
         yield _bottleneck(case, "nothing", CERTAIN, what, remedy=remedy)
 
 

@@ -336,7 +336,7 @@ def in_search(trial: Trial, diagnosis: tuple[Bottleneck, ...]) -> tuple[Bottlene
     """Return a trial's diagnosis; of a search's, without advice to search."""
     if not trial.search_trial:
         return diagnosis
-    what, step = "nothing limits this load of the search", "see what its search says"
+    what, step = "the receiver keeps up with this load of the search", "see what its search says"
     return tuple(
         replace(each, what=what, remedy=step) if each.name == NOTHING else each
         for each in diagnosis
@@ -360,7 +360,7 @@ def _diagnosis(whole: PointSearch, shown: Result | None) -> tuple[Bottleneck, ..
     if state.sender_bound and (at_least or state.ended == "sender"):
         return _of_sender(whole)
     if at_least and shown is not None and len(limits) < len(shown.diagnosis):
-        what = "nothing limits the highest load of the search, and its rate is a lower bound"
+        what = "the receiver keeps up with the highest load of the search, and may take more"
         return (Bottleneck(NOTHING, "certain", "", 0, what, HIGHER_RATES), *limits)
     return tuple(limits)
 

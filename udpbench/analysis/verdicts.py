@@ -234,7 +234,7 @@ def _compare(expectation: Expectation, name: str, measured: _Measured) -> _Compa
     if not metrics or not all(is_count(metric) for metric in metrics):
         pair = (_median(left, a), _median(right, b))
         struck = [why for point in used for result in point.valid for why in result.struck]
-        lack = f"struck out: {struck[0].brief}" if struck else _Comparison.lack
+        lack = f"not counted (struck out): {struck[0].clause}" if struck else _Comparison.lack
         single = _Comparison(name, (pair,), skipped, lack=lack)
         sides = expectation.by_blocks(name)
         if sides is None or _is_nothing(left, a) or _is_nothing(right, b):

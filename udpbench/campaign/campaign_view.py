@@ -15,12 +15,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.campaign.conduct import ANSWER, PairState, Tell
-from udpbench.errors import YES
+from udpbench.campaign.conduct import PairState, Tell
+from udpbench.errors import CANNOT_TELL, NO
 from udpbench.printable import printable
 from udpbench.report.terminal import Terminal
+from udpbench.units import plural
 
 DRAW_S = 0.5
+WITHOUT = {NO: "with an expectation that does not hold", CANNOT_TELL: "without an answer"}
+"""Exit code of a run → what is said of it; of any other its answer says enough."""
 
 
 @contextmanager
@@ -79,9 +82,8 @@ def summary(pairs: Sequence[PairState]) -> list[str]:
 
 
 def _ended(pair: PairState) -> str:
-    answers = Counter(ANSWER[code] for code in pair.codes)
-    answers[ANSWER[YES]] -= len(pair.passed_over)
-    parts = [f"{pair.done} of {pair.total} cells"]
-    parts += [f"{number} {answer}" for answer, number in answers.items() if number > 0]
+    answers = Counter(pair.codes)
+    parts = [f"{pair.done} of {plural(pair.total, 'experiment')} done"]
+    parts += [f"{answers[code]} {what}" for code, what in WITHOUT.items() if answers[code]]
     parts += [f"{name} skipped: {why}" for name, why in pair.passed_over.items()]
     return "; ".join([*parts, *([f"set aside: {pair.aside}"] if pair.aside else [])])

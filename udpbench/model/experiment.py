@@ -107,6 +107,11 @@ class Traffic:
     """Datagrams in hexadecimal, which each flow sends in turn, in place of ours with a header."""
 
     @property
+    def is_burst(self) -> bool:
+        """Whether packets are sent as fast as possible until there are enough of them."""
+        return self.count_packets is not None and self.rate is None
+
+    @property
     def hops(self) -> int:
         """The TTL or hop limit with which packets are sent; unless bound to a lab, 1."""
         return 1 if self.ttl is None else self.ttl

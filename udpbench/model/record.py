@@ -424,6 +424,8 @@ class Phase:
 
 Status = Literal["done", "failed", "skipped"]
 """How a trial ended."""
+ENDED = {"failed": "it failed", "skipped": "it was skipped"}
+"""How a trial ended that was not done → the same in a sentence."""
 FindingKind = Literal["", "timing", "bound", "skipped", "cpu_time"]
 """What is told apart of findings: series and starts alone, not counts, rates or the ledger; a rate
 that is only a bound; why a trial was skipped; how CPU time was read."""
@@ -442,6 +444,12 @@ class Finding:
     limit: str = ""
     next_step: str = ""
     kind: FindingKind = ""
+
+    @property
+    def clause(self) -> str:
+        """Within a sentence: without the name of its kind, and what it strikes out."""
+        kind, _, text = self.what.partition("; ")[0].partition(": ")
+        return f"{ENDED[kind]}: {text}" if kind in ENDED else text or kind
 
     @property
     def brief(self) -> str:

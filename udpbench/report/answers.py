@@ -1,34 +1,37 @@
 """The answer of an experiment in one or two sentences: its number, the interval and the reason.
 
 Terminal and report begin and end with it. Every number comes from ``judge``; what is not to be
-trusted is a sentence of its own.
+trusted is a sentence of its own. Long, because each kind of experiment has its sentence here, next
+to those of the others.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
+from udpbench.analysis.checks.offered_load import SENDER_BOUND
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.points import Point, estimate, metric, trials_with
 from udpbench.analysis.search import PointSearch
 from udpbench.analysis.verdicts import Verdict
 from udpbench.differences import key_of
 from udpbench.judged_run import Chapter, chapters_of
-from udpbench.metrics import SPEED
+from udpbench.metrics import LOSS, SPEED
 from udpbench.model.record import Finding
 from udpbench.model.result import Bottleneck, Estimate, Result
 from udpbench.records import Run
 from udpbench.report.figures.sweep import values_of
 from udpbench.report.search import breaking_text, found_text, is_only_above
-from udpbench.report.sessions import command
+from udpbench.report.sessions import command, to_type
 from udpbench.report.summary import (
     FEW_POINTS,
     accounted,
     compared_name,
     doubts,
-    n_of,
     name_of,
     reason,
     reasons,
@@ -36,7 +39,8 @@ from udpbench.report.summary import (
     show_estimate,
     where_lost,
 )
-from udpbench.units import plural, show_count, show_ratio, show_seconds
+from udpbench.report.watch import most_of
+from udpbench.units import Rate, format_rate, plural, show_count, show_ratio, show_seconds
 
 MOST_BESIDE = 2
 """Maximum paths beside an answer."""
@@ -50,6 +54,10 @@ SHOWN_VERDICTS = 2
 """Maximum expectations that are named with their numbers."""
 RATES = (("answered_pps", "answered"), ("delivered_pps", "delivered"))
 """Metric of a point's rate → its word; the first that is known."""
+SAFE = 0.9
+"""Share of the rate that a sender reached from which on it may not reach it again."""
+LOSSES = ("loss_ratio", "lost_packets")
+"""Metrics of which a comparison is told in shares that were lost."""
 UNANSWERED = {"no": ("does not hold", "do not hold"), "cannot tell": ("cannot be judged",) * 2}
 
 
@@ -62,16 +70,22 @@ def answer(chapter: Chapter) -> str:
     elif chapter.searches:
         body = [_of_searches(chapter)]
     elif chapter.comparisons:
-        body = [_of_comparisons(chapter.comparisons), _reason(chapter)]
+        body = [_of_comparisons(chapter), _reason(chapter)]
     elif any(result.trial.watched for result in chapter.results):
         body = [_of_watched(result) for result in chapter.results[:1]]
     elif not any(point.valid for point in chapter.points):
         body = [_without_answer(chapter)]
     else:
         body = [_of_points(chapter), _reason(chapter)]
-    failed = list(_expectations(chapter.verdicts))
-    parts = [*failed, *(body[-1:] if failed else body), doubts([chapter])]
+    failed = any(verdict.answer == "no" for verdict in chapter.verdicts)
+    body = body[-1:] if failed else body
+    parts = [*_expectations(chapter.verdicts), *body, doubts(chapter, not _is_burst(chapter))]
     return " ".join(filter(None, parts))
+
+
+def _is_burst(chapter: Chapter) -> bool:
+    """Return whether every point is a burst: its rates are those of emptying a buffer."""
+    return all(trial.traffic.is_burst for trial in chapter.experiment.points)
 
 
 def proven_pair(chapter: Chapter) -> tuple[Point, ...]:
@@ -90,10 +104,12 @@ def _before_and_after(chapter: Chapter) -> str:
     pair = proven_pair(chapter)
     if not pair:
         return ""
-    before, after = (_of_point(point, False) for point in pair)
-    first = limit(result) if (result := representative(pair[0])) is not None else None
-    why = f" {first.place}{first.why}" if first is not None else ""
-    return f"Before: {before}.{why} After: {after}."
+    texts = []
+    for head, point in zip(("Before", "After"), pair, strict=True):
+        first = limit(result) if (result := representative(point)) is not None else None
+        why = f" {first.place}{first.why}" if first is not None else ""
+        texts.append(f"{head}: {_of_point(point, False)}.{why}")
+    return " ".join(texts)
 
 
 def best_points(chapter: Chapter) -> tuple[Point, ...]:
@@ -170,26 +186,35 @@ def _expectations(verdicts: Sequence[Verdict]) -> Iterator[str]:
             yield f"{len(those)} of {plural(len(verdicts), 'expectation')} {verb}: {named}{more}."
 
 
-def _of_comparisons(comparisons: Sequence[Comparison]) -> str:
+def _of_comparisons(chapter: Chapter) -> str:
     """Return the verdicts with their intervals as one sentence; of many the first ones."""
-    shown = comparisons[:FEW_POINTS]
-    texts = [
-        _verdict(each)
-        + (f" ({plural(each.blocks, 'block')})" if each.answered and each.blocks else "")
-        for each in shown
-    ]
-    more = len(comparisons) - len(shown)
+    shown = chapter.comparisons[:FEW_POINTS]
+    texts = [_verdict(each, chapter) for each in shown]
+    more = len(chapter.comparisons) - len(shown)
     texts += [f"{more} more below"] if more else []
-    return f"{'; '.join(texts)}."
+    blocks = {each.blocks for each in shown if each.answered and each.paired and each.blocks}
+    times = " – ".join(str(pick(blocks)) for pick in (min, max)[: len(blocks)]) if blocks else ""
+    return f"{'; '.join(texts)}.{f' Each was measured {times} times, in turn.' * bool(times)}"
 
 
-def _verdict(comparison: Comparison) -> str:
-    """Return ``b is faster than a by 4.2 % [1.1 – 7.0] in offered_pps``; else the metric first."""
-    if comparison.verdict not in SPEED[:2]:
-        return f"{compared_name(comparison)}, {comparison.metric}: {comparison.text}"
+def _verdict(comparison: Comparison, chapter: Chapter) -> str:
+    """Return ``b is faster than a by 4.2 % [1.1 – 7.0] in offered_pps``; else the metric first.
+
+    Of losses what both lost: ``b loses less than a: 0.00 % instead of 81.00 %``.
+    """
+    a, b = (point or "all" for point in (comparison.a, comparison.b))
     rest = comparison.text.removeprefix(comparison.verdict)
-    pair = f"{comparison.b or 'all'} is {comparison.verdict} than {comparison.a or 'all'}"
-    return f"{pair}{rest} in {comparison.metric}"
+    if comparison.verdict in SPEED[:2]:
+        return f"{b} is {comparison.verdict} than {a}{rest} in {comparison.metric}"
+    points = {point.name: point for point in chapter.points}
+    pair = [points[name] for name in (comparison.b, comparison.a) if name in points]
+    lost = [each for point in pair if (each := estimate(point, "loss_ratio")) is not None]
+    if comparison.metric in LOSSES and comparison.verdict in LOSS[:2] and len(lost) == len("ab"):
+        shares = " instead of ".join(show_ratio(each.median) for each in lost)
+        ends = rest.partition("[")[2].rstrip("]")
+        by = f"{ends} percentage points {comparison.verdict}"
+        return f"{b} loses {comparison.verdict} than {a}: {shares} of the packets, {by}"
+    return f"{compared_name(comparison)}, {comparison.metric}: {comparison.text}"
 
 
 def _of_searches(chapter: Chapter) -> str:
@@ -245,8 +270,10 @@ def _why_unknown(search: PointSearch) -> str:
     why = reasons(search.result)
     if not why or search.headline.throughput_pps is not None:
         return ""
-    last = reasons(search.trials[-1]) if search.trials else ()
-    return f"No answer: {why[0].what}{f' ({last[0].brief})' if last else ''}"
+    last = _first_reason_of(search.trials[-1:])
+    value = f" ({last.value})" if last is not None and last.value else ""
+    because = f", because {last.clause}{value}" if last is not None else ""
+    return f"No answer: {why[0].what}{because}"
 
 
 def _of_watched(result: Result) -> str:
@@ -259,31 +286,38 @@ def _of_watched(result: Result) -> str:
     share = show_ratio(lost / came) if came else "–"
     text = f"{show_count(lost)} of {show_count(came)} packets were lost ({share})"
     losses = [each for each in result.findings if each.severity == "warning" and each.value]
-    most = max(losses, key=_packets_of, default=None)
-    if most is None:
+    if not losses:
         return f"{', '.join([text, *where_lost(result)])}."
-    step = f" {most.next_step[:1].upper()}{most.next_step[1:]}." if most.next_step else ""
-    every = _packets_of(most) >= lost
-    by = f"all by {most.where}" if every else f"most by {most.where} ({most.value})"
-    return f"{text}, {by}: {most.what}.{step}"
-
-
-def _packets_of(finding: Finding) -> int:
-    digits = "".join(c for c in finding.value or "" if c.isdigit())
-    return int(digits or 0)
+    return f"{text}, {most_of(losses, lost)}"
 
 
 def _without_answer(chapter: Chapter) -> str:
-    """Return why no trial is valid, and what would help."""
-    for point in chapter.points:
-        for result in point.results:
-            for finding in reasons(result):
-                needed = f", needed: {finding.limit}" if finding.limit else ""
-                value = f" ({finding.value}{needed})" if finding.value else ""
-                step = finding.next_step
-                helps = f" {step[:1].upper()}{step[1:]}." if step else ""
-                return f"No answer: {finding.what}{value}.{helps}"
-    return "No answer: no valid trial."
+    """Return why no trial is valid, what limits it, and what would help."""
+    finding = _first_reason(chapter)
+    if finding is None:
+        return "No answer: no valid trial."
+    needed = f", needed: {finding.limit}" if finding.limit else ""
+    value = f" ({finding.value}{needed})" if finding.value else ""
+    shown = (representative(point) for point in chapter.points)
+    limits = (each for result in shown if result is not None and (each := limit(result)))
+    unsent = (f"{each.place}{each.why}" for each in limits if each.stage == "unsent")
+    why = next(unsent, "") if finding.what == SENDER_BOUND else ""
+    return " ".join(filter(None, [f"No answer: {finding.clause}{value}.", why, _step(finding)]))
+
+
+def _first_reason(chapter: Chapter) -> Finding | None:
+    """Return why the first trial is not valid; of a search, its last trial."""
+    searched = [trial for search in chapter.searches for trial in search.trials[-1:]]
+    return _first_reason_of(searched or chapter.results)
+
+
+def _first_reason_of(results: Sequence[Result]) -> Finding | None:
+    return next((finding for result in results for finding in reasons(result)), None)
+
+
+def _step(finding: Finding) -> str:
+    """Return what would help, as a sentence; empty if nobody knows."""
+    return f"{finding.next_step[:1].upper()}{finding.next_step[1:]}." if finding.next_step else ""
 
 
 def _of_points(chapter: Chapter) -> str:
@@ -349,7 +383,7 @@ def _no_more(chapter: Chapter, least: Point, upper: float) -> str:
 def _loss_text(loss: Estimate) -> str:
     """Return a loss with its interval: ``81.00 % [80.00 – 84.50]``."""
     text = show_ratio(loss.median)
-    if loss.low is None or loss.high is None:
+    if loss.low is None or loss.high is None or loss.low == loss.high:
         return text
     return f"{text} [{loss.low * 100:.2f} – {loss.high * 100:.2f}]"
 
@@ -379,24 +413,39 @@ def _of_point(point: Point, named: bool) -> str:
     result = representative(point)
     if not point.valid or result is None:
         return f"{head}no valid trial, {reason(point)}"
-    loss = estimate(point, "loss_ratio")
-    parts = [_rate_text(point), *([f"{show_ratio(loss.median)} lost"] if loss is not None else [])]
+    if result.trial.traffic.is_burst:
+        shown, parts = point, []
+    else:
+        shown = _rated(point)
+        parts = [text] if (text := _rate_text(shown)) else []
+    loss = estimate(shown, "loss_ratio")
+    if loss is not None:
+        parts.append(f"{show_ratio(loss.median) if parts else _loss_text(loss)} lost")
     parts += [] if result.diagnosis else where_lost(result)
     unlogged = metric(result, "app_log")
     if unlogged and result.received_packets:
         parts.append(f"{show_ratio(unlogged / result.received_packets)} of it not logged")
-    return head + ", ".join(parts)
+    n, every = len(shown.valid), len(point.valid)
+    some = f"in {n} of {every} trials" if n < every else "in 1 trial" if every == 1 else ""
+    return head + ", ".join(filter(None, [*parts, some]))
+
+
+def _rated(point: Point) -> Point:
+    """Return a point of those trials whose rate is known, so that its loss is of the same ones."""
+    for name, _ in RATES:
+        known = tuple(r for r in point.valid if r.numbers.get(name) is not None)
+        if known:
+            return replace(point, results=known)
+    return point
 
 
 def _rate_text(point: Point) -> str:
     """Return the rate in words, with its interval."""
     rate, word = _rate(point)
     if not trials_with(point, "delivered_pps"):
-        return "delivered rate struck out"
+        return ""  # struck out, which is said of all such trials together
     if rate is not None:
-        some = n_of(rate, point)
-        alone = " in 1 trial" if rate.n == 1 and not some else ""
-        return f"{show_estimate(rate)}{some} {word}{alone}"
+        return f"{show_estimate(rate)} {word}"
     if any(result.received_packets for result in point.valid):
         return "delivered rate unknown (everything was read at once)"
     return "nothing delivered"
@@ -419,14 +468,32 @@ def limit(result: Result) -> Bottleneck | None:
     return result.diagnosis[0] if result.diagnosis else None
 
 
+def next_steps(run: Run) -> list[tuple[str, str]]:
+    """Return what a reader may want to do next, each with the command that does it.
+
+    A run without a valid trial is not repeated as it was: it would fail in the same way.
+    """
+    first, rest = list(to_try(run)), list(to_type(run))
+    if any(result.valid for chapter in chapters_of(run) for result in chapter.results):
+        return [*first, *rest]
+    again = command(run.header)
+    return [*first, *(each for each in rest if not first or each[1] != again)]
+
+
 def to_try(run: Run) -> Iterator[tuple[str, str]]:
     """Yield what would help most, and the command that tries it, where a setting would.
 
-    Nothing where the experiment varies that setting itself.
+    Nothing where the experiment varies that setting itself. Without a valid trial it is what has
+    to change before the run is repeated.
     """
     words = shlex.split(command(run.header, in_order=False))
     chapters = chapters_of(run)
-    if not words or run.header.verb != "run":
+    if not words or run.header.watched:
+        return
+    if not any(result.valid for chapter in chapters for result in chapter.results):
+        yield from _to_change(chapters, words)
+        return
+    if run.header.verb != "run":
         return
     for chapter in chapters:
         shown = [representative(point) for point in chapter.points]
@@ -437,9 +504,42 @@ def to_try(run: Run) -> Iterator[tuple[str, str]]:
             continue
         others = {each.experiment.name for each in chapters} - {chapter.experiment.name}
         kept = [word for word in words if PurePath(word).stem not in others]
-        sets = (word for each in first.sets for word in ("--set", each))
-        yield first.helps, shlex.join([*kept, *sets])
+        yield first.helps, shlex.join([*kept, *_sets(first.sets)])
         return
+
+
+def _sets(values: Sequence[str]) -> Iterator[str]:
+    yield from (word for value in values for word in ("--set", value))
+
+
+def _to_change(chapters: Sequence[Chapter], words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield what has to change first, and the command with that change, if a setting makes it."""
+    causes = [(each, why) for each in chapters if (why := _first_reason(each)) is not None]
+    if not causes or not causes[0][1].next_step:
+        return
+    chapter, finding = causes[0]
+    sets = []
+    if finding.what == SENDER_BOUND and "traffic.rate" not in _varied(chapter):
+        reached = [pps for result in chapter.results if (pps := _reached(result)) is not None]
+        sets = [f"traffic.rate={format_rate(Rate(_below(min(reached))))}"] if reached else []
+    does = _step(finding) if sets else f"{_step(finding)} Only then repeat it."
+    yield does, shlex.join([*words, *_sets(sets)])
+
+
+def _reached(result: Result) -> float | None:
+    """Return the rate that a trial's sender reached, by what it sent; None if that is unknown."""
+    rate, numbers = result.trial.traffic.rate, result.numbers
+    sent, intended = numbers.get("sent_packets"), numbers.get("intended_packets")
+    if rate is None or rate.packets_per_s is None or not sent or not intended:
+        return None
+    return rate.packets_per_s * sent / intended
+
+
+def _below(pps: float) -> int:
+    """Return a rate that a sender reaches which reached this one at its best: a round one below."""
+    safe_pps = max(pps * SAFE, 1)
+    digit: int = 10 ** int(math.log10(safe_pps))
+    return int(safe_pps / digit) * digit
 
 
 def _varied(chapter: Chapter) -> set[str]:

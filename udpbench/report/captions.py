@@ -89,9 +89,8 @@ _CAPTIONS = {
     "results": "Medians over valid trials; in brackets the 95 % interval of the median, minimum to "
     "maximum below six trials. An invalid trial is left out of every median, and a "
     "struck-out trial of those of rates, delays and CPU numbers; the findings give the reason.",
-    "searches": "Throughput is the delivered rate at the lower bound. Between: the highest "
-    "load that met the goal, and the lowest that did not. In the figure every trial is a dot, "
-    "coloured by the stage that lost most.",
+    "searches": "How much of each load was lost. The highest rate is where the line of medians "
+    "crosses the dashed one, which is what may be lost.",
     "radars": "One turn is one second: the one with the trial's busiest millisecond, or all of "
     "a shorter load. A load of more than a minute is shown whole, medians as a line, minimum to "
     "maximum as a band. Below: the minimum, median and maximum number of packets "
@@ -107,6 +106,10 @@ _CAPTIONS = {
 }
 
 
+RESULTS_OF_SEARCHES = (
+    "Throughput is the delivered rate at the lower bound. Between: the highest load that met the "
+    "goal, and the lowest that did not."
+)
 TRIALS_OF_PATHS = {
     "search": "The path is that of a trial just above the highest rate.",
     "point": "The path is that of the trial with median delivery.",
@@ -134,7 +137,7 @@ def captions(chapter: Chapter, published: bool, over_time: str) -> dict[str, str
     paths = _paths(chapter)
     shown = {**_CAPTIONS, "timelines": over_time, "paths": paths, "ways": paths}
     if chapter.searches:
-        shown["results"] = shown["searches"]
+        shown["results"] = RESULTS_OF_SEARCHES
     if any(comparison.lost for comparison in chapter.comparisons):
         shown["comparisons"] += f" {LEFT_OUT_BLOCKS}"
     for change in resolved(chapter.comparisons):

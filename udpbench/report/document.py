@@ -53,7 +53,7 @@ MOST_LINES, MOST_CHARACTERS = 1000, 2**15
 REPEATED = (("points", list), ("hosts", list), ("version", str), ("started_at", str))
 MOST_NAME = 256
 """Characters at the head of a column or the foot of a page: of each page, and shall not fill it."""
-CAPTIONED = ("paths", "dots", "sweeps", "matrices")
+CAPTIONED = ("paths", "dots", "sweeps", "matrices", "searches")
 """Figures beside an answer that say what they show; others have their caption with their table."""
 MOST_DRAWN = 3
 """Experiments whose figures stand beside their answers on one page."""

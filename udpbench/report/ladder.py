@@ -265,14 +265,14 @@ def extremes(ladder: Ladder) -> str:
     ends = (pick(known, key=lambda pair: pair[1].median) for pick in (max, min))
     (most, highest), (least, lowest) = ends
     return (
-        f"Highest of {len(ladder.rungs)} points is {label(most)}, {_with_ends(highest)}"
-        f"{_limited(ladder, most)}; lowest is {label(least)}, {_with_ends(lowest)}"
-        f"{_limited(ladder, least)}."
+        f"Of {len(ladder.rungs)} points {label(most)} receives most, {_with_ends(highest)}."
+        f"{_limited(ladder, most)} {label(least)} receives least, {_with_ends(lowest)}."
+        f"{_limited(ladder, least)}"
     )
 
 
 def _limited(ladder: Ladder, rung: Rung) -> str:
-    """Return what limits a point, in brackets; empty if that is not known."""
+    """Return what limits a point, as a sentence; empty if that is not known."""
     places = zip(ladder.chapters, ladder.steps, strict=True)
     chapter, name = next(
         (chapter, chapter.experiment.points[rungs.index(rung)].point)
@@ -283,8 +283,7 @@ def _limited(ladder: Ladder, rung: Rung) -> str:
     result = representative(point)
     if result is None or not result.diagnosis:
         return ""
-    text = f"{result.diagnosis[0].place}{result.diagnosis[0].why}".rstrip(".")
-    return f" ({text[:1].lower()}{text[1:]})"
+    return f" {result.diagnosis[0].place}{result.diagnosis[0].why}"
 
 
 def _with_ends(rate: Estimate) -> str:

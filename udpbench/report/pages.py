@@ -20,14 +20,14 @@ from udpbench.model.limits import stage_of
 from udpbench.model.record import Finding
 from udpbench.model.result import Estimate, Result
 from udpbench.records import Run
-from udpbench.report.answers import answer, to_try
+from udpbench.report.answers import answer, next_steps
 from udpbench.report.captions import captions
 from udpbench.report.figure_data import MOST_TIMELINES, shown_over_time
 from udpbench.report.ladder import Ladder, extremes, show_bar
 from udpbench.report.plan import summed_up
 from udpbench.report.search import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search import breaking_lines, search_rows
-from udpbench.report.sessions import restored, run_rows, to_type, versions
+from udpbench.report.sessions import restored, run_rows, versions
 from udpbench.report.sheets import (
     COMPARISON_COLUMNS,
     POINT_COLUMNS,
@@ -408,7 +408,7 @@ def run_data(run: Run) -> dict[str, Any]:
             for group in in_groups(list(hosts.values()), FEW_HOSTS)
         ],
         "restored": restored(run),
-        "commands": [{"does": does, "type": line} for does, line in (*to_try(run), *to_type(run))],
+        "commands": [{"does": does, "type": line} for does, line in next_steps(run)],
         "ended": [*map(str, run.findings), *ended(run)],
         "run_rows": [{"name": name, "value": value} for name, value in run_rows(run)],
         "lab_name": header.lab_name,

@@ -28,7 +28,7 @@ from udpbench.model.record import Finding, RecordedError, TrialRecord
 from udpbench.model.result import Bottleneck, Estimate, Progress, Result
 from udpbench.records import Run
 from udpbench.report.search import search_line
-from udpbench.units import rate_scale, show_count, show_pps, show_ratio
+from udpbench.units import plural, rate_scale, show_count, show_pps, show_ratio
 
 SCALES = {
     "ns": ((10**9, "s"), (10**6, "ms"), (10**3, "µs")),
@@ -80,11 +80,14 @@ def hosts_of(records: Sequence[TrialRecord]) -> dict[str, Facts]:
 
 
 def representative(point: Point) -> Result | None:
-    """Return the trial whose ledger stands for its point: of the valid ones the median delivered.
+    """Return the trial whose ledger stands for its point: the median delivered of those that count.
 
-    Without a valid trial it is the first complete one, so that its packets can still be traced.
+    These are the valid ones whose rates hold, and of bursts all valid ones, so that number, reason
+    and picture are of the same trials; without any the valid ones. Without a valid trial it is the
+    first complete one, so that its packets can still be traced.
     """
-    ranked = sorted(point.valid, key=lambda result: result.received_packets or 0)
+    counted = [r for r in point.valid if not r.struck or r.trial.traffic.is_burst]
+    ranked = sorted(counted or point.valid, key=lambda result: result.received_packets or 0)
     if ranked:
         return ranked[(len(ranked) - 1) // 2]
     return point.done[0] if point.done else None
@@ -227,47 +230,74 @@ def where_lost(result: Result) -> Iterator[str]:
 
 
 def trust(chapters: Sequence[Chapter]) -> str:
-    """Return how many trials are valid, and the state of the expectations, as one sentence."""
-    parts = _validity(chapters)
+    """Return how many trials count, and the state of the expectations, as one sentence."""
+    tried, name = _tried(chapters)
+    parts = _uncounted(chapters)
+    if tried and all(result.valid and not result.struck for result in tried):
+        alone, both = f"the one {name} is", f"both {_plural(name)} are"
+        all_ = {1: alone, 2: both}.get(len(tried), f"all {len(tried)} {_plural(name)} are")
+        parts = [f"{all_} valid", *parts]
     parts += _expectations([verdict for chapter in chapters for verdict in chapter.verdicts])
+    return _sentence(parts)
+
+
+def doubts(chapter: Chapter, of_rates: bool = True) -> str:
+    """Return which trials do not count, and why, as a sentence; empty if all do.
+
+    Unless ``of_rates``, those whose rates alone are struck out do.
+    """
+    return _sentence(_uncounted([chapter], of_rates))
+
+
+def _sentence(parts: Sequence[str]) -> str:
     text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def doubts(chapters: Sequence[Chapter]) -> str:
-    """Return how many trials are valid as a sentence; empty if all are, and none is missing."""
-    results = [result for chapter in chapters for result in chapter.results]
-    if all(result.valid and not result.struck for result in results) and not not_run(*chapters):
-        return ""
-    text = "; ".join(_validity(chapters))
-    return f"{text[:1].upper()}{text[1:]}."
-
-
-def _validity(chapters: Sequence[Chapter]) -> list[str]:
-    every = [result for chapter in chapters for result in chapter.results]
-    results = [result for result in every if result.status != "skipped"]
-    valid = sum(result.valid for result in results)
-    parts = []
+def _tried(chapters: Sequence[Chapter]) -> tuple[list[Result], str]:
+    """Return the results of what was not skipped, and what each of them is of."""
+    tried = [r for chapter in chapters for r in chapter.results if r.status != "skipped"]
     kinds = {bool(chapter.searches) for chapter in chapters}
-    kind, plural = ("trial", "trials") if True not in kinds else ("search", "searches")
-    if len(kinds) > 1:
-        kind, plural = "measurement", "measurements"
-    if results and valid == len(results):
-        alone, both = f"the one {kind} is", f"both {plural} are"
-        all_ = {1: alone, 2: both}.get(valid, f"all {valid} {plural} are")
-        parts.append(f"{all_} valid")
-    elif results:
-        parts.append(f"{valid} of {len(results)} {plural} are valid")
-    struck = sum(result.valid and bool(result.struck) for result in results)
+    return tried, "measurement" if len(kinds) > 1 else "search" if kinds == {True} else "trial"
+
+
+def _plural(name: str) -> str:
+    return "searches" if name == "search" else f"{name}s"
+
+
+def _uncounted(chapters: Sequence[Chapter], of_rates: bool = True) -> list[str]:
+    """Return how many trials do not count or are missing, each kind with the reason."""
+    tried, name = _tried(chapters)
+    several = _plural(name)
+    invalid = [result for result in tried if not result.valid]
+    struck = [result for result in tried if result.valid and result.struck and of_rates]
+    parts = []
+    if invalid and len(invalid) == len(tried):
+        none = f"none of the {len(tried)} {several} is valid"
+        parts.append(f"the one {name} is not valid" if len(tried) == 1 else none)
+    elif invalid:
+        verb = "is" if len(invalid) == 1 else "are"
+        what = f"{len(invalid)} of {len(tried)} {several} {verb} not counted (invalid)"
+        parts.append(_because(what, invalid))
     if struck:
-        whose = f"the rates of {struck} of them are" if len(results) > 1 else "its rates are"
-        parts.append(f"{whose} struck out")
-    skipped = len(every) - len(results)
+        some = f"{len(struck)} of {len(tried)}" if len(struck) < len(tried) else f"all {len(tried)}"
+        whose = f"{some} {several}" if len(tried) > 1 else f"the one {name}"
+        parts.append(_because(f"the rates of {whose} are not counted (struck out)", struck))
+    every = sum(len(chapter.results) for chapter in chapters)
+    skipped = every - len(tried)
     if skipped:
-        parts.append("1 was skipped" if skipped == 1 else f"{skipped} were skipped")
+        what = plural(every, name) if every == 1 else f"{every} {several}"
+        parts.append(f"{skipped} of {what} {'was' if skipped == 1 else 'were'} skipped")
     if not_run(*chapters):
         parts.append(not_run(*chapters))
     return parts
+
+
+def _because(what: str, results: Sequence[Result]) -> str:
+    """Return what does not count, and the reason of most trials of which that is so."""
+    causes = [reasons(result)[0].clause for result in results]
+    often = max(causes, key=causes.count)
+    return f"{what}, {'' if len(set(causes)) == 1 else 'mostly '}because {often}"
 
 
 def worst_stage(result: Result) -> str:

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -17,18 +17,21 @@ from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.watch.host import FORWARDING, GONE, SOCKET_STAGES, LiveHost
-from udpbench.analysis.watch.sockets import SocketLoss
+from udpbench.analysis.watch.sockets import NOT_KNOWN, SocketLoss
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding
 from udpbench.printable import all_printable, printable
 from udpbench.records import now_utc
 from udpbench.report.live_rates import queue_rate
 from udpbench.report.screen import MOST_ROWS, busiest_first, cpu_cells, queue_row
+from udpbench.report.summary import MEANT
 from udpbench.report.terminal import Terminal, drawn
 from udpbench.units import format_bytes, show_count, show_percent, show_pps
 
 SCHEMA = 1
 """Form of ``watch --json``. History: 1 — the first form."""
+LOST = "lost "
+"""What a finding of a loss begins with."""
 LOSING_IN_LINE = 3
 """Maximum sockets in a plain line."""
 WIDE = 100
@@ -75,23 +78,39 @@ def print_watched(hosts: Sequence[LiveHost]) -> None:
 
 def sentence(live: LiveHost) -> str:
     """Return what a host lost, where most of it, and what would help."""
-    lost = sorted(_lost(live), key=lambda each: -each[2])
+    lost = [finding for finding in losses([live]) if finding.severity == "warning"]
     if not lost:
         return f"{live.host}: nothing was lost."
-    where, what, _, step = lost[0]
-    packets = sum(each[2] for each in lost)
-    most = "most" if len(lost) > 1 else "all"
-    helps = f" {step[:1].upper()}{step[1:]}." if step else ""
-    return f"{live.host}: {_packets(packets)} lost, {most} at {where} ({what}).{helps}"
+    packets = sum(each.packets for each in _lost(live))
+    verb = "was" if packets == 1 else "were"
+    return f"{live.host}: {_packets(packets)} {verb} lost, {most_of(lost, packets)}"
+
+
+def most_of(lost: Sequence[Finding], packets: int) -> str:
+    """Return where most of the packets were lost, why, and what would help; whatever helps last."""
+    first = max(lost, key=packets_of)
+    helps = f" {first.next_step[:1].upper()}{first.next_step[1:]}." if first.next_step else ""
+    many = "all of them" if packets_of(first) >= packets else f"most of them ({first.value})"
+    where = first.what.removeprefix(LOST)
+    if where == first.what:  # a folder of an earlier version
+        where = f"at {first.where}: {first.what}"
+    return f"{f'{many} ' * (packets > 1)}{where}.{helps}"
+
+
+def packets_of(finding: Finding) -> int:
+    """Return how many packets a loss is of."""
+    return int("".join(c for c in finding.value or "" if c.isdigit()) or 0)
 
 
 def losses(hosts: Sequence[LiveHost]) -> list[Finding]:
-    """Return losses as findings: before the sockets, and per socket; and interfaces that went."""
+    """Return losses as findings, most packets first; and interfaces that went."""
     return [
         *(
-            Finding("warning", what, f"{live.host}: {where}", _packets(n), "", step)
+            Finding(
+                "warning", f"{LOST}{each.where}", live.host, _packets(each.packets), "", each.helps
+            )
             for live in hosts
-            for where, what, n, step in _lost(live)
+            for each in sorted(_lost(live), key=lambda each: -each.packets)
         ),
         *(
             Finding("note", f"an interface {GONE}", f"{live.host}: {name}")
@@ -105,25 +124,53 @@ def _packets(number: int) -> str:
     return f"{show_count(number)} packet{'s' * (number != 1)}"
 
 
-def _lost(live: LiveHost) -> Iterator[tuple[str, str, int, str]]:
-    """Yield each place with what happened there, to how many packets, and what helps."""
+class Lost(NamedTuple):
+    """Packets that a host lost at one place."""
+
+    where: str
+    """With the reason, as far as it is known: ``at udp_rcvbuf of the socket of …``."""
+    packets: int
+    helps: str = ""
+
+
+def _lost(live: LiveHost) -> Iterator[Lost]:
+    """Yield each place at which packets were lost."""
     helps = live.helps()
     for loss in live.stages:
         if loss.stage not in (*SOCKET_STAGES, *live.unwatched):
-            where = _placed(loss.stage, loss.where)
-            what = "before any socket" if loss.stage not in FORWARDING else "on the way through"
-            yield where, f"lost {what}", loss.packets, helps.get(loss.stage, "")
+            part = "before any socket" if loss.stage not in FORWARDING else "on the way through"
+            where = f"at {_placed(loss.stage, loss.where)}, {part}"
+            yield Lost(where, loss.packets, helps.get(loss.stage, ""))
     for each in live.sockets:
         if each.dropped:
             step = helps.get(each.stages[0], "") if each.stages else ""
-            step = each.reader_helps or step
-            yield f"{each.owner} {each.address}", f"dropped: {why(each)}", each.dropped, step
+            yield Lost(_at_socket(each), each.dropped, each.reader_helps or step)
     if live.unbound_packets:
         step = "find out why no socket was bound to it"
-        yield "udp_no_port", "lost", live.unbound_packets, step
+        yield Lost("at udp_no_port", live.unbound_packets, step)
     ended = live.ended_dropped + live.unlisted
     if ended:
-        yield "closed sockets", "dropped", ended, ""
+        yield Lost("at sockets that are closed", ended)
+
+
+def _at_socket(loss: SocketLoss) -> str:
+    """Return at which stage of which socket packets were lost, what that means, and its reader."""
+    socket = f"the socket of {loss.owner.removeprefix('of ')} on {loss.address}"
+    does = f", and {_reader(loss.reader.does)}" if loss.reader and loss.reader.does else ""
+    if not loss.stages:
+        return f"at {socket}, at which stage is not known{does}"
+    if not loss.known:
+        return f"at {' or '.join(loss.stages)} of {socket} (--exact shows which){does}"
+    (first, *others) = (MEANT[stage].means.partition(":")[0].rstrip(".") for stage in loss.stages)
+    meant = f": {first[:1].lower()}{first[1:]}".replace("the socket's", "its") * (not others)
+    return f"at {' and '.join(loss.stages)} of {socket}{meant}{does}"
+
+
+def _reader(does: str) -> str:
+    """Return what a reader does as a clause."""
+    if does == NOT_KNOWN:
+        return f"what its reader does is {does}"
+    return f"its reader {'is ' * does.startswith(('stopped', 'bound'))}{does}"
 
 
 def line(live: LiveHost) -> str:

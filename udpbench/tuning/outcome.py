@@ -10,17 +10,19 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
+from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.points import but_lossy
 from udpbench.analysis.remedies import BEYOND_SETTINGS, REMEDY_STEPS, TuningStep
 from udpbench.differences import differences, flat
 from udpbench.errors import CANNOT_TELL, YES
+from udpbench.metrics import is_metric
 from udpbench.model.experiment import Trial
 from udpbench.model.host import Facts
 from udpbench.model.limits import Role
 from udpbench.model.result import Bottleneck
 from udpbench.tuning.recipe import Form, Instruction, as_yaml, instructions
 from udpbench.tuning.steps import is_allowed, sets_of, steps_against
-from udpbench.tuning.tuner import BASE, ENDINGS, Tuning, is_useless, limiting, refused
+from udpbench.tuning.tuner import BASE, ENDINGS, NOTHING, Tuning, is_useless, limiting, refused
 from udpbench.units import plural, show_seconds
 
 A_CABLE = "Proven in the built-in lab: with real hosts, cable, card and driver may change it."
@@ -102,9 +104,9 @@ def _sentence(tuning: Tuning) -> str:
         verdict = ending.proof.text if ending.proof is not None else "it was not remeasured"
         if tuning.proven is None:
             return f"Not proven: {metric} with {names}, remeasured: {verdict}."
-        head = f"Proven: with {names} {metric} is {verdict}, remeasured in"
-        blocks = f"{tuning.proven.blocks} blocks"
-        return f"{head} {blocks}. {_what_now(limits, ending.why)}"
+        times = f"in turn with what it replaces, {tuning.proven.blocks} times each"
+        head = f"Proven: with {names} {_gain(tuning.proven)}, measured {times}."
+        return " ".join(filter(None, [head, _what_now(limits, ending.why)]))
     if limits is None:
         return "Cannot tell: no trial of the base could be diagnosed."
     if ending.why == "nothing limits":
@@ -112,6 +114,13 @@ def _sentence(tuning: Tuning) -> str:
     if ending.why == "unmeasured":
         return f"Cannot tell: {_unmeasured(tuning)}. {limits.sentence}"
     return _without_help(tuning, limits, ending.why)
+
+
+def _gain(proof: Comparison) -> str:
+    """Return what a recipe changes; the shares that were lost before and after follow it."""
+    if not proof.share or not is_metric(proof.metric):
+        return f"{proof.metric} is {proof.text}"
+    return f"{proof.verdict} is lost"
 
 
 def _without_help(tuning: Tuning, limits: Bottleneck, ended: str) -> str:
@@ -174,8 +183,8 @@ def _limit(limits: Bottleneck) -> str:
 
 
 def _what_now(limits: Bottleneck | None, why: str) -> str:
-    """Return what limits the recipe, and why no further step was tried."""
-    now = f"Now: {_limit(limits)}" if limits is not None else ""
+    """Return what limits the recipe, if anything does, and why no further step was tried."""
+    now = f"Now: {_limit(limits)}" if limits is not None and limits.name != NOTHING else ""
     ended = f"No further step was tried: {ENDINGS[why]}." if why != "nothing limits" else ""
     return " ".join(filter(None, (now, ended)))
 

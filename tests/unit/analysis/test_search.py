@@ -270,7 +270,7 @@ def of_all(name: str, stage: str, what: str, helps: str) -> Bottleneck:
 
 
 NOTHING = of_all(
-    "nothing", "", "nothing limits this load, and its rate is a lower bound", "raise the load"
+    "nothing", "", "the receiver keeps up with this load, and may take more", "raise the load"
 )
 BUFFER = of_all("small_buffer", "udp_rcvbuf", "the receive buffer is too small", "raise it")
 SENDING = of_all("sender_cpu", "unsent", "the sender's CPU 1 is full", "give it more CPUs")
@@ -344,9 +344,9 @@ def test_a_trial_of_a_search_does_not_advise_to_search() -> None:
     assert trial is not None
     (nothing, full) = in_search(trial, (NOTHING, FULL))
     assert (
-        "Nothing was lost: nothing limits this load of the search. See what its search says."
-        == (nothing.sentence)
-    )
+        "Nothing was lost: the receiver keeps up with this load of the search. See what its search "
+        "says."
+    ) == nothing.sentence
     assert FULL == full
     assert (NOTHING,) == in_search(replace(trial, search_trial=0), (NOTHING,))
 

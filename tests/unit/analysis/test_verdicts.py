@@ -73,7 +73,7 @@ CABLED = [
     [
         (TWO, "unaccounted == 0", "yes", "one: 0 is == 0; two: 0 is == 0"),
         (TWO, "udp_rcvbuf > 0", "yes", "one: 500 is > 0; two: 100 is > 0"),
-        (STRUCK, "delivered_pps[one] > 1", "cannot tell", "struck out: CPU 0: shared"),
+        (STRUCK, "delivered_pps[one] > 1", "cannot tell", "not counted (struck out): shared"),
         (STRUCK, "loss_ratio[one] < 0.46", "yes", "45.00 % is < 46.00 %"),
         (STRUCK, "received_packets[one] >= 500", "yes", "500 is >= 500"),
         (ONE_STRUCK, "delivered_pps[one] > 1", "yes", "500 is > 1"),

@@ -218,7 +218,8 @@ def test_the_same_experiment_of_two_runs_is_two_steps() -> None:
     ]
     assert 2 == len(parts([rung for step in ladder.steps for rung in step * 10]))
     assert overview(ladder)["answer"].startswith(
-        "Highest of 4 points is 01, run 1 · pinned, 3.0 kpps; lowest is 01, run 1 · naive, 1.0 kpps. "
+        "Of 4 points 01, run 1 · pinned receives most, 3.0 kpps. 01, run 1 · naive receives least, 1.0 "
+        "kpps. "
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from udpbench.report.summary import trust
 
 
 def test_a_panel_has_a_dot_per_trial_the_goals_and_the_bounds() -> None:
-    """Coloured by the stage that lost most; the sender alone is no dot."""
+    """Coloured by the stage that lost most, and joined by medians; the sender alone is no dot."""
     search = only(results_of(experiment({"loss": [0, "0.1%"], "precision": "2%", "time": "3s"})))
     dots = dots_of(search)
     assert len(search.trials) - 1 == len(dots)
@@ -30,7 +31,11 @@ def test_a_panel_has_a_dot_per_trial_the_goals_and_the_bounds() -> None:
     (axes,) = draw_searches([search], {"udp_rcvbuf": "#D55E00"}).axes
     placed = np.concatenate([each.get_offsets() for each in axes.collections])
     assert sorted(loss for _, loss, _ in dots) == sorted(placed[:, 1])
-    assert [0, 0.1] == [line.get_ydata()[0] for line in axes.lines]  # type: ignore[index]
+    (middle, *goals) = axes.lines
+    assert [0, 0.1] == [line.get_ydata()[0] for line in goals]  # type: ignore[index]
+    at = {load: [loss for pps, loss, _ in dots if pps == load] for load, _, _ in dots}
+    medians = [(load / 1e3, median(losses)) for load, losses in sorted(at.items())]
+    assert np.allclose(medians, middle.get_xydata())
     (band,) = axes.patches
     lower, upper = search.headline.lower_pps or 0, search.headline.upper_pps or 0
     assert np.allclose([lower / 1e3, upper / 1e3], [band.get_x(), band.get_x() + band.get_width()])
@@ -68,7 +73,7 @@ def test_an_invalid_search_says_why_its_rate_is_unknown(tmp_path: Path) -> None:
     points = (replace(chapter.points[0], results=(search.result,)),)
     assert (
         "No answer: the search gave up: trials at one load were invalid again and again. "
-        "0 of 1 searches are valid."
+        "The one search is not valid."
     ) == answer(replace(chapter, searches=(search,), points=points))
 
 

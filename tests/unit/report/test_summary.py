@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from analysis.build import (
@@ -35,7 +36,7 @@ from udpbench.judged_run import Chapter, judged
 from udpbench.model.experiment import Experiment, PointPair, Traffic
 from udpbench.model.record import Finding, TrialRecord
 from udpbench.model.result import Estimate
-from udpbench.report.answers import answer, to_try
+from udpbench.report.answers import _below, answer, next_steps, to_try
 from udpbench.report.summary import (
     findings_of,
     not_run,
@@ -77,7 +78,7 @@ def test_a_trial_names_where_it_lost_most_as_far_as_that_is_known() -> None:
 def test_one_point_is_answered_without_its_name() -> None:
     """What arrived and what was lost; then where, and why."""
     assert answer(chapter(lossy(1000, LOST, 250))).startswith(
-        "750 pps delivered in 1 trial, 25.00 % lost. Lost at udp_rcvbuf: udpbench does not know"
+        "750 pps delivered, 25.00 % lost, in 1 trial. Lost at udp_rcvbuf: udpbench does not know"
     )
 
 
@@ -86,8 +87,8 @@ def test_of_several_points_the_best_and_the_least_are_reported() -> None:
     of, records = swept([100, 900, 500, 300, 200], repetitions=1)
     text = answer(chapter(*records, of=of))
     assert text.startswith(
-        "Best of 5 points: size=900, 1.9 kpps delivered in 1 trial, 0.00 % lost. Worst: size=100, "
-        "1.1 kpps delivered in 1 trial, 0.00 % lost."
+        "Best of 5 points: size=900, 1.9 kpps delivered, 0.00 % lost, in 1 trial. Worst: size=100, "
+        "1.1 kpps delivered, 0.00 % lost, in 1 trial."
     )
     of, records = swept([1, 2, 3, 4, 5], repetitions=6)
     text = answer(chapter(*records, of=of))
@@ -109,8 +110,8 @@ def test_each_of_a_few_points_is_named() -> None:
     of, records = swept([100, 900, 500, 300], repetitions=1)
     text = answer(chapter(*records, of=of))
     assert text.startswith(
-        "size=100: 1.1 kpps delivered in 1 trial, 0.00 % lost; size=900: 1.9 kpps delivered in 1 "
-        "trial, 0.00 % lost; size=500: "
+        "size=100: 1.1 kpps delivered, 0.00 % lost, in 1 trial; size=900: 1.9 kpps delivered, "
+        "0.00 % lost, in 1 trial; size=500: "
     )
 
 
@@ -122,6 +123,16 @@ def test_bursts_are_compared_by_what_they_lost() -> None:
     records += [record(1250, of=each) for each in points[1:]]
     text = answer(chapter(*records, of=experiment(points=points)))
     assert re.match(r"Best of 5 points: . lost least, 0\.00 %, .*\. Worst: a lost 20\.00 %\.", text)
+
+
+def test_a_burst_is_told_by_what_it_lost(golden: Golden) -> None:
+    """With its interval; rates that are struck out are no doubt about it."""
+    of = trial(traffic=Traffic(count_packets=1250))
+    records = [
+        lossy(1250, {"left": {"link.send0.tx_dropped": lost}}, lost, of=replace(of, repetition=n))
+        for n, lost in enumerate((250, 125, 150), 1)
+    ]
+    golden.check(answer(chapter(*records, of=experiment(points=[of], repetitions=3))))
 
 
 BUSY = shared(LOAD_MS + 400, hog(400))
@@ -148,12 +159,12 @@ def test_points_without_rates_are_compared_by_what_they_lost() -> None:
             [record(of=trial(), workers=AT_ONCE)],
             "delivered rate unknown (everything was read at once)",
         ),
-        ([record(2), record(2, workers=AT_ONCE)], "2 pps (n = 1) delivered"),
-        ([lossy(1000, ALL_LOST, 1000)], "nothing delivered, 100.00 % lost. Lost at"),
+        ([record(2), record(2, workers=AT_ONCE)], "2 pps delivered, 0.00 % lost, in 1 of 2 trials"),
+        ([lossy(1000, ALL_LOST, 1000)], "nothing delivered, 100.00 % lost, in 1 trial. Lost at"),
         ([unlogged(400)], "0.00 % lost, 40.00 % of it not logged"),
-        ([failed()], "No answer: failed: it died"),
-        ([BUSY], "delivered rate struck out, 0.00 % lost"),
-        ([shared(LOAD_MS), BUSY], "1.0 kpps (n = 1) delivered, 0.00 % lost"),
+        ([failed()], "No answer: it failed: it died"),
+        ([BUSY], "0.00 % lost, in 1 trial. Nothing was lost: other programs took 20 %"),
+        ([shared(LOAD_MS), BUSY], "1.0 kpps delivered, 0.00 % lost, in 1 of 2 trials"),
     ],
 )
 def test_what_a_point_delivered(trials: list[TrialRecord], expected: str) -> None:
@@ -163,6 +174,45 @@ def test_what_a_point_delivered(trials: list[TrialRecord], expected: str) -> Non
         for n, trial_record in enumerate(trials)
     ]
     assert expected in answer(chapter(*numbered, of=experiment(repetitions=len(trials))))
+
+
+def test_number_and_reason_are_of_the_trials_that_count() -> None:
+    """Not of a struck-out one, though it delivered the median."""
+    clean = [shared(LOAD_MS), shared(LOAD_MS)]
+    numbered = [
+        replace(each, trial=replace(each.trial, repetition=n))
+        for n, each in enumerate([clean[0], BUSY, clean[1]], 1)
+    ]
+    of = experiment(expectation("delivered_pps", ">", "0"), repetitions=3)
+    (point,) = chapter(*numbered, of=of).points
+    chosen = representative(point)
+    assert chosen is not None
+    assert not chosen.struck
+    burst = Traffic(count_packets=1000)
+    bursts = [replace(each, trial=replace(each.trial, traffic=burst)) for each in numbered]
+    (point,) = chapter(*bursts, of=of).points
+    assert sorted(point.valid, key=lambda r: r.received_packets or 0)[1] == representative(point)
+    text = answer(chapter(BUSY, of=experiment(expectation("delivered_pps", ">", "0"))))
+    assert text.startswith(
+        "1 of 1 expectation cannot be judged: delivered_pps > 0 (not counted (struck out): other "
+        "programs used CPUs of the load). 0.00 % lost, in 1 trial. "
+    )
+
+
+def test_what_compared_points_lost_is_a_sentence(golden: Golden) -> None:
+    """As shares of the packets; how often each was measured is said once."""
+    points = [trial("a"), trial("b")]
+    compare = (PointPair("a", "b", "loss_ratio", 0.001, (7,)),)
+    records = [
+        each
+        for n in range(1, 8)
+        for each in (
+            lossy(1000, LOST, 250, of=replace(points[0], repetition=n)),
+            record(1000, of=replace(points[1], repetition=n)),
+        )
+    ]
+    of = experiment(points=points, repetitions=7, compare=compare)
+    golden.check(answer(chapter(*records, of=of)))
 
 
 @pytest.mark.parametrize("pairs", ["b c", "b c b c b"])
@@ -194,15 +244,21 @@ def test_what_failed_is_said_first_and_what_not_to_believe_last() -> None:
     ]
     text = answer(chapter(*records, of=of))
     assert text.startswith("1 of 2 expectations does not hold: received_packets > 5000 (")
-    assert text.endswith("1 of 2 trials are valid; 1 was skipped; 3 of 4 trials are stored.")
+    assert text.endswith(
+        "1 of 2 trials is not counted (invalid), because the senders did not reach the intended "
+        "load; 1 of 3 trials was skipped; 3 of 4 trials are stored."
+    )
 
 
 @pytest.mark.parametrize(
     ("records", "expected"),
     [
         ((), "No trial is stored."),
-        ((failed(),), "No answer: failed: it died. 0 of 1 trials are valid."),
-        ((failed("skipped", "2 CPUs"),), "No answer: skipped: 2 CPUs. 1 was skipped."),
+        ((failed(),), "No answer: it failed: it died. The one trial is not valid."),
+        (
+            (failed("skipped", "2 CPUs"),),
+            "No answer: it was skipped: 2 CPUs. 1 of 1 trial was skipped.",
+        ),
     ],
 )
 def test_without_a_valid_trial_the_reason_is_the_answer(
@@ -358,7 +414,10 @@ def test_points_stand_in_the_order_declared() -> None:
 def test_struck_out_rates_are_reported_with_their_reason() -> None:
     """In the line of the trial, among what to believe, and nowhere drawn over time."""
     chapter_ = chapter(BUSY)
-    assert "The one trial is valid; its rates are struck out." in answer(chapter_)
+    assert answer(chapter_).endswith(
+        "The rates of the one trial are not counted (struck out), because other programs used CPUs "
+        "of the load."
+    )
     (result,) = chapter_.results
     assert one_line(result).startswith(
         "struck out: machine: CPU 0: other programs used CPUs of the load ("
@@ -384,3 +443,50 @@ def test_what_helps_is_tried_where_the_experiment_does_not_vary_it(tmp_path: Pat
     larger = replace(points[1], receive=replace(points[1].receive, buffer_bytes=2**20))
     varied = experiment(points=[points[0], larger], name="burst")
     assert [] == list(to_try(stored(tmp_path / "varied", records[:1], varied, command=words)))
+
+
+def short_of(pps: int, **changes: Any) -> TrialRecord:
+    """Return a trial whose sender reached half of the rate that was asked for."""
+    return record(pps // 2, of=paced(pps, **changes))
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        # The rate that its sender reaches is known.
+        (
+            [short_of(2000)],
+            [
+                "Lower traffic.rate, or give the sender more workers or CPUs.",
+                "udpbench run fast.yaml --set traffic.rate=900pps",
+            ],
+        ),
+        # The experiment says itself at which rates it asks.
+        (
+            [short_of(2000, point="a"), short_of(4000, point="b")],
+            [
+                "Lower traffic.rate, or give the sender more workers or CPUs. Only then repeat it.",
+                "udpbench run fast.yaml",
+            ],
+        ),
+        # Nobody knows what would help: it can only be repeated.
+        ([failed()], ["repeat it in the same order", "udpbench run fast.yaml --seed 7"]),
+    ],
+)
+def test_a_run_without_a_valid_trial_says_what_to_change_first(
+    records: list[TrialRecord], expected: list[str], tmp_path: Path
+) -> None:
+    """It does not advise to repeat what failed."""
+    of = experiment(points=[each.trial for each in records], name="fast")
+    of = replace(of, points=tuple(replace(each, experiment="example") for each in of.points))
+    words = ("udpbench", "run", "fast.yaml")
+    steps = next_steps(
+        stored(tmp_path / "run", records, replace(of, name="example"), command=words)
+    )
+    assert expected == list(steps[0])
+    assert 1 == sum("udpbench run" in line for _, line in steps)
+
+
+def test_a_rate_below_what_a_sender_reached_is_round() -> None:
+    """So that it is reached again."""
+    assert [1, 1, 7, 90, 400_000] == [_below(pps) for pps in (0.5, 1.2, 8.4, 105, 529_261)]

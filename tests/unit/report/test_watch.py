@@ -21,7 +21,7 @@ from udpbench.control.watch import KeptLooks
 from udpbench.judged_run import chapters_of
 from udpbench.model.lab import Lab
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import OtherNamespace, Snapshot, UdpSocket
+from udpbench.model.record import Finding, OtherNamespace, Snapshot, UdpSocket
 from udpbench.records import read_run
 from udpbench.report.answers import answer
 from udpbench.report.data_frames import frames
@@ -30,7 +30,16 @@ from udpbench.report.figure_data import timelines
 from udpbench.report.sessions import to_type
 from udpbench.report.sheets import ledger_rows
 from udpbench.report.terminal import Terminal
-from udpbench.report.watch import line, live_json, losses, print_watched, sentence, view, watch_view
+from udpbench.report.watch import (
+    line,
+    live_json,
+    losses,
+    most_of,
+    print_watched,
+    sentence,
+    view,
+    watch_view,
+)
 
 DNS = UdpSocket(1, 1, 4, "0.0.0.0", 53, None, 0, 101, 90_000, 212_992, 5, ("unbound 812",))  # noqa: S104
 WEB = UdpSocket(2, 2, 6, "::", 443, "2001:db8::1", 999, 33, 0, None, 5)
@@ -81,7 +90,7 @@ def test_what_a_host_forwards_is_shown_where_it_does() -> None:
     router = replace(router, unlisted=0)
     assert "; forwarded 2.0 kpps; lost: fwd_device eth1 7 pps" in line(router)
     assert 2000.0 == live_json(router, "", False)["forwarded_pps"]
-    assert "70 packets lost, all at fwd_device eth1 (lost on the way through)" in sentence(router)
+    assert "70 packets were lost, all of them at fwd_device eth1, on the way" in sentence(router)
     assert "forwarded" not in line(LIVE)
 
 
@@ -226,6 +235,12 @@ def test_a_kept_watch_has_the_report_of_a_run(tmp_path: Path, golden: Golden) ->
     (line,) = timelines(chapter)
     assert [100.0] * 3 == [step.value for step in line.drops["udp_rcvbuf"]]
     assert {900} == {round(step.value) for step in line.delivered}
+
+
+def test_losses_of_earlier_versions_name_the_socket() -> None:
+    """Its place stood beside what had happened."""
+    old = Finding("warning", "dropped: udp_rcvbuf", "left: unbound 812 0.0.0.0:53", "1 packet")
+    assert "at left: unbound 812 0.0.0.0:53: dropped: udp_rcvbuf." == most_of([old], 1)
 
 
 @pytest.mark.parametrize("as_json", [False, True])

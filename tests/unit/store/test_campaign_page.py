@@ -160,7 +160,10 @@ def test_the_page_says_it_all(store: Path, trials: pd.DataFrame, tmp_path: Path)
     assert "rack2 is best, rack1 is behind by 40 %. size=1472B: rack2 1.5 kpps" in page.text
     assert "Pairs differ at 2 of 2 points." in page.text
     assert "Their hosts differ: right's kernel is 6.19.0 on rack2, 6.18.0 on rack1." in page.text
-    assert "2 of 4 histories changed level. 2 pairs, 72 trials in 12 runs on 6 days." in page.text
+    assert (
+        "2 of 4 histories changed level. Measured: 72 trials on 2 pairs of hosts, in 12 runs on"
+        in page.text
+    )
     assert 3 == len([tag for tag, _ in page.elements if tag == "svg"])
     facts, factor, changes, *days = page.tables
     assert [["", "rack1", "rack2"], ["right: kernel", "6.18.0", "6.19.0"]] == facts
@@ -188,14 +191,28 @@ def test_the_answer_says_how_certain_it_is(trials: pd.DataFrame) -> None:
         ledger=[{"udp_rcvbuf": 10 if pair == "rack1" else 0} for pair in newest.pair],
         intended_packets=100,
     )
-    assert "Lost: rack2 nothing, rack1 10.00 %, most at udp_rcvbuf." in said(lossy)
+    assert "Lost: nothing on rack2; 10.00 % on rack1, most at udp_rcvbuf." in said(lossy)
     slow = newest.assign(limits=["Too slow. Hurry." if p == "rack1" else "" for p in newest.pair])
     assert "What limits rack1: Too slow. Hurry. Their hosts differ: " in said(slow)
     assert "Their hosts differ: right's kernel is" in said(lossy)
     same = newest.assign(hosts=newest.hosts.iloc[0])
-    assert "What is known of their hosts is the same." in said(same)
+    assert "Nothing that is known of their hosts differs." in said(same)
+    away = (newest.pair == "rack1") & (newest.repetition == 2)
+    busy = "machine: CPU 0: others ran; rates, delays and CPU numbers are struck out (9 %)"
+    for lacks, expected in (
+        ({"struck": away, "reason": busy}, "The rates of 2 of 12 trials are not counted (struck"),
+        (
+            {"valid": ~away, "reason": "sender: bound: it was slow (9 %)"},
+            "2 of 12 trials are not counted (invalid), because it was slow.",
+        ),
+    ):
+        text = said(newest.assign(**lacks))
+        assert expected in text
+        assert text.count("because others ran.") + text.count("because it was slow.") == 1
     nothing = newest.assign(valid=False)
-    assert "No answer: no valid trial." in said(nothing)
+    assert said(nothing).startswith(
+        "No answer: no trial counts. All 12 trials are not counted (invalid)."
+    )
     many = pd.concat([newest.assign(question=text) for text in ("A?", "B?", "C?", "D?")])
     assert "A? B? And 2 more questions" == question(many)
 

@@ -72,7 +72,9 @@ def test_a_campaign_ends_with_its_question_and_its_answer(
     say_answer(run_folders(results)[:1])
     first, *rest = capsys.readouterr().out.splitlines()
     assert "Does it arrive?" == first
-    assert "1 pair, 6 trials in 1 run on 1 day." in " ".join(line.strip() for line in rest)
+    assert "6 trials on 1 pair of hosts, in 1 run on 1 day." in " ".join(
+        line.strip() for line in rest
+    )
     say_answer([])
     assert "" == capsys.readouterr().out
 

@@ -41,6 +41,8 @@ def limit(name: str, **words: str) -> Bottleneck:
 
 
 NOTHING = (limit("nothing"),)
+MOST_PPS = 9_900
+"""Some of a burst that is read more slowly is lost."""
 
 
 def to_tune(
@@ -71,7 +73,11 @@ def play(
     while block := tuning_of(experiment, results, derive).block:
         for trial in block:
             pps, limits = model(trial)
-            numbers = {"delivered_pps": pps * (1 + chance.uniform(-scatter, scatter))}
+            rate = pps * (1 + chance.uniform(-scatter, scatter))
+            numbers = {"delivered_pps": rate}
+            if trial.traffic.is_burst:
+                lost = max(1 - rate / MOST_PPS, 0.0)
+                numbers |= {"loss_ratio": lost, "sent_packets": 1000, "lost_packets": 1000 * lost}
             if refused and refused in trial.name:
                 results.append(Result(trial, "failed", False, (), took_ns=SECOND_NS))
             else:

@@ -188,6 +188,14 @@ def test_where_only_a_forbidden_key_would_help(golden: Golden) -> None:
     golden.check(plain_answer(tuning).sentence)
 
 
+def test_a_tune_of_a_burst_is_answered_with_what_was_lost(golden: Golden) -> None:
+    """Before and after, as shares; how fast its buffer was emptied afterwards is no answer."""
+    tuning, results = play(to_tune(traffic={"count": 1000}), buffer_alone)
+    of, every = to_tune(traffic={"count": 1000}), tuple(points(results))
+    chapter = Chapter(of, (), every, (), tuning=tuning, tuned=plain_answer(tuning))
+    golden.check(answer(chapter))
+
+
 def test_a_diagnosis_that_its_own_remedy_refutes(golden: Golden) -> None:
     """All steps against it change nothing, each within its margin."""
     tuning, _ = play(to_tune(), lambda _: (5_000.0, (UNMERGED,)))

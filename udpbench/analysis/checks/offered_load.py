@@ -20,6 +20,7 @@ from udpbench.units import plural, show_ratio
 
 OFFERED_SHARE = 0.995
 """An offered load below this share of the intended one measures the sender (RFC 2285 3.5)."""
+SENDER_BOUND = "sender-bound: the senders did not reach the intended load"
 FEW_READS = 20
 """A rate spans the first to the last read; with this many, one read is 5 % of it."""
 
@@ -36,7 +37,7 @@ def sender_bound(readings: Readings) -> Iterator[Finding]:
     if offered < OFFERED_SHARE:
         yield Finding(
             "invalid",
-            "sender-bound: the senders did not reach the intended load",
+            SENDER_BOUND,
             "sender",
             show_ratio(offered),
             f"at least {show_ratio(OFFERED_SHARE)} of the intended load",

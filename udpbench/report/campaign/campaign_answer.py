@@ -5,6 +5,7 @@ The page and the terminal share them; every number comes from ``store``. Pure.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -44,9 +45,11 @@ def answer(
     moved = sum(bool(each.changes) for each in changed)
     if any(len(each.days) > 1 for each in changed):
         parts.append(f"{moved} of {len(changed)} histories changed level.")
-    size = f"{plural(trials.pair.nunique(), 'pair')}, {plural(len(trials), 'trial')}"
+    parts += _uncounted(newest)
+    where = plural(trials.pair.nunique(), "pair")
+    size = f"Measured: {plural(len(trials), 'trial')} on {where} of hosts"
     runs, days = plural(trials.run.nunique(), "run"), plural(trials.day.nunique(), "day")
-    parts.append(f"{size} in {runs} on {days}.")
+    parts.append(f"{size}, in {runs} on {days}.")
     return " ".join(filter(None, parts))
 
 
@@ -59,7 +62,7 @@ def _best(pairs: Sequence[PointOnPairs]) -> str:
     """Return the best and the worst pair with their numbers, and how certain that is."""
     point = _shown(pairs)
     if point is None:
-        return "No answer: no valid trial."
+        return "No answer: no trial counts."
     several = len({each.experiment for each in pairs}) > 1
     name = ", ".join(filter(None, (point.experiment * several, point.point)))
     head = f"{name}: " if name else ""
@@ -99,8 +102,8 @@ def _reasons(newest: pd.DataFrame, pairs: Sequence[PointOnPairs]) -> Iterator[st
     best, worst = _best_and_worst(point)
     places = {pair: _lost(newest, point, pair) for pair in (best, worst)}
     if any(places.values()):
-        texts = [f"{pair} {place or 'nothing'}" for pair, place in places.items()]
-        yield f"Lost: {', '.join(texts)}."
+        texts = [place or f"nothing on {pair}" for pair, place in places.items()]
+        yield f"Lost: {'; '.join(texts)}."
     limits = [text for text in _of_pair(newest, point, worst).limits.dropna() if text]
     if limits:
         yield f"What limits {worst}: {max(limits, key=limits.count)}"
@@ -115,7 +118,7 @@ def _reasons(newest: pd.DataFrame, pairs: Sequence[PointOnPairs]) -> Iterator[st
     yield (
         f"Their hosts differ: {'; '.join(facts)}."
         if facts
-        else ("What is known of their hosts is the same.")
+        else ("Nothing that is known of their hosts differs.")
     )
 
 
@@ -135,12 +138,37 @@ def _lost(newest: pd.DataFrame, point: PointOnPairs, pair: str) -> str:
     if not lost or not sent:
         return ""
     stage, _ = lost.most_common(1)[0]
-    return f"{show_percent(sum(lost.values()) / sent, '.2f')}, most at {stage}"
+    share = show_percent(sum(lost.values()) / sent, ".2f")
+    return f"{share} on {pair}, most at {stage}"
+
+
+def _uncounted(newest: pd.DataFrame) -> Iterator[str]:
+    """Yield how many trials do not count, and why most of them do not."""
+    skipped = newest.status == "skipped"
+    for away, how in (
+        (~newest.valid.fillna(value=False) & ~skipped, "invalid"),
+        (newest.valid.fillna(value=False) & newest.struck.fillna(value=False), "struck out"),
+    ):
+        if away.any():
+            whose = "the rates of " * (how == "struck out")
+            verb = "is" if away.sum() == 1 and not whose else "are"
+            some = "all" if away.all() else f"{away.sum()} of"
+            text = f"{whose}{some} {len(newest)} trials {verb} not counted ({how})"
+            causes = newest[away].reason.dropna()
+            why = f", because {_in_short(causes.mode().iloc[0])}" if len(causes) else ""
+            yield f"{text[:1].upper()}{text[1:]}{why}."
+
+
+def _in_short(reason: str) -> str:
+    """Return the first finding of a reason, without its place, its numbers and what follows."""
+    return re.split(r" \(|;", reason)[0].rpartition(": ")[2]
 
 
 def _of_pair(newest: pd.DataFrame, point: PointOnPairs, pair: str) -> pd.DataFrame:
-    """Return the valid trials of a pair at a point."""
+    """Return the trials of a pair at a point that its number is of."""
     is_of = (newest.pair == pair) & (newest.experiment == point.experiment)
     at = is_of & (newest.point.fillna("") == point.point)
     mine: pd.DataFrame = newest[at & newest.valid.fillna(value=False)]
+    if point.metric in mine:
+        mine = mine[mine[point.metric].notna()]
     return mine

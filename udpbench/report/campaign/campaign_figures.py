@@ -99,7 +99,8 @@ def _draw_point(axes: Axes, point: PointOnPairs) -> None:
     axes.set_yticks(range(len(rates)), labels)
     axes.set_ylim(len(rates) - 0.5, -0.5)
     axes.set_xlim(left=min(0, *x))
-    axes.set_xlabel(f"{point.metric} ({unit}), median and its interval")
+    metric = point.metric.removesuffix("_pps").replace("_", " ")
+    axes.set_xlabel(f"{metric} ({unit}): the median as a dot, its interval as a line")
     axes.grid(axis="x", color=GRID)
     axes.set_title(_named(point.experiment, point.point), fontsize=9, loc="left")
 

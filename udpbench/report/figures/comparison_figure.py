@@ -41,7 +41,7 @@ def draw_comparisons(shown: Sequence[Comparison], width: float = WIDTH_INCHES) -
     panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
     for axes, comparison in zip(panels, shown, strict=True):
         _draw(axes, comparison, round(TITLE_LETTERS * width / WIDTH_INCHES))
-    panels[-1].set_xlabel("block, in the order of the run; n = 2 trials each")
+    panels[-1].set_xlabel("repetition, in the order of the run: a trial of each, in turn")
     share_legend(figure, panels, 4 if width == WIDTH_INCHES else 2)
     return figure
 
@@ -59,7 +59,13 @@ def _draw(axes: Axes, comparison: Comparison, letters: int) -> None:
     margin = comparison.margin
     least = -margin if comparison.share else 1 / (1 + margin) - 1
     axes.axhspan(
-        100 * least, 100 * margin, color=GREEN, alpha=0.2, hatch="//", lw=0, label="margin"
+        100 * least,
+        100 * margin,
+        color=GREEN,
+        alpha=0.2,
+        hatch="//",
+        lw=0,
+        label="too small to count",
     )
     if comparison.low is not None and comparison.high is not None:
         ends = percent(comparison.low), percent(comparison.high)
@@ -68,11 +74,11 @@ def _draw(axes: Axes, comparison: Comparison, letters: int) -> None:
     if estimate is not None:
         axes.axhline(percent(estimate), color=BLACK, lw=1.3, label="estimate")
     axes.axhline(0, color=GREY, lw=0.8, linestyle="--")
-    blocks = axes.scatter(places, dots, s=22, color=BLUE, alpha=0.8, zorder=3, label="block")
+    blocks = axes.scatter(places, dots, s=22, color=BLUE, alpha=0.8, zorder=3, label="repetition")
     unit = "percentage points" if comparison.share else "%"
     show_values(
         blocks,
-        [f"block {n}: {change:+.2f} {unit}" for n, change in zip(places, dots, strict=True)],
+        [f"repetition {n}: {change:+.2f} {unit}" for n, change in zip(places, dots, strict=True)],
     )
     axes.set_xticks(places)
     axes.grid(axis="y", color=GRID)

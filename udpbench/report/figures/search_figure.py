@@ -1,4 +1,4 @@
-"""The figure of searches: loss over load, a dot per trial, goals as lines, bounds as a band.
+"""The figure of searches: loss over load, a dot per trial, a line of medians, goals and bounds.
 
 Places what ``searches`` returned. A dot has the colour of the stage that lost most; grey if that is
 one of several.
@@ -7,6 +7,7 @@ one of several.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from udpbench.analysis.ledger.ledger import lost_by_place, worst_place
@@ -22,8 +23,8 @@ from udpbench.report.figures.style import (
     short_name,
     show_values,
 )
-from udpbench.report.search import found_text
-from udpbench.units import plural, rate_scale, show_pps
+from udpbench.report.search import throughput_text
+from udpbench.units import plural, rate_scale, show_pps, show_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +55,7 @@ def draw_searches(
     panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
     for axes, search in zip(panels, shown, strict=True):
         _draw(axes, search, colours, round(TITLE_LETTERS * width / WIDTH_INCHES))
-    share_legend(figure, panels, 4 if width == WIDTH_INCHES else 2)
+    share_legend(figure, panels, 3 if width == WIDTH_INCHES else 2)
     return figure
 
 
@@ -89,35 +90,50 @@ def axis_ends(search: PointSearch, loads: Sequence[float]) -> tuple[float, float
 
 
 def _draw(axes: Axes, search: PointSearch, colours: Mapping[str, str], letters: int) -> None:
+    bounds = search.headline
     head = f"{search.point.point}: " if search.point.point else ""
-    axes.set_title(short_name(head + found_text(search), letters), fontsize=9, loc="left")
+    answer = f"{throughput_text(bounds)} with at most {show_share(bounds.loss)} lost"
+    axes.set_title(short_name(head + answer, letters), fontsize=9, loc="left")
     places = dots_of(search)
     least, most = axis_ends(search, [pps for pps, _, _ in places])
     scale, unit, _ = rate_scale(most)
-    bounds = search.headline
     if bounds.lower_pps is not None and bounds.upper_pps is not None:
         ends = bounds.lower_pps / scale, bounds.upper_pps / scale
-        axes.axvspan(*ends, color=SKY, alpha=0.35, lw=0, label="between the bounds")
+        axes.axvspan(*ends, color=SKY, alpha=0.35, lw=0, label="here lies the answer")
+    by_load: dict[float, list[float]] = {}
+    for pps, loss, _ in places:
+        by_load.setdefault(pps / scale, []).append(loss)
+    loads = sorted(by_load)
+    middle = [median(by_load[load]) for load in loads]
+    axes.plot(loads, middle, color=GREY, lw=1.2, label="median at a load")
     for stage in dict.fromkeys(stage for _, _, stage in places):
         mine = [(pps / scale, loss) for pps, loss, at in places if at == stage]
         x, y = zip(*mine, strict=True)
         colour = colours.get(stage, GREY)
         marker = "o" if stage == NO_LOSS else "X"
+        name = stage if stage in (NO_LOSS, TOO_LATE) else f"lost at {stage}"
         drawn = axes.scatter(
-            x, y, s=22, color=colour, marker=marker, alpha=0.8, zorder=3, label=stage
+            x, y, s=22, color=colour, marker=marker, alpha=0.8, zorder=3, label=f"trial: {name}"
         )
         values = [f"{show_pps(pps * scale)}: {loss:.2f} % lost, {stage}" for pps, loss in mine]
         show_values(drawn, values)
     for goal in search.state.goals:
-        axes.axhline(100 * goal.loss, color=BLACK, lw=1.0, linestyle="--", label="goal")
+        axes.axhline(100 * goal.loss, color=BLACK, lw=1.0, linestyle="--", label="allowed loss")
     axes.set_yscale("symlog", linthresh=NEARLY_NONE)
     axes.set_ylim(-NEARLY_NONE / 3, 130)
     axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
     axes.minorticks_off()
     axes.grid(axis="y", color=GRID)
     axes.set_xlim(least / scale, most / scale)
-    below, above = sum(p < least for p, _, _ in places), sum(p > most for p, _, _ in places)
-    beside = [f"{below} below" * bool(below), f"{above} above" * bool(above)]
-    more = f", {' and '.join(filter(None, beside))} this axis" if below or above else ""
-    axes.set_xlabel(f"intended load ({unit}); n = {plural(len(places), 'trial')}{more}")
+    axes.set_xlabel(
+        f"load that was sent ({unit})\n{_shown([p for p, _, _ in places], least, most)}"
+    )
     axes.set_ylabel("lost (%)")
+
+
+def _shown(loads: Sequence[float], least: float, most: float) -> str:
+    """Return how many trials are drawn, and where those are that are not."""
+    below, above = sum(pps < least for pps in loads), sum(pps > most for pps in loads)
+    shown = plural(len(loads) - below - above, "trial")
+    beyond = [f"{n} with {kind} loads" for n, kind in ((below, "lower"), (above, "higher")) if n]
+    return f"{shown}; beyond this axis {' and '.join(beyond)}" if beyond else shown
