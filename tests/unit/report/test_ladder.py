@@ -311,6 +311,19 @@ def test_it_is_drawn_where_there_is_something(tmp_path: Path) -> None:
     assert [] == draw_ladder(nothing, tmp_path, ["svg"])
 
 
+def test_a_logarithmic_axis_is_labelled_with_numbers(tmp_path: Path) -> None:
+    """From 20 to 800 kpps: one whole decade within, whose parts get labels of their own."""
+    ladder = climbed()
+    rungs = tuple(
+        replace(rung, published=None, trials=((pps, True),))
+        for rung, pps in zip(ladder.rungs, (20e3, 100e3, 800e3), strict=True)
+    )
+    assert ["ladder-1"] == draw_ladder(replace(ladder, steps=(rungs,)), tmp_path, ["svg"])
+    drawn = (tmp_path / "ladder-1.svg").read_text()
+    assert "mathdefault" not in drawn
+    assert all(f">{number}<" in drawn for number in (20, 50, 100, 200, 500))
+
+
 @pytest.mark.parametrize(
     ("experiments", "figures"),
     [

@@ -103,6 +103,12 @@ def _draw(rungs: Sequence[Rung], name: str, ends: tuple[float, float]) -> Figure
     n = n_text(sum(counted), len(counted))
     how = ", logarithmic" if log else ""
     axes.set_xlabel(f"delivered ({unit}{how}), {n}")
+    if log:
+        from matplotlib.ticker import LogLocator
+
+        # The axis' own labels between decades are formulas, which stand as they are typed.
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.minorticks_off()
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", color=GRID)
     figure.legend(loc="outside upper center", ncols=4, frameon=False)
