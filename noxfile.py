@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -140,11 +141,13 @@ TOOLS = ("lint", "types", "test")
 """Dependency groups of pyproject.toml, 400 MB, which a demonstration does not need."""
 CHECKS = ("quick", "lab", "agent", "native", "docs")
 BESIDE = "UDPBENCH_LAB_BESIDE"
-"""Set by ``test``: lab tests marked apart, which wait for half of their time, run beside quick."""
-LAB_OUTPUT, LAB_CACHE = ROOT / ".nox" / "lab.txt", ROOT / ".nox" / "lab-cache"
+"""Set by ``test``: tests that wait for half of their time run beside others: lab tests marked apart
+beside quick, native ones beside agent."""
 APART = ("-m", f"apart and {SAMPLE}", "--numprocesses=3", "--dist=loadfile")
-running: list[subprocess.Popen[bytes]] = []
-"""The lab tests that run beside: from their begin until session ``lab`` has their result."""
+LAB, BUILT, SANITIZED = "lab", "native", "sanitized"
+BESIDES = ThreadPoolExecutor()
+running: dict[str, Future[int]] = {}
+"""What runs beside, by name: from its begin until its session has its result."""
 
 
 def prepare(session: nox.Session, tools: tuple[str, ...] = TOOLS) -> None:
@@ -182,7 +185,7 @@ def run(
 
     Lab tests that run beside come first: they have deadlines.
     """
-    words = (*(("nice",) if running else ()), str(HOME / "bin" / program), *args)
+    words = (*(("nice",) if LAB in running else ()), str(HOME / "bin" / program), *args)
     session.run(*words, env=env, external=True, success_codes=codes)
 
 
@@ -280,6 +283,8 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
     wheels = Path(session.create_tmp()) / "wheels"
     for stale in (wheels, ROOT / "build"):
         shutil.rmtree(stale, ignore_errors=True)
+    if os.environ.get(BESIDE):
+        begin_native_tests(session)
     run(session, "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), ".")
     (wheel,) = wheels.glob("udpbench-*-cp39-abi3-*.whl")
     for name, python in pythons.items():
@@ -299,14 +304,23 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
 
 @nox.session
 def native(session: nox.Session) -> None:
-    """Test the C loops as built, then under AddressSanitizer and UBSan."""
+    """Test the C loops as built and, at the same time, under AddressSanitizer and UBSan."""
     prepare(session)
-    run(session, "pytest", WAITING, *tests_in(session, "tests/native"), env=in_memory())
-    build = Path(session.create_tmp()) / "sanitized"
+    if BUILT not in running:
+        begin_native_tests(session)
+    if any([end(BUILT), end(SANITIZED)]):
+        session.error("native tests failed: see above")
+
+
+def begin_native_tests(session: nox.Session) -> None:
+    """Begin the tests of the C loops in both ways."""
+    words = (WAITING, *tests_in(session, "tests/native"))
+    begin(BUILT, (pytest_beside(BUILT, *words), in_memory()))
+    build = ROOT / ".nox" / SANITIZED
     shutil.rmtree(build, ignore_errors=True)
     sanitized = {"UDPBENCH_SANITIZE": "address,undefined", "CFLAGS": STRICT}
     places = ("--build-base", str(build / "base"), "--build-lib", str(build / "lib"))
-    run(session, "python", "setup.py", "--quiet", "build", *places, env=sanitized)
+    python = str(HOME / "bin" / "python")
     asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True)
     loaded = {
         **sanitized,
@@ -314,7 +328,11 @@ def native(session: nox.Session) -> None:
         "ASAN_OPTIONS": "detect_leaks=0",  # CPython keeps allocations until it exits
         "PYTHONPATH": str(build / "lib"),
     }
-    run(session, "pytest", WAITING, *tests_in(session, "tests/native"), env=loaded)
+    begin(
+        SANITIZED,
+        ((python, "setup.py", "--quiet", "build", *places), sanitized),
+        (pytest_beside(SANITIZED, *words), loaded),
+    )
 
 
 @nox.session
@@ -347,17 +365,42 @@ def begin_lab_tests() -> None:
     if not os.environ.get(BESIDE) or not runs_lab_tests():
         return
     install_system_packages(LAB_PACKAGES)
-    words = (HOME / "bin" / "pytest", "-o", f"cache_dir={LAB_CACHE}", *APART, "tests/lab")
-    with LAB_OUTPUT.open("wb") as output:
-        running.append(subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT))
+    begin(LAB, (pytest_beside(LAB, *APART, "tests/lab"), {}))
 
 
-def end_lab_tests() -> int:
-    """Wait for the lab tests that run beside, print their output and return their exit code."""
-    print("waiting for the lab tests that run beside", flush=True)
-    code = running.pop().wait()
-    print(LAB_OUTPUT.read_text(errors="replace"), flush=True)
+def cache_of(name: str) -> Path:
+    """Return where pytest keeps which tests failed of what runs beside."""
+    return ROOT / ".nox" / f"{name}-cache"
+
+
+def pytest_beside(name: str, *words: str) -> tuple[str, ...]:
+    """Return the command of tests that run beside others."""
+    return (str(HOME / "bin" / "pytest"), "-o", f"cache_dir={cache_of(name)}", *words)
+
+
+def begin(name: str, *commands: tuple[tuple[str, ...], dict[str, str]]) -> None:
+    """Begin commands, each with what its environment has beyond ours, until one fails."""
+
+    def run_all() -> int:
+        with output_of(name).open("wb") as output:
+            both = {"stdout": output, "stderr": subprocess.STDOUT, "cwd": ROOT}
+            codes = (subprocess.run(w, env={**os.environ, **e}, **both) for w, e in commands)
+            return next((ended.returncode for ended in codes if ended.returncode), 0)
+
+    running[name] = BESIDES.submit(run_all)
+
+
+def end(name: str) -> int:
+    """Wait for what runs beside, print its output and return its exit code."""
+    print(f"waiting for the {name} tests that run beside", flush=True)
+    code = running.pop(name).result()
+    print(output_of(name).read_text(errors="replace"), flush=True)
     return code
+
+
+def output_of(name: str) -> Path:
+    """Return the file of what is printed beside."""
+    return ROOT / ".nox" / f"{name}.txt"
 
 
 def run_lab_tests(
@@ -369,7 +412,7 @@ def run_lab_tests(
         session.skip(f"the lab tests need root: sudo python3 noxfile.py {session.name}")
     install_system_packages(packages)
     may_be_empty = (0, NO_TEST)
-    ended = [end_lab_tests()] if running else []
+    ended = [end(LAB)] if LAB in running else []
     parts = (
         ("apart", APART[2:], may_be_empty),
         ("not apart", (), may_be_empty if session.posargs else (0,)),
@@ -684,7 +727,8 @@ def _answers(python: Path) -> bool:
 
 
 REPORT = ROOT / ".nox" / "report.json"
-FAILED_TESTS = tuple(c / "v/cache/lastfailed" for c in (ROOT / ".pytest_cache", LAB_CACHE))
+CACHES = (ROOT / ".pytest_cache", *map(cache_of, (LAB, BUILT, SANITIZED)))
+FAILED_TESTS = tuple(cache / "v/cache/lastfailed" for cache in CACHES)
 """pytest's own lists, of all its runs here."""
 ROOMS = {name: f"tests/{'unit' if name == 'quick' else name}/" for name in CHECKS}
 MOST_NAMED = 12
@@ -699,7 +743,7 @@ def last_line() -> str:
     ]
     commands = []
     for name in failed:
-        named = [test for test in tests if test.startswith(ROOMS.get(name, "?"))]
+        named = [test for test in dict.fromkeys(tests) if test.startswith(ROOMS.get(name, "?"))]
         few = ["--", *named] if 0 < len(named) <= MOST_NAMED else []
         commands.append(shlex.join(["python3", "noxfile.py", name, *few]))
     return f"failed: {', '.join(failed)}; to repeat: {' && '.join(commands)}" if failed else ""

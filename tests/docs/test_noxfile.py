@@ -47,6 +47,17 @@ def test_it(what):
 def test_beside():
     assert not %s
 """
+MEETING = """
+import contextlib, os
+
+def test_way():
+    sanitized = "UDPBENCH_SANITIZE" in os.environ
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo("meeting")
+    with open("meeting", "w" if sanitized else "r"):
+        assert not sanitized
+"""
+"""An end of a FIFO is opened once the other is."""
 
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="needs nox, which noxfile.py installs")
 
@@ -103,3 +114,15 @@ def test_lab_tests_that_run_beside_others_are_named_too(tmp_path: Path) -> None:
     assert printed[-1].endswith(f"noxfile.py lab -- {tests}")
     (waits,) = (n for n, line in enumerate(printed) if line.startswith("waiting for the lab tests"))
     assert [line for line in printed[waits:] if "test_beside - assert not True" in line]
+
+
+def test_native_tests_that_fail_sanitized_alone_are_named_once(project: Path) -> None:
+    """Both ways run at the same time: neither ends before the other has begun."""
+    (project / "noxfile.py").write_text(NOXFILE.replace(" native=False,", ""))
+    (project / "setup.py").touch()
+    (project / "tests/native").mkdir()
+    (project / "tests/native/test_x.py").write_text(MEETING)
+    printed = lines(project, "native")
+    (failed,) = (line for line in printed if line.startswith("FAILED"))
+    assert "test_way - " in failed
+    assert printed[-1].endswith("noxfile.py native -- tests/native/test_x.py::test_way")
