@@ -17,6 +17,9 @@ from typing import IO, Any, cast
 import pytest
 from sampled import sampled
 
+from udpbench.control.connections import forks
+from udpbench.control.connections.channel import Pipes
+from udpbench.control.connections.forks import LocalAgents
 from udpbench.model.experiment import Fault, Receive, Send, Traffic
 from udpbench.model.host import Facts, Setting
 from udpbench.model.limits import Scope
@@ -48,16 +51,44 @@ SENDER, RECEIVER = "198.18.0.30", "198.18.0.1"
 PACKETS = 20_000
 
 
+class Forked:
+    """An agent in namespaces of its own, as a built-in lab has it, with what we need of a Popen."""
+
+    def __init__(self, name: str) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(forks, "Channel", lambda _, pipes: pipes)
+            self._pipes = cast("Pipes", LocalAgents().forked(name, private=True))
+        assert self._pipes.pid is not None
+        self.pid = self._pipes.pid
+        self.stdin, self.stderr = self._pipes.requests, self._pipes.errors
+        self.stdout = os.fdopen(os.dup(self._pipes.replies.fd), "rb")
+        self.kill = self._pipes.kill
+
+    def poll(self) -> int | None:
+        """Return the exit status; None while it runs."""
+        return self._pipes.ended(0)
+
+    def wait(self, limit_s: float) -> int:
+        """Return the exit status, within a limit."""
+        status = self._pipes.ended(round(limit_s * SECOND_NS))
+        assert status is not None
+        return status
+
+
 class Agent:
     """A real agent, spoken to in lines."""
 
     def __init__(self, name: str, *prefix: str) -> None:
         self.name = name
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "udpbench.agent.serve"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+        self.process = (
+            Forked(name)
+            if prefix == OWN_NAMESPACE
+            else subprocess.Popen(
+                [*prefix, sys.executable, "-m", "udpbench.agent.serve"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
         )
         self.number = 0
         self.requests = cast("IO[bytes]", self.process.stdin)
