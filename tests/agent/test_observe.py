@@ -301,7 +301,7 @@ TRIES = """
 import json, os, socket, sys
 from udpbench.agent import observe
 observe.prepare(observe.EarlyHost(), sys.argv[1:])
-from pyroute2 import IPRoute
+from pyroute2.iproute.linux import IPRoute
 
 def write(path):
     os.close(os.open(path, os.O_WRONLY))

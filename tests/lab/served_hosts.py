@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from udpbench.analysis.judge import judge
 from udpbench.records import read_run
 
 LIMIT_S = 60
+STORED = "run folder: "
 IPERF3 = ("iperf3",)
 PORT = 5201
 CLONE_NEWNET = 0x40000000
@@ -95,14 +96,17 @@ class Hosts:
                     return int(process.name)
         raise AssertionError(f"{module} does not run")
 
-    def test(self, *words: str, to: str = SERVER, program: Sequence[str] = IPERF3) -> Test:
-        """Serve a single client over UDP, and return what both say."""
-        folder = self.folder / f"run{len(list(self.folder.iterdir()))}"
-        with closing(self.serve("--listen", "::", "--once", "--out", str(folder))) as serving:
-            client = self.iperf3("-u", "-J", *words, to=to, program=program)
-            assert client.stdout, client.stderr
-            printed = serving.wait()
-        return Test(json.loads(client.stdout), printed, folder)
+    def test(
+        self,
+        serving: Serving,
+        *words: str,
+        to: str = SERVER,
+        program: Sequence[str] = IPERF3,
+    ) -> Test:
+        """Let a client test over UDP, and return what both say."""
+        client = self.iperf3("-u", "-J", *words, to=to, program=program)
+        assert client.stdout, client.stderr
+        return Test(json.loads(client.stdout), serving.stored())
 
     def close(self) -> None:
         """End both hosts."""
@@ -138,6 +142,15 @@ class Serving:
         printed, _ = self.process.communicate(timeout=LIMIT_S)
         return self.first + printed
 
+    def stored(self) -> Path:
+        """Return where the next test is stored, once it is, with its report."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.first += line
+            if line.startswith(STORED):
+                return Path(line.removeprefix(STORED).strip())
+        raise AssertionError(self.first)
+
     def await_folders(self, folder: Path, runs: int) -> None:
         """Wait until so many runs are stored, with their reports."""
         wait_until("runs are stored", lambda: len([*folder.glob("*/report.html")]) == runs)
@@ -154,9 +167,8 @@ class Test:
 
     __test__ = False
 
-    def __init__(self, client: dict[str, Any], printed: str, folder: Path) -> None:
+    def __init__(self, client: dict[str, Any], folder: Path) -> None:
         self.client = client
-        self.printed = printed
         self.run = read_run(folder)
         (self.record,) = self.run.records
         self.result = judge(self.record)

@@ -10,8 +10,9 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from importlib.metadata import entry_points
 from itertools import zip_longest
 from pathlib import Path
@@ -22,7 +23,7 @@ from iperf3_client import Client
 from iperf3_releases import clients, independent
 from sampled import sampled
 from served import BEFORE, Loss, Plan, Planted
-from served_hosts import LIMIT_S, PORT, SERVER, SERVER_6, Hosts, network_of
+from served_hosts import LIMIT_S, PORT, SERVER, SERVER_6, Hosts, Test, network_of
 
 from udpbench.agent.host.frames import packed_addresses
 from udpbench.analysis.judge import judge
@@ -57,13 +58,22 @@ OPTIONS = (
 SAMPLE = [("installed", options) for options in OPTIONS]
 
 
+@pytest.fixture(scope="module")
+def tested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Test]]:
+    """Serve one client after the other, each by a call."""
+    folder = tmp_path_factory.mktemp("tested")
+    words = ("--listen", "::", "--out", str(folder / "runs"))
+    with closing(Hosts(folder)) as joined, closing(joined.serve(*words)) as serving:
+        yield partial(joined.test, serving)
+
+
 @pytest.mark.parametrize(
     ("client", "options"),
     sampled([(client, options) for client in clients() for options in OPTIONS], SAMPLE),
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_each_option_of_a_client_is_served(
-    hosts: Hosts, client: str, options: tuple[str, ...]
+    tested: Callable[..., Test], client: str, options: tuple[str, ...]
 ) -> None:
     """Client and server agree on every packet; a busy machine may lose some, where it says."""
     program = clients()[client]
@@ -71,7 +81,7 @@ def test_each_option_of_a_client_is_served(
     missing = [word for word in options if word.startswith("--") and word not in known]
     if missing:
         pytest.skip(f"{client}: this release has no {' '.join(missing)}")
-    test = hosts.test(*options, to=SERVER_6 if "-6" in options else SERVER, program=program)
+    test = tested(*options, to=SERVER_6 if "-6" in options else SERVER, program=program)
     assert "error" not in test.client, test.client
     packets, lost = test.numbers
     assert packets > 0

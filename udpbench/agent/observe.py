@@ -40,7 +40,7 @@ from udpbench.agent.host.privileges import (
     keep_only,
 )
 from udpbench.agent.host.programs import RULESET
-from udpbench.agent.host.reading import Done, ReadingHost
+from udpbench.agent.host.reading import Done, ReadingHost, load_libraries
 from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.host.unix_names import unix_names
 from udpbench.agent.loop import Bystander, greeting, prove_same, stand_by
@@ -71,10 +71,7 @@ PLACES, EXACT_MAX = "udpbench-exact/", 4
 """Each has programs of its own that run for every UDP packet of the machine."""
 COLLECTED = 50_000
 """Objects made before cycles are looked for: a survey makes thousands, hardly one in a cycle."""
-EARLY = (
-    *("psutil", "pyroute2", "pyroute2.ethtool.ioctl", "pyroute2.netlink.exceptions"),
-    *("udpbench._native", "subprocess"),
-)
+EARLY = ("pyroute2.netlink.exceptions", "udpbench._native", "subprocess")
 """Imported while their files may be read: others may not read a folder of root's alone."""
 
 
@@ -267,6 +264,8 @@ def prepare(host: EarlyHost, words: Sequence[str]) -> Observer:
     """Do what takes rights, then give them up, and return what may answer."""
     capabilities = try_capabilities(host)
     build_id()
+    load_libraries()
+    load_libraries()
     for module in EARLY:
         import_module(module)
     is_exact = "exact" in words

@@ -7,33 +7,26 @@ type or field that this kernel does not have.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 PATH = "/sys/kernel/btf/vmlinux"
 MAGIC = 0xEB9F
 STRUCT, UNION, ENUM, FUNC_PROTO, TYPEDEF, POINTER = 4, 5, 6, 13, 8, 2
 MODIFIERS = (TYPEDEF, 9, 10, 11, 18)
 """Typedef, volatile, const, restrict and type tag: resolved to the type that they refer to."""
-FIXED_BYTES = {1: 4, 3: 12, 14: 4, 17: 4}
-PER_ITEM_BYTES = {STRUCT: 12, UNION: 12, ENUM: 8, FUNC_PROTO: 8, 15: 12, 19: 12}
-"""Size of the data after a type's 12-byte header, by kind; other kinds have none."""
-
-
-@dataclass(frozen=True)
-class Type:
-    """One type: ``refers`` is its size in bytes or the type that it refers to."""
-
-    name: int
-    kind: int
-    items: int
-    bitfields: bool
-    refers: int
-    at: int
-    """Offset of its items."""
+NAMED = (STRUCT, ENUM, TYPEDEF)
+"""Kinds that are looked up by name."""
+KINDS = 32
+FIXED_WORDS = {1: 1, 3: 3, 14: 1, 17: 1}
+PER_ITEM_WORDS = {STRUCT: 3, UNION: 3, ENUM: 2, FUNC_PROTO: 2, 15: 3, 19: 3}
+"""Words of 4 B after the three of a type's header, by kind; other kinds have none."""
 
 
 class Types:
-    """The types of one kernel."""
+    """The types of one kernel, as words: each begins with its name, its kind and what it refers to.
+
+    A kernel has 100,000 and more, of which a few are asked for: nothing is made for the others.
+    """
 
     def __init__(self, raw: bytes) -> None:
         magic, _, _, header, types_at, types_bytes, names_at, names_bytes = struct.unpack_from(
@@ -41,17 +34,22 @@ class Types:
         )
         if magic != MAGIC:
             raise ValueError("not the BTF of a kernel")
-        self._raw = raw
         self._names = raw[header + names_at : header + names_at + names_bytes]
-        self._types: list[Type] = [Type(0, 0, 0, False, 0, 0)]
+        begin = header + types_at
+        self._words = words = memoryview(raw[begin : begin + types_bytes]).cast("I")
+        self._starts = starts = [0]
+        """Where each type begins; 0 is void and stands nowhere."""
         self._by_name: dict[tuple[int, int], int] = {}
-        at, end = header + types_at, header + types_at + types_bytes
+        fixed = [3 + FIXED_WORDS.get(kind, 0) for kind in range(KINDS)]
+        each = [PER_ITEM_WORDS.get(kind, 0) for kind in range(KINDS)]
+        at, end = 0, len(words)
         while at < end:
-            name, info, refers = struct.unpack_from("=III", raw, at)
-            kind, items = info >> 24 & 31, info & 0xFFFF
-            self._by_name.setdefault((kind, name), len(self._types))
-            self._types.append(Type(name, kind, items, bool(info >> 31), refers, at + 12))
-            at += 12 + FIXED_BYTES.get(kind, 0) + PER_ITEM_BYTES.get(kind, 0) * items
+            info = words[at + 1]
+            kind = info >> 24 & 31
+            if kind in NAMED:
+                self._by_name.setdefault((kind, words[at]), len(starts))
+            starts.append(at)
+            at += fixed[kind] + each[kind] * (info & 0xFFFF)
 
     def offset(self, structure: str, path: str) -> int:
         """Return the offset in bytes of a field, ``nd_net.net``, also within anonymous members."""
@@ -65,16 +63,31 @@ class Types:
 
     def values(self, enumeration: str) -> dict[int, str]:
         """Return an enumeration as number → name."""
-        entry = self._types[self._find(ENUM, enumeration)]
-        pairs = (struct.unpack_from("=Ii", self._raw, entry.at + 8 * n) for n in range(entry.items))
-        return {value: self._name(name) for name, value in pairs}
+        items = self._items(self._find(ENUM, enumeration), ENUM)
+        return {value - (value >> 31 << 32): self._name(name) for name, value in items}
 
     def parameters(self, typedef: str) -> int:
         """Return the number of parameters of the function type that a typedef points to."""
-        number = self._types[self._find(TYPEDEF, typedef)].refers
-        while self._types[number].kind in (POINTER, *MODIFIERS):
-            number = self._types[number].refers
-        return self._types[number].items
+        number = self._refers(self._find(TYPEDEF, typedef))
+        while self._kind(number) in (POINTER, *MODIFIERS):
+            number = self._refers(number)
+        return self._info(number) & 0xFFFF
+
+    def _info(self, number: int) -> int:
+        return self._words[self._starts[number] + 1] if number else 0
+
+    def _kind(self, number: int) -> int:
+        return self._info(number) >> 24 & 31
+
+    def _refers(self, number: int) -> int:
+        """Return the type that a type refers to."""
+        return self._words[self._starts[number] + 2]
+
+    def _items(self, number: int, kind: int) -> Iterator[tuple[int, ...]]:
+        """Yield the items of a type of some kind, each its words."""
+        at, size = self._starts[number] + 3, PER_ITEM_WORDS[kind]
+        for item in range(at, at + size * (self._info(number) & 0xFFFF), size):
+            yield tuple(self._words[item : item + size])
 
     def _find(self, kind: int, name: str) -> int:
         start = self._names.find(b"\0" + name.encode() + b"\0")
@@ -87,19 +100,18 @@ class Types:
         return self._names[at : self._names.index(b"\0", at)].decode()
 
     def _meant(self, number: int) -> int:
-        while self._types[number].kind in MODIFIERS:
-            number = self._types[number].refers
+        while self._kind(number) in MODIFIERS:
+            number = self._refers(number)
         return number
 
     def _member(self, number: int, field: str) -> tuple[int, int] | None:
         """Return offset and type of a field in a structure or its anonymous members."""
         number = self._meant(number)
-        inside = self._types[number]
-        if inside.kind not in (STRUCT, UNION):
+        if self._kind(number) not in (STRUCT, UNION):
             return None
-        for item in range(inside.items):
-            name, refers, bits = struct.unpack_from("=III", self._raw, inside.at + 12 * item)
-            offset = (bits & 0xFFFFFF if inside.bitfields else bits) // 8
+        bitfields = self._info(number) >> 31
+        for name, refers, bits in self._items(number, STRUCT):
+            offset = (bits & 0xFFFFFF if bitfields else bits) // 8
             if name == 0 or self._name(name) == "":
                 member = self._member(refers, field)
                 if member is not None:
