@@ -685,22 +685,31 @@ class There:
 
     def lab(self, receiver: str = "", **node: Any) -> Lab:
         """Return the lab of red, the gateway and blue; nothing of it is made."""
-        import yaml
-
-        def end(short: str) -> dict[str, Any]:
-            place = {"netns": self.name(short)}
-            return {"connect": place, "interface": "eth0", "addresses": "existing"}
-
         middle = {
             "name": "gateway",
             "connect": {"netns": self.name("gateway")},
             "interfaces": {"in": "eth1", "out": "eth2"},
             **node,
         }
-        blue = end("blue") | ({"connect": {"container": receiver}} if receiver else {})
+        blue = self.end("blue") | ({"connect": {"container": receiver}} if receiver else {})
+        return self.lab_of(blue, middle=[middle])
+
+    def pair(self) -> Lab:
+        """Return the lab of red and the gateway, without a node between them."""
+        return self.lab_of(self.end("gateway", "eth1"))
+
+    def end(self, short: str, interface: str = "eth0") -> dict[str, Any]:
+        """Return a host as a lab file has it."""
+        place = {"netns": self.name(short)}
+        return {"connect": place, "interface": interface, "addresses": "existing"}
+
+    def lab_of(self, receiver: dict[str, Any], **nodes: Any) -> Lab:
+        """Return the lab in which red sends."""
+        import yaml
+
         cpus = sorted(os.sched_getaffinity(0))
-        red = end("red") | {"cpus": str(cpus[-1])}
-        data = {"sender": [red], "middle": [middle], "receiver": [blue | {"cpus": str(cpus[0])}]}
+        red, to = self.end("red") | {"cpus": str(cpus[-1])}, receiver | {"cpus": str(cpus[0])}
+        data = {"sender": [red], **nodes, "receiver": [to]}
         return lab_of(yaml.safe_dump(data, sort_keys=False), Path("there.yaml"))
 
     def state(self) -> str:
@@ -831,6 +840,60 @@ def test_who_redirects_packets_stops_the_senders(there: There, tmp_path: Path) -
     _, record, _ = conducted(tmp_path, there.lab(), tell, traffic=load)
     assert record.error is not None
     assert "redirects were changed there" in record.error.message
+
+
+def changed_meanwhile(there: There, folder: Path, words: str) -> tuple[TrialRecord, Result]:
+    """Return what comes of a trial without nodes in which a change is made at the sender."""
+    done: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and progress.text == "measured" and not done:
+            done.extend(there.inside("red", each) for each in words.split(" && "))
+
+    load = traffic(1) | {"rate": "500pps", "count": "1500"}
+    _, record, result = conducted(folder, there.pair(), tell, traffic=load)
+    assert done, record.error
+    return record, result
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("ip route add 10.1.0.1/32 via 10.1.0.66", "routes"),
+        ("ip route add 10.1.0.1/32 dev eth0 table 7 && ip rule add dport 4321 lookup 7", "routes"),
+        ("ip neigh replace 10.1.0.1 lladdr 02:00:00:00:00:07 dev eth0", "neighbours"),
+        (
+            (
+                "tc qdisc add dev eth0 clsact && tc filter add dev eth0 egress protocol ip "
+                "u32 match u32 0 0 action mirred egress mirror dev lo"
+            ),
+            "filters",
+        ),
+    ],
+)
+def test_without_nodes_senders_stop_when_their_way_is_another(
+    there: There, tmp_path: Path, words: str, what: str
+) -> None:
+    """Nobody in between has a guard, and a neighbour on the link may answer in a receiver's place."""
+    record, _ = changed_meanwhile(there, tmp_path, words)
+    assert record.error is not None
+    assert ("SafetyError", "sender") == (record.error.kind, record.error.host)
+    assert f"{what} were changed there" in record.error.message
+    sent = sum(stats.counts.get("sent_packets", 0) for stats in record.phases[-1].stats)
+    assert sent < 1500
+
+
+def test_without_nodes_what_leaves_their_packets_alone_stops_no_senders(
+    there: There, tmp_path: Path
+) -> None:
+    """Routes to others, a table of a firewall, a further neighbour, and a MAC that was forgotten."""
+    words = (
+        "ip route add 10.77.0.0/16 via 10.1.0.1 && nft add table ip others && "
+        "ip neigh add 10.1.0.77 lladdr 02:00:00:00:00:07 dev eth0 && ip neigh flush dev eth0"
+    )
+    record, result = changed_meanwhile(there, tmp_path, words)
+    assert ("done", 1500) == (record.status, result.received_packets), record.error
+    assert any("routes were changed" in each.what for each in result.findings)
 
 
 def test_a_namespace_of_another_name_is_not_entered(there: There, tmp_path: Path) -> None:

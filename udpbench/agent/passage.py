@@ -101,7 +101,7 @@ def passage(
         unread=(
             *_hidden(host),
             *rewritten.unread,
-            *_programs(host, sides),
+            *_programs(host, sides, coming=bool(interface)),
             *_rules(destinations, RULE_PARTS),
             *_services(host, entry, () if frames or not rewritten.services else pairs),
             *_policies(destinations),

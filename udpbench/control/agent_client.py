@@ -34,7 +34,7 @@ from udpbench.protocol import (
 
 T = TypeVar("T")
 
-LEASED = ("sample", "snapshot", "ping")
+LEASED = ("sample", "snapshot", "changed", "passage", "ping")
 """Verbs of a phase: on a lost connection they wait as long as the agent does, because the phase
 continues and nothing is lost if the connection returns within the lease."""
 VERBATIM = ("record", "close")

@@ -117,7 +117,7 @@ class TrialAgents:
     cards: Mapping[AgentClient, int] = field(default_factory=dict)
     """Agents whose interface is a card → maximum delay of its counters in ns."""
     watch: PathWatch | None = None
-    """The watch of the nodes in the middle; None: there are none."""
+    """The watch of nodes in the middle and of senders; None: in a built-in lab without nodes."""
 
     @property
     def working(self) -> tuple[AgentClient, ...]:
@@ -192,6 +192,8 @@ class PhaseRun:
 
     def run(self) -> Phase:
         """Run the phase to its end; raises HostErrors and Interrupted."""
+        if self.agents.watch is not None:
+            self.agents.watch.learn()
         self._read_clocks()
         self._ask(self._sampling, lambda client: client.sample_cpus(CPU_FREQUENCY))
         self._before = self._latest = self._snapshots("begin")
@@ -260,7 +262,7 @@ class PhaseRun:
         self.show((), moved)
 
     def _watch_path(self, now_ns: int) -> None:
-        """Ask the nodes in the middle, each ``CHANGES_NS``, whether they still are as proven."""
+        """Ask nodes and senders, each ``CHANGES_NS``, whether they still are as proven."""
         if self.agents.watch is not None and now_ns >= self._path_ns:
             self._path_ns = now_ns + CHANGES_NS
             self.agents.watch.check()

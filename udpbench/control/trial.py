@@ -15,7 +15,7 @@ from udpbench.control.agents import MACHINE
 from udpbench.control.kept_workers import fits, may_stay, still_stand
 from udpbench.control.losses import plan_losses
 from udpbench.control.path_check import path_phase, place_at_queues, queues_moved, refuse_down
-from udpbench.control.path_proof import PathWatch, prove_path
+from udpbench.control.path_proof import PathWatch, SenderWatch, prove_path
 from udpbench.control.phase import Plan, by_host, warmup_plan
 from udpbench.control.setting_findings import (
     altered,
@@ -209,6 +209,9 @@ def prove_destinations(attempt: Attempt) -> None:
         bench.watch = PathWatch((*bench.agents.middle, *bench.agents.senders))
         bench.watch.begin()
         bench.wired = prove_path(bench.lab, bench.agents, attempt.facts, attempt.workers)
+    elif not bench.lab.built_in:  # whose namespaces lead nowhere else
+        bench.watch = SenderWatch(bench.agents.senders, attempt.workers)
+        bench.watch.begin()
 
 
 def prepare_workers(attempt: Attempt) -> None:

@@ -91,7 +91,7 @@ class Bench:
     verified_ns: int | None = None
     """When settings were verified last; None: not yet."""
     watch: PathWatch | None = None
-    """The watch of the nodes in the middle; None: there are none, or nothing was proven yet."""
+    """The same of ``TrialAgents``; None, too, if nothing was proven yet."""
     wired: bool = False
     """The proof saw veth pairs alone between the hosts of the path."""
     known: dict[str, Facts] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import pytest
 from analysis import build
 
 from udpbench.control.agents import Agents
-from udpbench.control.path_proof import PathWatch, prove_path
+from udpbench.control.path_proof import PathWatch, SenderWatch, prove_path
 from udpbench.definition.load import load_lab
 from udpbench.errors import SafetyError
 from udpbench.model.lab import Lab
@@ -171,3 +171,44 @@ def test_a_change_on_the_path_is_an_error_of_its_host() -> None:
             watch.check()
         assert "router1" == error.value.host
         watch.begin()
+
+
+@pytest.mark.parametrize(
+    ("way", "stays"),
+    [
+        ({}, True),
+        ({"hops": (replace(SENT, mac=None),)}, True),
+        ({"hops": (replace(SENT, mac="02:00:00:00:00:77"),)}, False),
+        ({"hops": (replace(SENT, gateway="10.9.9.9"),)}, False),
+        ({"hops": ()}, False),
+        ({"unread": ("a tc filter on send0",)}, False),
+        ({"rewrites": ("10.9.9.9",)}, False),
+        ({"sources": ("",)}, False),
+    ],
+)
+def test_a_change_at_a_sender_stops_it_if_its_packets_go_elsewhere(
+    way: dict[str, Any], stays: bool
+) -> None:
+    """Where no node is known. A MAC that was forgotten is known, and a change is looked at once."""
+    flow = SimpleNamespace(source=FROM, destination=TO, destination_port=4321)
+    spec = cast("WorkerSpec", SimpleNamespace(role="sender", host="sender", flows=(flow,)))
+    sender, idle = (Node(name, "send0", "", passage(SENT)) for name in ("sender", "idle"))
+    watch = SenderWatch([cast("Any", each) for each in (sender, idle)], [spec])
+    sender.tells = passage(replace(SENT, mac=None))
+    watch.begin()
+    watch.check()
+    sender.tells = passage(SENT)
+    watch.learn()
+    sender.tells = replace(sender.tells, **way)
+    watch.check()
+    sender.counts["changed.firewall"] = 1
+    if not stays:
+        with pytest.raises(SafetyError, match="firewall were changed there"):
+            watch.check()
+        return
+    watch.check()
+    sender.tells = passage(replace(SENT, mac="02:00:00:00:00:77"))
+    watch.check()
+    sender.counts["changed.neighbours"] = 1
+    with pytest.raises(SafetyError, match="neighbours were changed there"):
+        watch.check()
