@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -743,6 +743,46 @@ def test_namespaces_that_are_there_are_measured_and_left_as_they_were(
     assert (False, True) == (record.built_in_lab, record.wired)
     assert () == record.changes["gateway"]
     assert before == there.state()
+
+
+def test_a_lost_namespace_is_not_called_restored_for_another_of_its_name(
+    there: There, tmp_path: Path
+) -> None:
+    """Its agent and its guardian were killed, and what their name leads to now has nothing to undo."""
+    with subprocess.Popen(["ip", "netns", "exec", there.name("red"), "sleep", "1000"]) as inside:
+        changed: list[str] = []
+
+        def tell(progress: Progress) -> None:
+            if progress.event == "sample" and not changed:
+                changed.append(there.inside("red", "ip link show eth0"))
+                exchange(there, "red", inside.pid)
+
+        try:
+            load = traffic(1) | {"rate": "500pps", "count": "1500"}
+            settings = {"sender": {"txqueuelen": 77}}
+            outcome, _, _ = conducted(tmp_path, there.pair(), tell, traffic=load, settings=settings)
+            assert "qlen 77" in changed[0]
+            (why,) = outcome.restore_errors
+            assert "its name leads to another network namespace" in str(why)
+            assert 4 == outcome.exit_code
+        finally:
+            inside.kill()
+
+
+def exchange(there: There, short: str, kept: int) -> None:
+    """Give a namespace's name to another with the same interface, and kill what is in the first."""
+    was = Path(f"/proc/{kept}/ns/net").stat().st_ino
+    name, path = there.name(short), Path("/run/netns") / there.name(short)
+    subprocess.run(["umount", path], check=True)
+    path.unlink()
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    there.inside(short, "ip link add eth0 type veth peer name away")
+    there.inside(short, "ip addr add 10.1.0.2/24 dev eth0")
+    there.inside(short, "ip link set eth0 up")
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):
+            if Path(f"/proc/{process.pid}/ns/net").stat().st_ino == was and process.pid != kept:
+                process.kill()
 
 
 def test_a_container_is_the_namespace_of_its_first_process(

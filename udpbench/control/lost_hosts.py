@@ -111,6 +111,7 @@ class _Check:
             # Without a scope it takes no lock: other agents of the run may hold the machine's.
             fresh = AgentClient(channel, client.part, client.interface, (), client.routed)
             fresh.greet(f"{client.run}-look", self._place.lease_ns)
+            self._refuse_another(fresh)
             self._await("its agent or its guardian still runs", lambda: self._is_restored(fresh))
         finally:
             channel.close()
@@ -121,6 +122,14 @@ class _Check:
             return reach.machine(MACHINE)
         (host,) = (host for host in lab.hosts if host.name == name)
         return reach.ways[host.connect.by](name, host.connect)
+
+    def _refuse_another(self, fresh: AgentClient) -> None:
+        """Raise HostError if the name of a host's namespace has become another one's."""
+        hosts = self._place.lab.hosts
+        is_named = any(host.name == self.client.name and host.connect.name for host in hosts)
+        if is_named and fresh.netns != self.client.netns:
+            was, now = self.client.netns, fresh.netns
+            raise HostError(f"its name leads to another network namespace ({now}, not {was})")
 
     def _is_restored(self, fresh: AgentClient) -> bool:
         """Return whether the run has nothing left to undo there, undoing it if nobody else does."""
