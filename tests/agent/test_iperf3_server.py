@@ -250,6 +250,26 @@ def test_packets_of_strangers_are_in_no_number(driven: Driven, client: Client) -
             stranger.recv(64, socket.MSG_DONTWAIT)
 
 
+def test_who_greets_in_a_clients_place_ends_its_test(
+    driven: Driven, client: Client, golden: Golden
+) -> None:
+    """Another user of its machine, or who shares its address: one of them is not its stream."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as neighbour:
+        neighbour.bind(("127.0.0.1", 0))
+        neighbour.connect(client.where)
+        late = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        late.bind(("127.0.0.1", 0))
+        late.connect(client.where)
+        driven.before = lambda: late.send(NEW_HELLO) and None
+        assert talk.CREATE_STREAMS == client.ask()
+        neighbour.send(NEW_HELLO)
+        assert talk.SERVER_ERROR == client.state()
+        port = str(late.getsockname()[1])
+        late.close()
+    golden.check(driven.wait("refused").text.replace(port, "PORT"))
+    assert "started" not in [event.event for event in driven.events]
+
+
 def test_what_came_to_a_stream_before_its_test_is_not_counted(
     driven: Driven, client: Client
 ) -> None:

@@ -446,3 +446,36 @@ def test_a_refusal_to_read_any_option_is_no_filter(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(socket_options.ctypes, "CDLL", lambda *_, **__: Refusing)
     assert None is socket_options.has_filter(0)
+
+
+class Marked(socket.socket):
+    """A socket as a program of a cgroup makes it, which marks it as it is connected."""
+
+    mark = 7
+    permitted = True
+
+    def getsockopt(self, *what: int) -> Any:
+        """Return its mark."""
+        return self.mark if socket.SO_MARK in what else super().getsockopt(*what)
+
+    def setsockopt(self, level: int, option: int, value: Any) -> None:  # type: ignore[override]
+        """Have another mark, if this user may set it."""
+        if option != socket.SO_MARK:
+            super().setsockopt(level, option, value)
+        elif self.permitted:
+            self.mark = value
+        else:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_mark_that_a_program_gave_to_a_socket_is_taken_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Policy rules go by it, and routes were proven without; who may not take it off sends nothing."""
+    monkeypatch.setattr(sockets, "_new_socket", lambda _: Marked(socket.AF_INET, socket.SOCK_DGRAM))
+    flow = FlowSpec(0, "127.0.0.1", 0, "127.0.0.1", 4321)
+    with sockets.sending_socket(Traffic(), Send(), flow, "lo") as sock:
+        assert 0 == sock.getsockopt(socket.SOL_SOCKET, socket.SO_MARK)
+    monkeypatch.setattr(Marked, "permitted", False)
+    with pytest.raises(OSError, match="a program of its cgroup gives it the mark 0x7; run"):
+        sockets.sending_socket(Traffic(), Send(), flow, "lo")

@@ -81,6 +81,7 @@ class Test:
     begun_ns: int = 0
     proceeds: bool = False
     output: Optional[str] = None
+    rival: str = ""  # who else at its address greeted: a greeting does not say whose it is
     results: tuple[talk.ClientStream, ...] = ()
     """The client's own."""
 
@@ -280,6 +281,8 @@ class Iperf3Server:
                 met=lambda: test.proceeds,
                 late="the controller did not read this host's counters",
             )
+            if test.rival:
+                raise Unserved(f"{test.rival} greeted as well: nobody can tell whose streams are")
         finally:
             self._greeting = None
             self._share_port(False)
@@ -472,6 +475,7 @@ class Iperf3Server:
         """Give a stream its socket, and answer from there."""
         known = {(each.flow.source, each.flow.source_port) for each in test.streams}
         if hello.key in known or len(test.streams) >= test.parameters.streams:
+            test.rival = test.rival if hello.key in known else endpoint(*hello.key)
             return
         try:
             sock = stream_socket(hello, self.port, test.parameters.buffer_bytes)

@@ -82,6 +82,7 @@ def sending_socket(traffic: Traffic, send: Send, flow: FlowSpec, interface: str)
             sock.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
         sock.bind((flow.source, flow.source_port))
         sock.connect((flow.destination, flow.destination_port))
+        _take_mark_off(sock)
     except OSError as error:
         sock.close()
         source = endpoint(flow.source, flow.source_port)
@@ -89,6 +90,17 @@ def sending_socket(traffic: Traffic, send: Send, flow: FlowSpec, interface: str)
         text = f"socket {source} → {destination}: {error.strerror}"
         raise OSError(error.errno, text) from error
     return sock
+
+
+def _take_mark_off(sock: socket.socket) -> None:
+    """Take off a mark that a BPF program of a cgroup has set: routes were proven without."""
+    mark = sock.getsockopt(socket.SOL_SOCKET, socket.SO_MARK)
+    try:
+        if mark:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 0)
+    except PermissionError as error:
+        text = f"a program of its cgroup gives it the mark {mark:#x}; run the agent as root"
+        raise OSError(error.errno, text) from error
 
 
 def _new_socket(traffic: Traffic) -> socket.socket:
