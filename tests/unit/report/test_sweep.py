@@ -13,7 +13,7 @@ from udpbench.host_settings import Settings
 from udpbench.judged_run import judged
 from udpbench.model.experiment import Receive, Send, Traffic, Trial
 from udpbench.report.figures.style import spaced
-from udpbench.report.figures.sweep import Sweep, draw_sweeps, number, sweep
+from udpbench.report.figures.sweep import LinePoint, Sweep, draw_sweeps, number, sweep
 from udpbench.units import Rate
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
@@ -203,6 +203,25 @@ def test_a_figure_draws_every_trial_and_its_median() -> None:
     assert [[0.0, 1.0], [1.0, 1.001], [2.0, 1.002]] == axes.collections[0].get_offsets().tolist()
     assert "send.batch, n = 3 trials" == axes.get_xlabel()
     assert ["1", "10", "100"] == [label.get_text() for label in axes.get_xticklabels()]
+
+
+def test_lines_of_losses_alone_are_called_lost() -> None:
+    """Bursts that came in a read have no rate, and no panel of it."""
+    of = sweep_of([at(send__batch=n) for n in (1, 10, 100)])
+    assert of is not None
+    lost = replace(of, lines=tuple(replace(e, places=_only_lost(e.places)) for e in of.lines))
+    assert ("loss_ratio",) == lost.metrics
+    (figure,) = draw_sweeps(lost)
+    assert "lost" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def _only_lost(places: Sequence[LinePoint]) -> tuple[LinePoint, ...]:
+    """Return points of which no rate is known, half of whose packets were lost."""
+    half = replace(places[0].medians["delivered_pps"], median=0.5, unit="ratio")
+    return tuple(
+        replace(place, medians={"loss_ratio": half}, trials={"loss_ratio": (0.5,)})
+        for place in places
+    )
 
 
 def test_many_lines_go_on_in_a_further_figure() -> None:

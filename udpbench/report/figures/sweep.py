@@ -302,7 +302,10 @@ def _draw_panel(axes: Axes, swept: Sweep, name: str, axis: _Axis) -> None:
     for style, line in zip(LINES, swept.lines, strict=False):
         prefix = f"{short_name(line.name)}: " if line.name else ""
         for each in names:
-            _draw_line(axes, line, each, style, axis, scale, prefix)
+            # One legend for all panels: a line is called after what the first one shows.
+            first = "lost" if swept.metrics[0] == "loss_ratio" else "delivered"
+            word = "offered" if each == "offered_pps" else first
+            _draw_line(axes, line, each, style, axis, scale, (prefix, word))
     axes.set_ylim(0, 1.08 * max([*values, *bars]) / scale)
     axes.set_ylabel(unit)
     by_loss = swept.bursts and "loss_ratio" in swept.metrics
@@ -342,7 +345,7 @@ def _draw_line(
     style: tuple[str, Any, str],
     axis: _Axis,
     scale: float,
-    prefix: str,
+    label: tuple[str, str],
 ) -> None:
     """Draw a metric's medians as a line; for delivered and lost packets also the trials."""
     colour, dashes, marker = style
@@ -352,7 +355,6 @@ def _draw_line(
     if offered:
         dashes = ":"
     medians = [place.medians[name].median / scale for _, place in numbers]
-    label = f"{prefix}{'offered' if offered else 'delivered'}"
     axes.plot(
         [x for x, _ in numbers],
         medians,
@@ -362,11 +364,11 @@ def _draw_line(
         marker=marker,
         ms=3 if offered else 5,
         mfc=colour if offered else "white",
-        label=label,
+        label="".join(label),
         zorder=2 if offered else 4,
     )
     if not offered:
-        _draw_trials(axes, known, name, style, scale, prefix)
+        _draw_trials(axes, known, name, style, scale, label[0])
 
 
 def _draw_trials(
