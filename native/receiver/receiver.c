@@ -52,6 +52,8 @@ static const char *check_ways(const struct ub_receive_config *config) {
     if ((config->wait == UB_WAIT_NAP || config->wait == UB_WAIT_AUTO) &&
         (config->nap_ns == 0 || config->nap_ns > 86400 * UB_SECOND_NS))
         return "nap_ns: 1 ns to a day";
+    if (config->nap_most_ns > 86400 * UB_SECOND_NS)
+        return "nap_most_ns: 0 to a day";
     if (config->sockets == NULL)
         return "sockets: not NULL";
     if (config->socket_count == 0 || config->socket_count > UB_SOCKETS_MAX)

@@ -75,8 +75,8 @@ static int nap_next(struct ub_wait_state *wait) {
     return spin_next(wait);
 }
 
-static void nap(struct ub_wait_state *wait) {
-    wait->until_ns = ub_now_ns() + wait->config->nap_ns;
+static void nap(struct ub_wait_state *wait, uint64_t nap_ns) {
+    wait->until_ns = ub_now_ns() + nap_ns;
     ub_add(&wait->stats->wait_calls, 1);
 }
 
@@ -92,7 +92,7 @@ static int drained(struct ub_wait_state *wait, uint32_t messages) {
 
 static void nap_received(struct ub_wait_state *wait, uint32_t messages) {
     if (drained(wait, messages))
-        nap(wait);
+        nap(wait, wait->config->nap_ns);
 }
 
 /* ---- auto: naps while each yields several messages, else a wait for each --------------------- */
@@ -104,6 +104,8 @@ enum {
                          whether it pays begins them */
     AUTO_CALLS = 512, /* that brought messages, until a nap tries whether it pays: it delays too few
                          datagrams to move their 99th percentile */
+    AUTO_CALM = 8,    /* times nap_most_ns, until a crowd is forgotten: one comes again before, or
+                         after a silence */
 };
 
 /* One socket's call blocks for less than epoll costs, and a ring's hears all sockets. */
@@ -129,22 +131,53 @@ static int auto_next(struct ub_wait_state *wait) {
     return waits_in_call(wait) ? block_next(wait) : epoll_next(wait);
 }
 
+/*
+ * What came in the last nap_most_ns. A nap as long as that is safe where never more than
+ * nap_messages came in that time, lately; what breaks a silence of twice that time meets no nap but
+ * a short one, since long ones end in it.
+ */
+static void note_crowd(struct ub_wait_state *wait, uint32_t messages) {
+    const struct ub_receive_config *config = wait->config;
+    uint64_t now = ub_now_ns(), span_ns = config->nap_most_ns;
+    if (now - wait->span_ns >= span_ns) {
+        if (wait->in_span <= config->nap_messages)
+            wait->breaks_silence = 0;
+        wait->span_ns = now;
+        wait->in_span = 0;
+    }
+    if (now - wait->heard_ns >= 2 * span_ns)
+        wait->breaks_silence = 1;
+    wait->heard_ns = now;
+    wait->in_span += messages;
+    if (wait->in_span > config->nap_messages && !wait->breaks_silence)
+        wait->crowded_ns = now;
+}
+
+static uint64_t safe_nap_ns(const struct ub_wait_state *wait) {
+    const struct ub_receive_config *config = wait->config;
+    uint64_t calm_ns = AUTO_CALM * config->nap_most_ns;
+    if (config->nap_most_ns == 0 || wait->breaks_silence ||
+        ub_now_ns() - wait->crowded_ns < calm_ns)
+        return config->nap_ns;
+    return config->nap_most_ns;
+}
+
+/* Begins to nap where that pays, and ends it where it does not, nor would a longer nap. */
 static void auto_received(struct ub_wait_state *wait, uint32_t messages) {
-    if (wait->naps) {
-        wait->brought += messages;
-        if (!drained(wait, messages))
-            return;
-        if (wait->brought < AUTO_PAYS / 2) {
-            auto_begin(wait, 0);
-            return;
-        }
-    } else {
-        wait->brought += messages != 0;
-        if (messages < AUTO_PAYS && wait->brought < AUTO_CALLS)
-            return;
+    if (messages != 0 && wait->config->nap_most_ns != 0)
+        note_crowd(wait, messages);
+    uint32_t naps = wait->naps;
+    wait->brought += naps ? messages : messages != 0;
+    if (naps ? !drained(wait, messages) : messages < AUTO_PAYS && wait->brought < AUTO_CALLS)
+        return;
+    uint64_t safe_ns = safe_nap_ns(wait);
+    if (naps && wait->brought < AUTO_PAYS / 2 && safe_ns <= wait->nap_ns) {
+        auto_begin(wait, 0);
+        return;
     }
     auto_begin(wait, 1);
-    nap(wait);
+    wait->nap_ns = safe_ns;
+    nap(wait, safe_ns);
 }
 
 /* A new way of waiting is a row here, a constant of enum ub_wait, and a row of WAITS in

@@ -14,14 +14,20 @@ struct ub_wait_state {
     struct ub_receive_stats *stats;
     uint32_t waits; /* a UB_WAIT_BIT for each wait that the way of receiving allows */
     uint32_t batch;
-    uint32_t next;     /* of the sockets, or of the ready ones */
-    uint32_t ready;    /* sockets that epoll reported */
-    uint32_t full;     /* batches in this round */
-    uint32_t naps;     /* of auto: 1 while it naps, 0 while it waits for each datagram */
-    uint32_t brought;  /* of auto: messages since its nap, or calls with messages since it waits */
-    int flags;         /* of the next receiving call */
-    int epoll;         /* -1: none */
-    uint64_t until_ns; /* end of a nap */
+    uint32_t next;      /* of the sockets, or of the ready ones */
+    uint32_t ready;     /* sockets that epoll reported */
+    uint32_t full;      /* batches in this round */
+    uint32_t naps;      /* of auto: 1 while it naps, 0 while it waits for each datagram */
+    uint32_t brought;   /* of auto: messages since its nap, or calls with messages since it waits */
+    uint32_t in_span;   /* of auto: messages since span_ns */
+    int breaks_silence; /* of auto: what comes now follows a long silence */
+    int flags;          /* of the next receiving call */
+    int epoll;          /* -1: none */
+    uint64_t until_ns;  /* end of a nap */
+    uint64_t nap_ns;    /* of auto: how long that nap is */
+    uint64_t span_ns;   /* of auto: since when messages are counted, for nap_most_ns */
+    uint64_t crowded_ns; /* of auto: when more than nap_messages had come in that time */
+    uint64_t heard_ns;   /* of auto: when a call last brought messages */
     void *events;
 };
 

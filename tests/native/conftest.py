@@ -19,7 +19,7 @@ RINGS = ("open", "close", "give_buffers", "take_buffers", "enter")
 INSIDE = """
 struct fake_step { int32_t takes; uint32_t delay_ms; };
 struct fake_call { int32_t socket; uint32_t offered; uint64_t first_sequence; uint64_t place;
-                   uint64_t bytes; int32_t flags; };
+                   uint64_t bytes; int32_t flags; uint64_t at_ns; };
 struct fake_completion { uint32_t first; uint32_t last; uint32_t code; uint32_t silent_reads;
                          uint32_t after_calls; };
 void fake_completions(const struct fake_completion *list, uint32_t count);

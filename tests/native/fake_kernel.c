@@ -39,6 +39,7 @@ struct fake_call {
     uint64_t place; /* of the first message's bytes */
     uint64_t bytes; /* of all messages */
     int32_t flags;
+    uint64_t at_ns;
 };
 struct fake_completion {
     uint32_t first;
@@ -81,6 +82,7 @@ static uint64_t sequence_of(const struct msghdr *message) {
 /* What the next step says, after its delay: messages, or -errno. */
 static int play(struct fake_call call) {
     uint32_t step_index = call_count;
+    call.at_ns = ub_now_ns();
     if (call_count < LOG_MAX)
         calls[call_count++] = call;
     if (step_index >= step_count && !repeats_last)

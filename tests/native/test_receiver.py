@@ -398,6 +398,7 @@ BAD = {
     "a nap of nothing": {"wait": lib.UB_WAIT_NAP},
     "an automatic nap of nothing": {"wait": lib.UB_WAIT_AUTO},
     "a nap beyond a day": {"wait": lib.UB_WAIT_NAP, "nap_ns": 86400 * 10**9 + 1},
+    "a long nap beyond a day": {"nap_most_ns": 86400 * 10**9 + 1},
     "two sockets to block on": {"socket_count": 2},
     "more sockets than can be": {"socket_count": 65537, "wait": lib.UB_WAIT_SPIN},
     "no socket": {"socket_count": 0},

@@ -235,6 +235,42 @@ def test_auto_goes_by_what_calls_bring(
     assert runs([log[index].flags for index in range(calls)]) == expected
 
 
+LONG_NS, CROWD = 60 * 10**6, 50
+EVENLY = [(4, 12)] * 8
+"""Messages, and the milliseconds that a call for them takes: fewer than a crowd in each span."""
+CROWDS = {
+    "evenly": (EVENLY, True),
+    "a crowd": ([(4, 1)], False),
+    "a crowd is remembered": ([*EVENLY, (CROWD + 1, 12), (4, 12)], False),
+    "a crowd is forgotten": ([*EVENLY, (CROWD + 1, 12), *EVENLY * 6], True),
+    "after a silence": ([*EVENLY, (4, 3 * LONG_NS // 10**6)], False),
+}
+
+
+@pytest.mark.parametrize(("script", "long"), CROWDS.values(), ids=CROWDS.keys())
+def test_auto_naps_for_long_where_little_comes_in_that_time(
+    scripted: tuple[Any, Any], script: list[tuple[int, int]], long: bool
+) -> None:
+    """Not while a crowd was there lately, nor right behind a silence: each ends with a nap."""
+    fake_ffi, fake_lib = scripted
+    fake_lib.fake_script(fake_ffi.new("struct fake_step[]", script), len(script), 1)
+    log = fake_ffi.new("struct fake_call[4096]")
+    more = {"nap_ns": 1, "nap_most_ns": LONG_NS, "nap_messages": CROWD, "batch": 64}
+
+    def naps() -> list[bool]:
+        """Return of each nap behind the script whether it is a long one."""
+        begun = [log[at].at_ns for at in range(len(script) - 1, fake_lib.fake_calls(log))]
+        took_ns = LONG_NS + script[-1][1] * 10**6
+        return [late - early >= took_ns for early, late in itertools.pairwise(begun)]
+
+    with receiving_socket() as sock:
+        receiver = Receiving(fake_ffi, fake_lib, sock)
+        receiver.start(call=SCRIPTED_WAY, wait=lib.UB_WAIT_AUTO, **more)
+        wait_until("naps", lambda: any(naps()) if long else len(naps()) >= 5)
+        receiver.stop()
+    assert long or not all(naps()[:5])
+
+
 @pytest.mark.parametrize(("datagrams", "ended"), [(3, (1, 0)), (4, (4, 3))], ids=["few", "several"])
 def test_auto_waits_for_several_sockets_by_epoll(datagrams: int, ended: tuple[int, int]) -> None:
     """Only what is ready is called, but for the round after a nap, which finds nothing."""

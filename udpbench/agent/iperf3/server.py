@@ -33,7 +33,7 @@ from udpbench.agent.iperf3.ports import (
     share_port,
     stream_socket,
 )
-from udpbench.agent.iperf3.streams import Pools, Stream, StreamGroup, StreamPool
+from udpbench.agent.iperf3.streams import Pools, Stream, StreamGroup, StreamPool, room_packets
 from udpbench.agent.iperf3.talk import ClientParameters, Unserved
 from udpbench.agent.workers.sockets import endpoint
 from udpbench.model.experiment import Receive, Send, Traffic
@@ -60,8 +60,8 @@ LATE_NS = 10 * SECOND_NS
 """For a client to end its test beyond the time that it asked for, and to say its results."""
 QUIET_NS, DRAIN_NS = 200 * 10**6, 2 * SECOND_NS
 """After the end of a test: so long nothing may come any more, and the drain takes at most."""
-NAPS_FROM_PACKETS, OVERHEAD_BYTES = 64, 1024
-"""In a buffer, of which the kernel charges each with so much more, at most."""
+NAPS_FROM_PACKETS = 64
+"""That a buffer holds."""
 KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 """A client that is gone without a word is noticed after 11 s."""
 
@@ -490,8 +490,6 @@ class Iperf3Server:
 
 def _wait(test: Test) -> Literal["auto", "block", "epoll"]:
     """Return how to wait for packets: by naps only if what comes meanwhile has ample room."""
-    each_bytes = test.parameters.size_bytes + OVERHEAD_BYTES
-    rooms = (each.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for each in test.streams)
-    if min(rooms) >= NAPS_FROM_PACKETS * each_bytes:
+    if room_packets(test.streams, test.parameters.size_bytes) >= NAPS_FROM_PACKETS:
         return "auto"
     return "block" if len(test.streams) == 1 else "epoll"

@@ -27,6 +27,9 @@ from udpbench.model.record import FlowStats, Histogram
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import PhaseOrder, Prepared, WorkersState
 
+OVERHEAD_BYTES = 1024
+"""So much more than its payload the kernel charges most packets in a buffer."""
+
 
 @dataclass
 class Stream:
@@ -37,6 +40,12 @@ class Stream:
     omitted_bytes: int = 0
     omitted_received: int = 0
     """Until the time was over that the client leaves out."""
+
+
+def room_packets(streams: Sequence[Stream], size_bytes: int) -> int:
+    """Return how many packets the smallest of their buffers holds."""
+    rooms = (each.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for each in streams)
+    return min(rooms) // (size_bytes + OVERHEAD_BYTES)
 
 
 class StreamGroup:
@@ -60,7 +69,8 @@ class StreamGroup:
             os.close(fd)
         sockets = [stream.sock for stream in streams]
         cpus = os.sched_getaffinity(0)
-        self._loop = ClientReceiving(self._memory, sockets, cpus, wide_counters)
+        room = room_packets(streams, spec.traffic.datagrams.longest_bytes)
+        self._loop = ClientReceiving(self._memory, sockets, cpus, wide_counters, room)
         self._orders: queue.SimpleQueue[Optional[LoopOrder]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
         self._ready = threading.Event()

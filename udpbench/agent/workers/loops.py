@@ -41,6 +41,10 @@ ANSWERS_LONGEST_NS = 2 * 10**9
 """How long answers may arrive after their time-out, once the program has read everything."""
 
 
+LONG_NAP_NS, NAP_SHARE = 1_500_000, 3
+"""A reader of a client's streams naps for so long where that fills a third of a buffer at most."""
+
+
 class Sending:
     """One sending worker's loop on the sockets of its flows, phase after phase."""
 
@@ -295,14 +299,21 @@ class ClientReceiving(Receiving):
         opened: Sequence[socket.socket],
         cpus: Iterable[int],
         wide_counters: bool,
+        room_packets: int,
     ) -> None:
+        """``room_packets`` are what a buffer holds."""
         super().__init__(memory, 0, opened, cpus)
-        self._wide = wide_counters
+        self._own = {
+            "read": lib.UB_READ_IPERF3,
+            "wide_counters": wide_counters,
+            "timestamps": True,
+            "nap_most_ns": LONG_NAP_NS,
+            "nap_messages": room_packets // NAP_SHARE,
+        }
         self._streams = ffi.new("struct ub_iperf3_stream[]", len(opened))
 
     def _values(self, phase: LoopOrder) -> dict[str, Any]:
-        own = {"streams": self._streams, "wide_counters": self._wide, "timestamps": True}
-        return {**super()._values(phase), **own, "read": lib.UB_READ_IPERF3}
+        return {**super()._values(phase), **self._own, "streams": self._streams}
 
     def streams(self) -> list[dict[str, int]]:
         """Return the counts of each stream by C name; readable at any time."""
