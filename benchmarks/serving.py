@@ -23,7 +23,8 @@ import psutil
 from duels.stage import ADDRESS, Stage, stage
 from ways import Row, interval, missing_programs, show
 
-ROUNDS, SECONDS = 9, 4
+ROUNDS, SECONDS = 9, 10
+"""A test takes as long as those of iperf3 unless it is asked for another time."""
 PORT = 5201
 START_S = 30
 RATE_BAR, CPU_BAR = 1.3, 0.77

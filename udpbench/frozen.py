@@ -72,6 +72,7 @@ def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 def _initialiser(cls: type) -> Callable[..., None]:
     """Return the ``__init__`` that ``dataclasses`` writes for a class of these fields."""
     body: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    body["__doc__"] = "-"  # else dataclasses writes its signature there, a third of the time
     body["__annotations__"] = {}
     for item in dataclasses.fields(cls):
         body["__annotations__"][item.name] = item.type

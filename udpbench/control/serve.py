@@ -36,8 +36,8 @@ from udpbench.records import Ending, RunWriter, new_header, now_utc
 from udpbench.units import show_bps, show_count
 
 QUESTION = "Where did this host lose the packets of an iperf3 client?"
-POLL_NS = SECOND_NS // 20
-"""Between two questions for what happened."""
+POLL_NS, CALM_POLL_NS = SECOND_NS // 20, SECOND_NS // 2
+"""Between two questions for what happened: each takes time of the process that receives."""
 ASKED: Mapping[str, Callable[[int], str]] = {
     "bandwidth": lambda value: f"{show_bps(value)} a stream",
     "len": lambda value: f"{show_count(value)} B",
@@ -132,7 +132,7 @@ def serve(
                 over = terms.duration_ns is not None and around.clock.now_ns() >= end_ns
                 if served.idle and (over or (terms.once and served.tests)):
                     break
-                around.clock.sleep_ns(POLL_NS)
+                around.clock.sleep_ns(served.pause_ns)
     return served.tests
 
 
@@ -151,6 +151,8 @@ class Attended:
     watch_ns: int = 0
     gone: bool = False
     """The interface by which its packets came was removed."""
+    calm_ns: int = 0
+    """Until then it goes on, unless its client breaks it off."""
     beside: bool = False
     """Another client's test has been going on meanwhile."""
 
@@ -183,6 +185,13 @@ class ServedHost:
     def idle(self) -> bool:
         """Whether no test is going on."""
         return not self._attended
+
+    @property
+    def pause_ns(self) -> int:
+        """How long nothing is expected to happen, at most."""
+        now_ns = self._clock.now_ns()
+        calm = self._attended and all(now_ns < each.calm_ns for each in self._attended.values())
+        return CALM_POLL_NS if calm else POLL_NS
 
     def close(self) -> None:
         """End the view."""
@@ -240,6 +249,7 @@ class ServedHost:
     def _start(self, test: Attended, start_ns: int) -> None:
         test.start_ns = start_ns
         test.watch_ns = self._clock.now_ns() + SECOND_NS
+        test.calm_ns = self._clock.now_ns() + self._duration_ns(test) - CALM_POLL_NS
         if self._onlooker is not None:
             return
         self._tell = self._views.enter_context(self._screen.live())

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,30 @@ def test_an_interface_that_vanishes_ends_neither_the_server_nor_a_test(
     golden.check(
         [each.replace(host, "HOST") for each in (*world.lines, *map(str, record.findings))]
     )
+
+
+class Lasting(Serves):
+    """A server at which a client sends for as long as it asked for."""
+
+    asked_ns: list[int]
+
+    def _clients(self, since: int) -> list[ClientEvent]:
+        now_ns = self.world.clock.now_ns()
+        if len(self.shown) == 1:
+            self.asked_ns.append(now_ns)
+            self.open = 5 if now_ns - self.asked_ns[0] >= 2 * SECOND_NS else 3
+        return super()._clients(since)
+
+
+def test_a_server_is_seldom_asked_while_its_client_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers take time of the process that receives; in the last half second it is asked often."""
+    asked_ns: list[int] = []
+    monkeypatch.setattr(Lasting, "asked_ns", asked_ns, raising=False)
+    monkeypatch.setattr(sys.modules[__name__], "Serves", Lasting)
+    Served().run(ServeTerms(once=True))
+    pauses_ms = [(late - early) // 10**6 for early, late in pairwise(asked_ns)]
+    assert [500, 500, 500] == pauses_ms[:3]
+    assert {50} == set(pauses_ms[3:])
 
 
 def test_without_a_client_it_ends_in_time() -> None:

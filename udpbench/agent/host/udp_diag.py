@@ -52,15 +52,16 @@ class SocketList:
     sockets the kernel picks those at a port in 10 ms; to list all takes 0.4 s.
     """
 
-    def __init__(self, ports: Collection[int] = ()) -> None:
+    def __init__(self, ports: Collection[int] = (), families: Collection[int] = FAMILIES) -> None:
         self._filter = _at_ports(sorted(ports))
+        self._families = families
         self._known: dict[bytes, Messages] = {}
         self._sockets: dict[int, UdpSocket] = {}
 
     def read(self) -> dict[int, UdpSocket]:
         """Return every bound socket by cookie; the same object if none has changed."""
         known = self._known
-        datagrams = [each for family in FAMILIES for each in _answer(family, self._filter)]
+        datagrams = [each for family in self._families for each in _answer(family, self._filter)]
         if known.keys() == set(datagrams):
             return self._sockets
         messages = {key: each for part in known.values() for key, each in part.items()}

@@ -70,8 +70,12 @@ def open_sockets(host: Host, inodes: Iterable[int]) -> dict[int, SocketQueue]:
     """
     asked = frozenset(inodes)
     try:
-        ports = _ports(asked) if asked else ()
-        listed = SocketList(ports).read().values() if ports else ()
+        bound = _bound(asked) if asked else {}
+        listed = [
+            each
+            for family, ports in bound.items()
+            for each in SocketList(ports, (family,)).read().values()
+        ]
     except OSError:
         return {inode: each for inode, each in udp_sockets(host).items() if inode in asked}
     return {
@@ -82,6 +86,11 @@ def open_sockets(host: Host, inodes: Iterable[int]) -> dict[int, SocketQueue]:
 
 
 @lru_cache(maxsize=8)
-def _ports(inodes: frozenset[int]) -> frozenset[int]:
-    """Return the ports of bound sockets, which never change."""
-    return frozenset(each.port for each in SocketList().read().values() if each.inode in inodes)
+def _bound(inodes: frozenset[int]) -> dict[int, frozenset[int]]:
+    """Return family → ports of bound sockets, which never change."""
+    ports: dict[int, set[int]] = {}
+    for each in SocketList().read().values():
+        if each.inode in inodes:
+            family = socket.AF_INET if each.family == 4 else socket.AF_INET6
+            ports.setdefault(family, set()).add(each.port)
+    return {family: frozenset(those) for family, those in ports.items()}
