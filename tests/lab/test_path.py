@@ -749,6 +749,7 @@ def test_a_lost_namespace_is_not_called_restored_for_another_of_its_name(
     there: There, tmp_path: Path
 ) -> None:
     """Its agent and its guardian were killed, and what their name leads to now has nothing to undo."""
+    first = (Path("/run/netns") / there.name("red")).stat().st_ino
     with subprocess.Popen(["ip", "netns", "exec", there.name("red"), "sleep", "1000"]) as inside:
         changed: list[str] = []
 
@@ -767,6 +768,8 @@ def test_a_lost_namespace_is_not_called_restored_for_another_of_its_name(
             assert 4 == outcome.exit_code
         finally:
             inside.kill()
+    for journal in Path("/run/udpbench").glob(f"*-{first}.jsonl"):  # of what has ended by now
+        journal.unlink()
 
 
 def exchange(there: There, short: str, kept: int) -> None:
