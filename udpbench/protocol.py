@@ -221,6 +221,19 @@ class Hop:
 
 
 @dataclass(frozen=True)
+class Tunnel:
+    """A VXLAN interface, and the addresses of both ends of its outer packets."""
+
+    name: str
+    vni: int
+    local: Optional[str]
+    remote: Optional[str]
+    port: int
+    ttl: int
+    """0: any."""
+
+
+@dataclass(frozen=True)
 class Passage:
     """The way that packets of the traffic take through a node."""
 
@@ -243,6 +256,8 @@ class Passage:
     bridge: tuple[str, ...] = ()
     """The bridge with the first as its port, then its ports among both: with both it forwards
     frames. Empty: there is none."""
+    tunnel: Optional[Tunnel] = None
+    """The interface by which they leave, if it puts them into others."""
 
 
 WorkersState = Literal["none", "ready", "running", "listening", "done", "failed"]

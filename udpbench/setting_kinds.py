@@ -50,8 +50,12 @@ rps_default | namespace | queues | [cpu, ...]
 link | namespace | receive0 | {peer, peer_pid, peer_mac, mac, queues} or null
   | a veth pair, the peer in `peer_pid`'s namespace; compared without `peer_pid`
 bridge | namespace exists | bridge0 | true or null | a bridge of this name
+vxlan | namespace | vxlan0 | {vni, local, remote, ttl} or null
+  | a VXLAN interface to a single other end, which learns no further one
 port | namespace | left | {bridge, station} or null
   | a port of a bridge, and the MAC address of the one host behind it
+astray | namespace exists | vxlan0/02:75:62:ff:ff:fe | true or null
+  | frames to this MAC leave by the tunnel for a network that the other end does not have
 sysctl | namespace | net.core.rmem_max | integer or text
   | a kernel parameter, as the kernel prints it; scope machine if it is not per namespace
 irqbalance | machine uniform | irqbalance | bool

@@ -100,6 +100,29 @@ def test_a_port_that_joins_the_bridge_of_an_interface_counts(
     assert 3 == moved(link(lo, master=99), link(98, master=99), link(97), link(99))
 
 
+def entry(index: int, *parts: tuple[int, bytes]) -> bytes:
+    """Return the message of an entry in a bridge's table, or a tunnel's."""
+    body = struct.pack("=BxHiHBB", socket.AF_BRIDGE, 0, index, 0x80, 0, 0)
+    body += b"".join(genetlink.attribute(kind, value) for kind, value in parts)
+    return genetlink.HEADER.pack(genetlink.HEADER.size + len(body), 28, 0, 0, 0) + body
+
+
+def test_another_end_of_a_tunnel_beside_an_interface_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By its address or a nexthop object; not what a bridge learns, nor a tunnel elsewhere."""
+    monkeypatch.setattr(genetlink, "dump", lambda *_: iter(()))
+    mac, to, through = (2, bytes(6)), (1, bytes([10, 9, 9, 2])), (13, bytes(4))
+    ports = link(Host().index("lo"), master=99), link(98, master=99), link(97, master=96)
+
+    def moved(*messages: bytes) -> int:
+        return heard(monkeypatch, *ports, *messages).get("changed.neighbours", 0)
+
+    assert 1 == moved(entry(98, mac, to))
+    assert 1 == moved(entry(98, mac, through))
+    assert 0 == moved(entry(98, mac), entry(97, mac, to), entry(95, mac, to))
+
+
 def test_what_the_kernel_had_no_room_for_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """What came before and after it counts, and a reading never takes more than its share."""
     lost = OSError(errno.ENOBUFS, "No buffer space available")

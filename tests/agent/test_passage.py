@@ -145,7 +145,69 @@ def test_what_comes_in_by_a_port_is_routed_from_its_bridge(router: Router) -> No
     assert () == passage(router, "", "out0", (), (4321,)).bridge
 
 
-@pytest.mark.parametrize("kind", ["vxlan", "wireguard", "tun", "gretap"])
+class Vxlan(Message):
+    """A VXLAN interface, with its attributes and the kernel's other ones."""
+
+    def get_attr(self, name: str) -> Any:
+        """Return its name, or what describes it."""
+        if name == "IFLA_INFO_DATA":
+            return {"attrs": list(self["data"].items())}
+        return self["ifname"] if name == "IFLA_IFNAME" else super().get_attr(name)
+
+
+class Entry(dict[str, Any]):
+    """An entry of its table."""
+
+    get_attr = dict.get
+
+
+PLAIN = {
+    "IFLA_VXLAN_ID": 7,
+    "IFLA_VXLAN_LOCAL": "10.1.0.1",
+    "IFLA_VXLAN_GROUP": "10.1.0.2",
+    "IFLA_VXLAN_PORT": 4789,
+    "IFLA_VXLAN_LEARNING": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "entry", "why"),
+    [
+        ({}, {"NDA_DST": "10.1.0.2"}, ()),
+        ({}, {"ifindex": 9, "NDA_DST": "10.1.0.9"}, ()),
+        ({}, {"NDA_DST": "10.1.0.9"}, ("with other ends: 10.1.0.9",)),
+        ({}, {"NDA_NH_ID": 5}, ("with other ends: nexthop 5",)),
+        ({"IFLA_VXLAN_LEARNING": 1}, {}, ("whose ends are learnt from packets (learning)",)),
+        (
+            {"IFLA_VXLAN_COLLECT_METADATA": 1},
+            {},
+            ("whose ends are chosen by rules (external)",),
+        ),
+        ({"IFLA_VXLAN_RSC": 1}, {}, ("which routes by itself (rsc)",)),
+        ({"IFLA_VXLAN_VNIFILTER": 1}, {}, ("of several networks (vnifilter)",)),
+        ({"IFLA_VXLAN_GROUP": None}, {}, ("without both ends in IPv4 (local, remote)",)),
+        ({"IFLA_VXLAN_GROUP": "fd00::2"}, {}, ("without both ends in IPv4 (local, remote)",)),
+    ],
+)
+def test_a_tunnel_with_a_single_other_end_is_followed(
+    router: Router,
+    monkeypatch: pytest.MonkeyPatch,
+    data: dict[str, Any],
+    entry: dict[str, Any],
+    why: tuple[str, ...],
+) -> None:
+    """What may lead out of it elsewhere is named."""
+    link = Vxlan(ifname="out0", kind="vxlan", data={**PLAIN, **data})
+    monkeypatch.setattr(router, "link", lambda name: link if name == "out0" else Message(kind=""))
+    entries = [Entry({"ifindex": 3, **entry})]
+    monkeypatch.setattr(router, "rtnl", lambda *words, **_: entries if words[0] == "fdb" else [])
+    seen = look(router)
+    assert tuple(f"out0, a tunnel (vxlan) {text}," for text in why) == seen.unread
+    assert seen.tunnel is not None
+    assert (7, "10.1.0.1", 4789) == (seen.tunnel.vni, seen.tunnel.local, seen.tunnel.port)
+
+
+@pytest.mark.parametrize("kind", ["wireguard", "tun", "gretap"])
 def test_a_tunnel_as_the_way_out_is_named(router: Router, kind: str) -> None:
     """Its other end may be anywhere."""
     router.kind = kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from sampled import sampled
 from test_path import (
     EACH,
     RECEIVER,
@@ -288,3 +290,71 @@ def test_a_port_that_joins_the_bridge_stops_the_senders(switched: Switched, tmp_
     assert record.error is not None
     assert ("SafetyError", "switch") == (record.error.kind, record.error.host)
     assert "links were changed there" in record.error.message
+
+
+CONTAINER_FATES = (
+    "input",
+    "fwd_prerouting",
+    "fwd_netfilter",
+    "postrouting",
+    "fwd_route",
+    "fwd_mtu",
+)
+"""Each ends a flow at the host of a container; its bridge has what never got to IP."""
+
+
+@pytest.mark.parametrize("seed", sampled(list(range(40)), [0, 1]))
+def test_random_mixtures_over_a_bridge_balance(tmp_path: Path, seed: int) -> None:
+    """Each flow ends at a hook drawn for it, or arrives; nft counted the same, and 0 remains."""
+    chance = random.Random(seed)
+    hooks = ("prerouting", "forward", "postrouting", None)
+    fates = [chance.choice(hooks) for _ in range(10)]
+    seen: list[int] = []
+
+    def plants() -> None:
+        for number, hook in enumerate(fates, 2):
+            if hook is not None:
+                frame_rule(namespace_of("out0"), hook, f"192.168.254.{number}")
+
+    def tell(progress: Progress) -> None:
+        before_the_proof(plants)(progress)
+        begins = progress.event == "phase" and progress.phase == "measured"
+        ends = progress.event == "step" and progress.text == "verify"
+        if any(fates) and (begins or ends):
+            seen.append(dropped_frames(namespace_of("out0")))
+
+    load = traffic(len(fates) + 1, size=f"{chance.choice((32, 200, 1472))}B")
+    _, record, result = conducted(tmp_path, load_lab("bridge"), tell, traffic=load)
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    lost = EACH * (len(fates) - fates.count(None))
+    assert ({"bridge1.fwd_bridge": (lost, None)} if lost else {}) == entries(result)
+    assert EACH * (1 + fates.count(None)) == result.received_packets
+    assert not lost or lost == seen[-1] - seen[0]
+
+
+@pytest.mark.parametrize("seed", sampled(list(range(40)), [0, 1]))
+def test_random_mixtures_of_a_container_balance(tmp_path: Path, seed: int) -> None:
+    """Each flow ends at a stage of the container's host drawn for it, or arrives; 0 remains."""
+    chance = random.Random(seed)
+    fates = [chance.choice([*CONTAINER_FATES, None, None]) for _ in range(10)]
+
+    def plants() -> None:
+        pid = namespace_of("veth1")
+        deafen_container()
+        for number, fate in enumerate(fates, 2):
+            if fate == "input":
+                frame_rule(pid, "input", f"{RECEIVER}.{number}")
+            elif fate is not None:
+                plant(pid, fate, f"{RECEIVER}.{number}")
+
+    load = traffic(len(fates) + 1, size="200B")
+    _, record, result = conducted(
+        tmp_path, load_lab("containers"), before_the_proof(plants), traffic=load
+    )
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    # PREROUTING belongs to the bridge, which br_netfilter calls before it hands a packet to IP.
+    stages = {"input": "fwd_bridge", "fwd_prerouting": "fwd_bridge", "postrouting": "fwd_netfilter"}
+    ended = [stages.get(fate, fate) for fate in fates if fate is not None]
+    expected = {f"docker.{stage}": (EACH * ended.count(stage), None) for stage in ended}
+    assert expected == entries(result)
+    assert EACH * (1 + fates.count(None)) == result.received_packets

@@ -67,7 +67,7 @@ def test_a_ledger_is_tried_by_a_run_of_its_own() -> None:
         for progress in world.progress
         if progress.event == "run" and "trial" in progress.text
     ]
-    assert 6 == len(begun), "what does not hold is tried once more, and so are nodes"
+    assert 8 == len(begun), "what does not hold is tried once more, and so are nodes"
     silent = [proof for proof in selftest.proofs if proof.packets is not None and not proof.holds]
     assert {"udp_no_port", "rx_netfilter"} <= {proof.stage for proof in silent}
 

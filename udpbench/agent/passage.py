@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Optional, Union
 
 from udpbench.agent.counters.snapshot import bridge_ports
-from udpbench.agent.host import genetlink, programs
+from udpbench.agent.host import genetlink, programs, vxlan
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.facts import addresses
 from udpbench.agent.host.files import lines_of, read
@@ -90,6 +90,7 @@ def passage(
     entry = bridge[0] if bridge else interface
     frames = len(bridge) > len((entry, interface))
     sides = tuple(dict.fromkeys(filter(None, (interface, entry, out))))
+    tunnel = vxlan.facts(host.link(out))
     return Passage(
         hops=() if frames else tuple(_hop(host, entry, out, pair, known) for pair in pairs),
         addresses=addresses(host, entry) if entry else (),
@@ -108,10 +109,12 @@ def passage(
             *(_other_ports(host, *bridge) if frames else ()),
             *(_frame_tables(host) if bridge else ()),
             *_tunnel(host, out),
+            *(vxlan.unfollowed(host, tunnel) if tunnel is not None else ()),
         ),
         pair=_pair(host, interface) if interface else None,
         out_pair=_pair(host, out),
         bridge=bridge,
+        tunnel=tunnel,
     )
 
 
@@ -135,7 +138,7 @@ def _bridge(host: Host, interface: str, out: str) -> tuple[str, ...]:
 def _tunnel(host: Host, out: str) -> Iterator[str]:
     """Yield a way out that puts packets into others, whose end is not followed."""
     kind = link_kind(host.link(out))
-    if kind in TUNNEL_KINDS:
+    if kind in TUNNEL_KINDS and kind != "vxlan":
         yield f"{out}, a tunnel ({kind}),"
 
 
@@ -218,7 +221,8 @@ def _hop(host: Host, interface: str, out: str, pair: tuple[str, str], known: dic
     try:
         route = host.rtnl("route", "get", **asked)[0]
         reasons = unfollowed(source, destination, asked.get("iif", 0))
-        if not interface:
+        if not interface and route.get_attr("RTA_OIF") == host.index(out):
+            # Of a route by another interface no reason is needed; a tunnel's outer packets take it.
             reasons += by_interface(host, host.index(out), source, destination, route)
     except OSError as error:
         if error.errno not in NO_ROUTE:

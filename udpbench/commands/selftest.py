@@ -39,6 +39,7 @@ THIS_MACHINE = "this machine"
 AT_NODES: dict[str, dict[str, Any]] = {
     "router": {"variants": {"ipv4": {}, "ipv6": {"traffic.family": 6}}},
     "bridge": {},
+    "vxlan": {},
 }
 """Built-in lab with a node in the middle → what differs in its experiment."""
 TO_NODES = {

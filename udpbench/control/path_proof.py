@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import Agents
 from udpbench.errors import SafetyError
 from udpbench.model.host import Facts
-from udpbench.model.lab import Lab
+from udpbench.model.lab import Lab, Node
 from udpbench.model.work import WorkerSpec
 from udpbench.protocol import Hop, Passage
 
 Pair = tuple[str, str]
+Wire = tuple[int, int] | None
+"""Index of an end of a veth pair and that of the other; None: it is none."""
 SHOWN = 8
 """Problems that a message lists; there may be one for each flow."""
 WATCHED = (
@@ -56,26 +57,19 @@ def prove_path(
         for host in lab.receivers
     ]
     pairs = sorted({pair for own in flows.values() for pair in own})
-    passages: list[tuple[AgentClient, Passage]] = []
-    problems: list[str] = []
-    begins: list[tuple[AgentClient, Passage]] = []
+    begins: list[Way] = []
     for client in agents.senders:
         sent = sorted(flows.get(client.name, ()))
-        begins.append((client, client.passage("", client.interface, sent, ports)))
-        pairs = sorted({*pairs, *_after(sent, begins[-1][1])})
-    for client in agents.middle:
-        passage = client.passage(client.interface, client.out, pairs, ports)
-        passages.append((client, passage))
-        problems += _elsewhere(client.name, passage, receivers)
-        pairs = _after(pairs, passage)
-        problems += _misread(client.name, passage, lab)
-    routing = [(client, passage) for client, passage in passages if not _forwards_frames(passage)]
-    stops = [_stop(client, passage) for client, passage in routing]
-    for client, passage in begins:
-        problems += _strays(client.name, client.interface, passage, stops[:1] or receivers)
-    for n, (client, passage) in enumerate(routing):
-        following = stops[n + 1 : n + 2] or receivers
-        problems += _strays(client.name, client.out, passage, following)
+        passage = client.passage("", client.interface, sent, ports)
+        begins.append((client.name, client.interface, passage))
+        pairs = sorted({*pairs, *_after(sent, passage)})
+    clients = {client.name: client for client in agents.middle}
+    problems: list[str] = []
+    ways = _follow(lab, clients, lab.outside, begins, receivers, pairs, ports, problems)
+    wires = {name: (passage.pair, passage.out_pair) for name, _, passage in ways}
+    inner = {name: passage for name, _, passage in ways}
+    for first, between, last in lab.tunnels:
+        problems += _through(lab, clients, first, between, last, inner[first.name], wires)
     if problems:
         listed = list(dict.fromkeys(problems))
         more = f"; and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
@@ -88,8 +82,78 @@ def prove_path(
         client.passage(client.interface, client.interface, (), ()) for client in agents.receivers
     ]
     return len({facts[name].boot_id for name in facts}) == 1 and _is_wired(
-        [passage for _, passage in begins], [passage for _, passage in passages], ends
+        [passage.out_pair for _, _, passage in begins],
+        [wires[node.name] for node in lab.middle],
+        [passage.pair for passage in ends],
     )
+
+
+Way = tuple[str, str, Passage]
+"""A node's name, the interface by which packets leave it, and what it says of them."""
+
+
+def _follow(
+    lab: Lab,
+    clients: Mapping[str, AgentClient],
+    nodes: Sequence[Node],
+    begins: Sequence[Way],
+    ends: Sequence[Stop],
+    pairs: Sequence[Pair],
+    ports: Sequence[int],
+    problems: list[str],
+) -> list[Way]:
+    """Return what nodes say that follow each other; append why one would not hand on packets."""
+    ways: list[Way] = []
+    for node in nodes:
+        comes, leaves = lab.ports(node) if node.bridges else (node.interface, node.out)
+        passage = clients[node.name].passage(comes, leaves, pairs, ports)
+        ways.append((node.name, leaves, passage))
+        problems += _elsewhere(node.name, passage, ends)
+        problems += _misread(node, passage)
+        pairs = _after(pairs, passage)
+    routing = [way for way in ways if not _forwards_frames(way[2])]
+    stops = [Stop(name, _bare(passage.addresses), passage.mac) for name, _, passage in routing]
+    for name, out, passage in begins:
+        problems += _strays(name, out, passage, stops[:1] or ends)
+    for n, (name, out, passage) in enumerate(routing):
+        problems += _strays(name, out, passage, stops[n + 1 : n + 2] or ends)
+    return ways
+
+
+def _through(
+    lab: Lab,
+    clients: Mapping[str, AgentClient],
+    first: Node,
+    between: Sequence[Node],
+    last: Node,
+    inner: Passage,
+    wires: dict[str, tuple[Wire, Wire]],
+) -> list[str]:
+    """Return why outer packets would not get from one end of a tunnel to the other.
+
+    With the wires of both ends and of what is between them.
+    """
+    problems: list[str] = []
+    tunnel = inner.tunnel
+    if tunnel is None or tunnel.local is None or tunnel.remote is None:
+        return [f"{first.name}: {first.tunnel} is no VXLAN interface with both ends"]
+    pairs, ports = [(tunnel.local, tunnel.remote)], (tunnel.port,)
+    begins = clients[first.name].passage("", first.out, pairs, ports)
+    ends = clients[last.name].passage(last.interface, last.interface, pairs, ports)
+    stop = Stop(last.name, _bare(ends.addresses), ends.mac)
+    for node, passage in ((first, begins), (last, ends)):
+        problems += _elsewhere(node.name, passage, [stop])
+    way = (first.name, first.out, begins)
+    ways = _follow(lab, clients, between, [way], [stop], pairs, ports, problems)
+    problems += [
+        f"{last.name}: {tunnel.remote}, where the tunnel of {first.name} ends, is {hop.kind} there"
+        for hop in ends.hops
+        if hop.kind != "local"
+    ]
+    wires |= {name: (passage.pair, passage.out_pair) for name, _, passage in ways}
+    wires[first.name] = wires[first.name][0], begins.out_pair
+    wires[last.name] = ends.pair, wires[last.name][1]
+    return problems
 
 
 def _sent(workers: Iterable[WorkerSpec]) -> tuple[dict[str, set[Pair]], tuple[int, ...]]:
@@ -107,27 +171,33 @@ def _forwards_frames(passage: Passage) -> bool:
     return len(passage.bridge) == len(("bridge", "in", "out"))
 
 
-def _misread(name: str, passage: Passage, lab: Lab) -> list[str]:
-    """Return what the lab file says of a node's bridge, if that is not so."""
-    written = next((node.bridge for node in lab.middle if node.name == name and node.bridges), "")
+def _misread(node: Node, passage: Passage) -> list[str]:
+    """Return what the lab file says of a node's bridge and tunnel, if that is not so."""
     there = passage.bridge[0] if _forwards_frames(passage) else ""
-    if written == there:
-        return []
-    if not there:
-        return [f"{name}: its interfaces are not both ports of {written} (bridge)"]
-    return [f"{name}: its interfaces are ports of {there}; write bridge: {there} in the lab file"]
+    tunnel = passage.tunnel.name if passage.tunnel is not None else ""
+    problems = []
+    if tunnel not in ("", node.tunnel):
+        problems.append(f"{node.name}: {tunnel}, a tunnel (vxlan), may lead packets elsewhere")
+    if node.bridges and not there:
+        what = "its interfaces are not both ports"
+        problems.append(f"{node.name}: {what} of {node.bridge} (bridge)")
+    elif there and there != (node.bridge if node.bridges else ""):
+        what = f"its interfaces are ports of {there}"
+        problems.append(f"{node.name}: {what}; write bridge: {there} in the lab file")
+    return problems
 
 
 def _is_wired(
-    begins: Sequence[Passage], between: Sequence[Passage], ends: Sequence[Passage]
+    begins: Sequence[Wire], between: Sequence[tuple[Wire, Wire]], ends: Sequence[Wire]
 ) -> bool:
     """Return whether each two neighbours have the two ends of a veth pair."""
     if len(begins) > 1 or len(ends) > 1:
         return False
-    chain = [*begins, *between, *ends]
+    leaving = [*begins, *(out for _, out in between)]
+    coming = [*(come for come, _ in between), *ends]
     return all(
-        left.out_pair is not None and right.pair is not None and left.out_pair == right.pair[::-1]
-        for left, right in pairwise(chain)
+        left is not None and right is not None and left == right[::-1]
+        for left, right in zip(leaving, coming, strict=True)
     )
 
 
@@ -145,12 +215,8 @@ def _after(pairs: Sequence[Pair], passage: Passage) -> list[Pair]:
     return sorted({*pairs, *rewritten})
 
 
-def _stop(client: AgentClient, passage: Passage) -> Stop:
-    return Stop(client.name, frozenset(_bare(passage.addresses)), passage.mac)
-
-
-def _bare(addresses: Sequence[str]) -> Iterable[str]:
-    return (address.partition("/")[0] for address in addresses)
+def _bare(addresses: Sequence[str]) -> frozenset[str]:
+    return frozenset(address.partition("/")[0] for address in addresses)
 
 
 def _elsewhere(name: str, passage: Passage, receivers: Sequence[Stop]) -> list[str]:

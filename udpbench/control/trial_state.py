@@ -190,9 +190,9 @@ class Attempt:
             between={node.name: node.part for node in self.bench.lab.between},
             exits={node.name: node.out for node in self.bench.lab.middle},
             bridges={
-                node.name: ((node.bridge, node.interface) + ((node.out,) if node.bridges else ()))
+                node.name: (node.bridge, *ports)
                 for node in self.bench.lab.middle
-                if node.bridge
+                if (ports := self.bench.lab.ports(node))
             },
             wired=self.bench.wired,
             facts=self.facts,

@@ -274,9 +274,15 @@ def _middle(tree: Tree, lab: Lab) -> Iterator[Problem]:
             what = "a bridge that is there has its own addresses"
             step = "name the bridge as the interface in, and leave this out"
             yield tree.problem(("middle", i, "bridge"), what, "", step)
-        if node.bridges and node.out_addresses:
+        yield from _tunnel_of(tree, i, node)
+        if node.bridges and not node.tunnel and node.out_addresses:
             what, step = f"{node.name} forwards frames", "leave them out"
             yield tree.problem(("middle", i, "addresses"), what, "no addresses", step)
+    unpaired = [i for i, node in enumerate(lab.middle) if node.tunnel]
+    if len(unpaired) % 2:
+        what = f"the tunnel that begins at {lab.middle[unpaired[-1]].name} ends at no node"
+        step = "name the node where it ends, with its own tunnel"
+        yield tree.problem(("middle", unpaired[-1], "tunnel"), what, "two nodes", step)
     if not lab.middle or not lab.built_in:
         return
     for part, ends in (("sender", lab.senders), ("receiver", lab.receivers)):
@@ -290,6 +296,14 @@ def _middle(tree: Tree, lab: Lab) -> Iterator[Problem]:
             what = f"{' and '.join(where)} have no network in common"
             step = "give both ends of each link an address of one network"
             yield tree.problem(("middle",), what, "one network for each link", step)
+
+
+def _tunnel_of(tree: Tree, i: int, node: Node) -> Iterator[Problem]:
+    """Yield what a node's tunnel lacks: a bridge above it, and a name of its own."""
+    if node.tunnel and (not node.bridge or node.tunnel in (node.bridge, node.interface, node.out)):
+        what = f"{node.tunnel} is no further port of a bridge"
+        step = "name the VXLAN interface, and the bridge of which it is a port (bridge)"
+        yield tree.problem(("middle", i, "tunnel"), what, "", step)
 
 
 def _share_network(before: Iterable[str], after: Iterable[str]) -> bool:
@@ -310,7 +324,7 @@ def refuse_together(experiments: Iterable[Experiment], lab: Lab) -> None:
     for experiment in experiments:
         for trial in experiment.points:
             if lab.built_in or not trial.needs.lab:
-                for rule in (losses.impossible_losses, _routed_anywhere):
+                for rule in (losses.impossible_losses, _routed_anywhere, _in_tunnel):
                     problems += rule(Place(experiment.path), trial, lab)
         problems += beyond_lab(experiment, lab)
     raise_all(problems)
@@ -348,6 +362,13 @@ def _routed_anywhere(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
         what = f"{', '.join(named)} could report any address, and packets would be routed there"
         step = f"write the addresses in lab {lab.name} instead of existing"
         yield at(place, "traffic.ttl", what, "1 with addresses: existing", step, str(ttl))
+
+
+def _in_tunnel(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
+    """Yield a problem if a node would count inner and outer packets apart by their IP version."""
+    if trial.traffic.family == 6 and any(node.tunnel for node in lab.middle):
+        what = f"tunnels are counted over IPv4, as is what they carry, in lab {lab.name}"
+        yield at(place, "traffic.family", what, "4", "leave it out", "6")
 
 
 def _unreachable(tree: Tree, lab: Lab) -> Iterator[Problem]:

@@ -606,4 +606,5 @@ def _node(file: NodeFile) -> Node:
         out_addresses=out_addresses,
         change=file.change or file.connect.by == "namespace",
         bridge=file.bridge or "",
+        tunnel=file.tunnel or "",
     )

@@ -40,17 +40,21 @@ LOSS_PORTS = {
 """Stages at which packets can be lost on purpose, in a packet's order, and the port of each."""
 NODE_PORTS = {
     "fwd_bridge": 64118,
+    "fwd_encap": 64125,
     "fwd_ip": 64119,
     "fwd_prerouting": 64120,
     "fwd_mtu": 64121,
     "fwd_netfilter": 64122,
     "fwd_neighbour": 64123,
+    "fwd_decap": 64126,
     "fwd_device": 64124,
 }
-"""The same of the only node in the middle of a built-in lab."""
+"""The same of the only node in the middle of a built-in lab, or of both ends of its tunnel."""
 ALL_PORTS = {**LOSS_PORTS, **NODE_PORTS}
 OF_FRAMES = ("fwd_bridge", "fwd_device")
 """Stages of a node that forwards frames; one that routes has all but the first."""
+OF_TUNNELS = ("fwd_bridge", "fwd_encap", "fwd_decap")
+"""Stages of both ends of a tunnel; a node without any has neither of the last two."""
 TOO_LONG = ("fwd_mtu", "fwd_device")
 """Stages whose packets are longer than the MTU of the way out, or of the host behind it."""
 MOMENTARY = {
@@ -62,6 +66,8 @@ UNBATCHED = ("tx_device", "rx_ip", "udp_checksum", *NODE_PORTS)
 """Stages whose packets are sent one by one: frames of our own, or datagrams beyond the MTU."""
 PROGRAMS = ("rx_xdp", "rx_tc")
 """Stages whose packets a BPF program drops."""
+ASTRAY = "02:75:62:ff:ff:fe"
+"""A MAC that no host of a built-in lab has, and for which a tunnel has another network."""
 OVERSIZE_BYTES = 100
 """How far an MTU exceeds that of the next host, for losses of packets that are too long."""
 
@@ -84,6 +90,7 @@ def impossible_losses(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]
         step = "run it with --lab local"
         if set(wrong) <= set(NODE_PORTS):
             name = "bridge" if "fwd_bridge" in wrong else "router"
+            name = "vxlan" if {*wrong} & {*OF_TUNNELS[1:]} else name
             limit, step = "a built-in lab with such a node", f"run it with --lab {name}"
         yield at(place, "losses", what, limit, step)
         return
@@ -95,11 +102,12 @@ def impossible_losses(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]
 
 def possible_losses(lab: Lab) -> tuple[str, ...]:
     """Return the stages at which packets can be lost on purpose in a lab."""
+    if lab.built_in and len(lab.middle) == 2 and all(node.tunnel for node in lab.middle):
+        return OF_TUNNELS
     if not lab.built_in or len(lab.middle) > 1:
         return ()
     for node in lab.middle:
-        own = OF_FRAMES if node.bridges else [s for s in NODE_PORTS if s != "fwd_bridge"]
-        return tuple(own)
+        return OF_FRAMES if node.bridges else tuple(s for s in NODE_PORTS if s not in OF_TUNNELS)
     return tuple(LOSS_PORTS) if lab.joint is None else ()
 
 
@@ -211,6 +219,8 @@ def _at_node(block: HostBlock) -> Iterator[Setting]:
         break
     if not host.out:
         return
+    if "fwd_decap" in losses and host.tunnel:
+        yield Setting("astray", f"{host.tunnel}/{ASTRAY}", True, path="losses.fwd_decap")
     for stage, hook in drops.items():
         if stage in losses:
             target = f"ipv{family}/{hook}/drop/udp/{NODE_PORTS[stage]}"
@@ -244,6 +254,7 @@ def loss_specs(
     oversize_bytes = mtu_bytes + OVERSIZE_BYTES - HEADERS_BYTES[trial.traffic.family]
     sizes = {"tx_device": oversize_bytes, "fwd_device": oversize_bytes}
     sizes["fwd_mtu"] = oversize_bytes + OVERSIZE_BYTES
+    sizes["fwd_encap"] = oversize_bytes - OVERSIZE_BYTES
     silent = silent_address(lab, trial.traffic.family)
     if "fwd_neighbour" in trial.losses and silent in {each.destination for each in worker.flows}:
         what = f"the node is not to know the MAC of {silent}, to which the traffic is sent"
@@ -259,10 +270,10 @@ def loss_specs(
             destination=silent if stage == "fwd_neighbour" else flow.destination,
             port=port,
             source_mac=sender.mac or "",
-            destination_mac=receiver.mac or "",
+            destination_mac=ASTRAY if stage == "fwd_decap" else receiver.mac or "",
             gro=trial.receive.gro,
             hops=1 if stage == "fwd_ip" else lab.longest_ttl,
-            whole=stage in TOO_LONG,
+            whole=stage in (*TOO_LONG, "fwd_encap"),
         )
         for stage, port in ALL_PORTS.items()
         if stage in trial.losses

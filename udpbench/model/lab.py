@@ -68,6 +68,9 @@ class Node:
     bridge: str = ""
     """For a node in the middle: the bridge with its interfaces as ports, which forwards frames. If
     it has addresses, they are the bridge's, which has ``interface`` alone, and the node routes."""
+    tunnel: str = ""
+    """The bridge's port that is a VXLAN interface: by it frames leave a node where a tunnel begins,
+    and come in where it ends. Addresses are then those of the outer packets' interface."""
 
     @property
     def sends(self) -> bool:
@@ -82,7 +85,7 @@ class Node:
     @property
     def bridges(self) -> bool:
         """Whether it forwards frames, without IP."""
-        return bool(self.bridge) and not self.addresses
+        return bool(self.bridge) and (bool(self.tunnel) or not self.addresses)
 
     @property
     def entry(self) -> str:
@@ -141,17 +144,42 @@ class Lab:
         return self.at("middle")
 
     @property
+    def tunnels(self) -> Iterator[tuple[Node, tuple[Node, ...], Node]]:
+        """The node where each tunnel begins, those that outer packets pass, and where it ends."""
+        ends = [n for n, node in enumerate(self.middle) if node.tunnel]
+        for first, last in zip(ends[::2], ends[1::2]):
+            yield self.middle[first], self.middle[first + 1 : last], self.middle[last]
+
+    def ports(self, node: Node) -> tuple[str, ...]:
+        """Return the ports of a node's bridge by which frames come in, and leave if it forwards."""
+        if not node.bridges:
+            return (node.interface,) if node.bridge else ()
+        if not node.tunnel:
+            return node.interface, node.out
+        begins = any(node == first for first, _, _ in self.tunnels)
+        return (node.interface, node.tunnel) if begins else (node.tunnel, node.out)
+
+    @property
+    def outside(self) -> tuple[Node, ...]:
+        """The nodes in the middle that see packets as they were sent, not within outer ones."""
+        hidden = {node.name for _, between, _ in self.tunnels for node in between}
+        return tuple(node for node in self.middle if node.name not in hidden)
+
+    @property
     def routers(self) -> tuple[Node, ...]:
         """Those of them that route, which take 1 off a packet's time to live."""
-        return tuple(node for node in self.middle if not node.bridges)
+        return tuple(node for node in self.outside if not node.bridges)
 
     @property
     def links(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, str]]]:
         """The addresses of both ends of each link of a chain, and which nodes these are."""
-        chain = (self.senders[0], *self.routers, self.receivers[0])
-        for before, after in zip(chain, chain[1:]):
-            leaving = before.out_addresses if before.out else before.addresses
-            yield leaving, after.addresses, (before.name, after.name)
+        chains = [(self.senders[0], *self.routers, self.receivers[0])]
+        for first, between, last in self.tunnels:
+            chains.append((first, *(node for node in between if not node.bridges), last))
+        for chain in chains:
+            for before, after in zip(chain, chain[1:]):
+                leaving = before.out_addresses if before.out else before.addresses
+                yield leaving, after.addresses, (before.name, after.name)
 
     @property
     def longest_ttl(self) -> int:

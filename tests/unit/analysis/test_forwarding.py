@@ -221,3 +221,88 @@ def test_a_difference_is_believed_only_where_a_known_number_was_seen_in_it() -> 
     assert {"r.fwd_netfilter": 7} == entries(tested("fwd_netfilter", 100))
     assert entries(tested("fwd_netfilter", 99))["r.fwd_netfilter"] is None
     assert {"r.fwd_netfilter": 7, "r.fwd_prerouting": None} == entries(tested("fwd_prerouting", 99))
+
+
+FIRST, LAST = ("bridge0", "in0", "vxlan0"), ("bridge0", "vxlan0", "out0")
+REQUESTS, DATAGRAMS, DELIVERED = (
+    "snmp.Ip.OutRequests",
+    "snmp.Udp.InDatagrams",
+    "snmp.Ip.InDelivers",
+)
+
+
+def begun(**changes: int) -> dict[str, int]:
+    """Return the moves of a node where a tunnel begins that a thousand packets entered."""
+    names = ("link.in0.rx_packets", "link.vxlan0.tx_packets", REQUESTS, LEFT, SENT)
+    more = ("link.bridge0.tx_packets", "link.vxlan0.tx_errors", "link.vxlan0.rx_packets")
+    own = dict.fromkeys((*more, "link.vxlan0.rx_errors", "link.vxlan0.rx_frame_errors"), 0)
+    counted = {"link.vxlan0.rx_dropped": 0, DATAGRAMS: 0, "snmp.Udp.InErrors": 0}
+    keys = {"given": names[1], "made": REQUESTS, "left": LEFT, "sent": SENT}
+    moves = {keys[key]: value for key, value in changes.items()}
+    return {**own, **counted, **dict.fromkeys(names, 1000), **moves}
+
+
+def ended(**changes: int) -> dict[str, int]:
+    """Return the moves of a node where it ends."""
+    keys = {
+        "delivered": DELIVERED,
+        "datagrams": DATAGRAMS,
+        "out": "link.vxlan0.rx_packets",
+        "cells": "link.vxlan0.rx_dropped",
+        "marked": "link.vxlan0.rx_frame_errors",
+        "refused": "link.vxlan0.rx_errors",
+        "sent": SENT,
+        "tracked": "conntrack.drop",
+    }
+    moves = {keys[key]: value for key, value in changes.items()}
+    whole = (RECEIVED, DELIVERED, DATAGRAMS, "link.vxlan0.rx_packets", SENT)
+    none = ("link.bridge0.tx_packets", "link.vxlan0.tx_packets", "link.out0.rx_packets")
+    return {
+        **begun(given=0, made=0, left=0),
+        **dict.fromkeys(none, 0),
+        **dict.fromkeys(whole, 1000),
+        **moves,
+    }
+
+
+@pytest.mark.parametrize(
+    ("stage", "ports", "moves"),
+    [
+        ("fwd_bridge", FIRST, begun(given=993, made=993, left=993, sent=993)),
+        ("fwd_encap", FIRST, begun(made=993, left=993, sent=993)),
+        ("fwd_netfilter", FIRST, begun(left=993, sent=993)),
+        ("fwd_neighbour", FIRST, begun(sent=993)),
+        ("fwd_prerouting", LAST, ended(delivered=993, datagrams=993, out=993, sent=993)),
+        (
+            "fwd_conntrack",
+            LAST,
+            ended(delivered=993, datagrams=993, out=993, sent=993, tracked=7),
+        ),
+        ("fwd_decap", LAST, ended(out=993, sent=993)),
+        ("fwd_ecn", LAST, ended(out=993, marked=7, refused=7, sent=993)),
+        ("fwd_cells", LAST, ended(cells=7, sent=993)),
+        ("fwd_bridge", LAST, ended(sent=993)),
+    ],
+)
+def test_a_counter_explains_its_stage_of_a_tunnel(
+    stage: str, ports: tuple[str, ...], moves: dict[str, int]
+) -> None:
+    """Within the tunnel and around it, at the node where it begins and where it ends."""
+    record = routed({"r": moves}, 7, bridges={"r": ports})
+    assert {f"r.{stage}": 7} == entries(record)
+    assert 0 == judge(record).unaccounted
+
+
+def test_what_a_tunnel_answers_came_out_of_it_and_in_by_none() -> None:
+    """It gives back what is too long as if that came: of these no outer packet was received."""
+    moves = {**begun(made=993, left=993, sent=993), "link.vxlan0.rx_packets": 7}
+    moves["link.in0.tx_packets"] = 7
+    assert {"r.fwd_encap": 7} == entries(routed({"r": moves}, 7, bridges={"r": FIRST}))
+
+
+def test_what_a_tunnel_did_not_take_is_unknown_where_its_host_sends_more() -> None:
+    """What comes out is counted with others', too, and limits what was lost."""
+    none_failed = {"arp_cache.unresolved_discards": 0, "arp_cache.res_failed": 0}
+    changes = {"built_in_lab": False, "bridges": {"r": FIRST}}
+    lost = entries(routed({"r": begun(made=993, left=993, sent=993)}, 7, none_failed, **changes))
+    assert lost["r.fwd_encap"] is None

@@ -15,7 +15,7 @@ from udpbench.definition.load import load_lab
 from udpbench.errors import SafetyError
 from udpbench.model.lab import Lab
 from udpbench.model.work import WorkerSpec
-from udpbench.protocol import Hop, Passage
+from udpbench.protocol import Hop, Passage, Tunnel
 
 TO, FROM = "192.168.253.1", "192.168.254.30"
 GATE, GATE_MAC = "192.168.254.1", "02:00:00:00:00:01"
@@ -124,6 +124,80 @@ def test_a_bridge_that_may_lead_elsewhere_is_refused(changes: dict[str, Any], wh
     """Or one that is not as the lab file says."""
     with pytest.raises(SafetyError, match=why):
         bridged(**changes)
+
+
+NEAR, FAR, FAR_MAC = "192.168.252.1", "192.168.252.2", "02:00:00:00:00:0a"
+TUNNEL = Tunnel("vxlan0", 1, NEAR, FAR, 4789, 1)
+OUTER = Hop(NEAR, FAR, "unicast", "out0", None, FAR_MAC)
+HERE = Hop(NEAR, FAR, "local", "lo", None, None)
+
+
+@dataclass
+class Vtep(Node):
+    """An agent at an end of a tunnel, which tells of outer packets, too."""
+
+    outer: Passage = field(default_factory=passage)
+
+    def passage(self, interface: str, out: str, pairs: Any, ports: Any) -> Passage:
+        """Return that of the pairs asked for."""
+        del interface, out
+        return self.outer if (pairs, ports) == ([(NEAR, FAR)], (4789,)) else self.tells
+
+
+def tunnelled(
+    tunnel: Tunnel | None = TUNNEL, outer: Hop = OUTER, here: Hop = HERE, **changes: Any
+) -> bool:
+    """Prove the path of the lab ``vxlan``."""
+    mac, to = "02:00:00:00:00:09", "192.168.254.1"
+    facts = {
+        name: build.facts(name, interface, address, mac=mac)
+        for name, interface, address in (
+            ("sender", "send0", f"{FROM}/24"),
+            ("receiver", "receive0", f"{to}/24"),
+        )
+    }
+    sent = Hop(FROM, to, "unicast", "send0", None, mac)
+    first = passage(bridge=("bridge0", "in0", "vxlan0"), pair=(2, 7), tunnel=tunnel)
+    last = passage(bridge=("bridge0", "vxlan0", "out0"), out_pair=(5, 8))
+    end = passage(here, **{"addresses": (f"{FAR}/24",), "mac": FAR_MAC, "pair": (9, 3), **changes})
+    begin = passage(outer, out_pair=(3, 9))
+    agents = SimpleNamespace(
+        senders=[Node("sender", "send0", "", passage(sent, out_pair=(7, 2)))],
+        middle=[
+            Vtep("vtep1", "in0", "out0", first, outer=begin),
+            Vtep("vtep2", "in0", "out0", last, outer=end),
+        ],
+        receivers=[Node("receiver", "receive0", "", passage(pair=(8, 5)))],
+    )
+    flow = SimpleNamespace(source=FROM, destination=to, destination_port=4321)
+    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,))
+    workers = [cast("WorkerSpec", spec)]
+    return prove_path(load_lab("vxlan"), cast("Agents", agents), facts, workers)
+
+
+def test_a_tunnel_is_proven_by_its_outer_packets() -> None:
+    """They get to its other end, hop by hop; and veth pairs alone join all."""
+    assert tunnelled()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"tunnel": None}, "vtep1: vxlan0 is no VXLAN interface with both ends"),
+        ({"tunnel": replace(TUNNEL, remote=None)}, "is no VXLAN interface with both ends"),
+        ({"tunnel": replace(TUNNEL, name="vxlan9")}, "vtep1: vxlan9, a tunnel .vxlan., may lead"),
+        ({"outer": replace(OUTER, interface="leak0")}, "would leave by leak0, not by out0"),
+        ({"outer": replace(OUTER, mac="02:00:00:00:00:ff")}, "not that of vtep2"),
+        ({"addresses": ()}, f"its next hop {FAR} is no address of vtep2"),
+        ({"here": replace(HERE, kind="unicast")}, "where the tunnel of vtep1 ends, is unicast"),
+        ({"rewrites": ("10.9.9.2",)}, "vtep2: a rule may send packets to 10.9.9.2"),
+        ({"unread": ("a tcx program on in0",)}, "vtep2: a tcx program on in0 may lead"),
+    ],
+)
+def test_a_tunnel_that_may_end_elsewhere_is_refused(changes: dict[str, Any], why: str) -> None:
+    """Or that is not as the lab file says."""
+    with pytest.raises(SafetyError, match=why):
+        tunnelled(**changes)
 
 
 @pytest.mark.parametrize("kind", ["none", "blackhole", "unreachable", "prohibit"])

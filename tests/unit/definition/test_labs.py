@@ -360,6 +360,21 @@ def test_a_lab_has_nodes_in_the_middle() -> None:
             "middle[1].addresses: router1 forwards frames; expected: no addresses; leave them out",
         ),
         (
+            "out: eth1}}",
+            "out: eth1}, tunnel: vxlan0}",
+            "middle[1].tunnel: vxlan0: vxlan0 is no further port of a bridge; name the VXLAN",
+        ),
+        (
+            "out: eth1}}",
+            "out: eth1}, bridge: br0, tunnel: eth1}",
+            "middle[1].tunnel: eth1: eth1 is no further port of a bridge; name the VXLAN",
+        ),
+        (
+            "out: eth1}}",
+            "out: eth1}, bridge: br0, tunnel: vxlan0}",
+            "the tunnel that begins at router1 ends at no node; expected: two nodes",
+        ),
+        (
             "connect: {netns: gateway}",
             "connect: namespace",
             "a namespace can be joined only to other namespaces",
@@ -460,3 +475,53 @@ def test_a_bridge_of_a_built_in_lab_has_the_pairs_as_its_ports() -> None:
     assert router == settings["sender"]["neighbour", "s0/10.0.0.1"]
     pairs = {name: sorted(t for k, t in own if k == "link") for name, own in settings.items()}
     assert {"sender": [], "b1": ["a", "b"], "b2": ["b"], "r": ["b"], "receiver": []} == pairs
+
+
+TUNNELLED = """
+sender:
+  - {connect: namespace, interface: s0, addresses: [10.0.0.9/24]}
+middle:
+  - {name: a, connect: namespace, interfaces: {in: i, out: o}, bridge: b, tunnel: v, addresses: {in: [], out: 10.1.0.1/24}}
+  - {name: r, connect: namespace, interfaces: {in: i, out: o}, addresses: {in: 10.1.0.2/24, out: 10.2.0.2/24}}
+  - {name: z, connect: namespace, interfaces: {in: i, out: o}, bridge: b, tunnel: v, addresses: {in: 10.2.0.3/24, out: []}}
+receiver:
+  - {connect: namespace, interface: r0, addresses: [10.0.0.1/24]}
+"""
+
+
+def test_a_router_within_a_tunnel_is_none_of_the_traffic() -> None:
+    """Its hop is one of the outer packets, which are as long-lived as they need to be."""
+    write(Path.cwd(), TUNNELLED, "lab.yaml")
+    lab = load.load_lab("lab.yaml")
+    assert (1, ["a", "z"]) == (lab.longest_ttl, [node.name for node in lab.outside])
+    names = [node.name for node in lab.hosts]
+    context = LabContext(dict.fromkeys(names, 1), {name: facts(name) for name in names})
+    (trial,) = load.load_experiment_data({"question": "?"}, "x").points
+    settings = {
+        node.name: {
+            (each.kind, each.target): each.value
+            for each in settings_for(lab, trial, node, context)
+            if each.kind in ("vxlan", "port", "route", "neighbour", "sysctl")
+        }
+        for node in lab.hosts
+    }
+    ends = {"vni": 1, "ttl": 2}
+    assert {**ends, "local": "10.1.0.1", "remote": "10.2.0.3"} == settings["a"]["vxlan", "v"]
+    assert {**ends, "local": "10.2.0.3", "remote": "10.1.0.1"} == settings["z"]["vxlan", "v"]
+    assert "10.1.0.2" == settings["a"]["route", "o/10.2.0.0/24"]
+    assert "10.2.0.2" == settings["z"]["route", "i/10.1.0.0/24"]
+    assert ("sysctl", "net.ipv4.ip_forward") in settings["r"]
+    assert ("neighbour", "s0/10.0.0.1") in settings["sender"]
+    sender, receiver = "02:75:62:01:00:01", "02:75:62:02:00:01"
+    for node, ports in (("a", {"i": sender, "v": receiver}), ("z", {"v": sender, "o": receiver})):
+        assert {("port", name): {"bridge": "b", "station": mac} for name, mac in ports.items()} == {
+            key: value for key, value in settings[node].items() if key[0] == "port"
+        }
+
+
+def test_a_tunnel_is_counted_over_ipv4_alone() -> None:
+    """Inner and outer packets would share counters of another version unevenly."""
+    lab = load.load_lab("vxlan")
+    experiment = load.load_experiment_data({"question": "?", "traffic": {"family": 6}}, "six")
+    with pytest.raises(InputError, match="tunnels are counted over IPv4, as is what they carry"):
+        lab_rules.refuse_together([experiment], lab)

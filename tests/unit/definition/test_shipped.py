@@ -53,6 +53,7 @@ SKIPPED_WITH_TWO_CPUS = {
     "million/10-reuseport-aligned": FOUR_QUEUES,
     "path/nat::masqueraded": NO_MIDDLE.format("local"),
     "path/rules-in-forward": NO_MIDDLE.format("local"),
+    "path/vxlan::bursts": NO_MIDDLE.format("local"),
     "throughput/by-workers::four": "sender needs 4 CPUs and has 1; receiver needs 4 CPUs and has 1",
     "throughput/by-workers::two": "sender needs 2 CPUs and has 1; receiver needs 2 CPUs and has 1",
     "million/11-steering": "receiver needs 2 CPUs and has 1; receiver needs 2 RX queues and has 1",
@@ -69,6 +70,11 @@ SKIPPED_ON_HOSTS = {
     "million/05-same-cpu-flood": "needs a built-in lab; --lab is two-hosts",
     "path/nat::masqueraded": NO_MIDDLE.format("two-hosts"),
     "path/rules-in-forward": NO_MIDDLE.format("two-hosts"),
+    "path/vxlan::bursts": f"needs a built-in lab; --lab is two-hosts; {NO_MIDDLE.format('two-hosts')}",
+    **{
+        f"path/vxlan::{point}": "needs a built-in lab; --lab is two-hosts"
+        for point in ("cut", "fits", "whole")
+    },
 }
 """What hosts with two NUMA nodes, SMT and eight queues cannot."""
 
@@ -243,6 +249,7 @@ def test_in_the_shipped_folder_labs_and_figures_are_no_experiments() -> None:
         "labs/two-receivers.yaml",
         "labs/two-routers.yaml",
         "labs/two-senders.yaml",
+        "labs/vxlan.yaml",
         "published.yaml",
     ] == [path.relative_to(folder).as_posix() for path in others]
 

@@ -28,6 +28,7 @@ TC_ROOT = 0xFFFFFFFF
 """TC_H_ROOT: the parent of an interface's primary qdisc (include/uapi/linux/pkt_sched.h)."""
 TC_INGRESS = 0xFFFFFFF1
 """TC_H_INGRESS, also TC_H_CLSACT: the parent of ingress filters."""
+VXLAN = "DEVTYPE=vxlan"
 QDISC_COUNTERS = ("drops", "requeues", "overlimits")
 Parsed = dict[str, tuple[str, dict[str, int]]]
 """File → its text, and the counters in it."""
@@ -62,8 +63,8 @@ def snapshot(
     )
     if "namespace" in scopes:
         counters.update(namespace_counters(host))
-        above = host.link_target(f"/sys/class/net/{interface}/brport/bridge")
-        for device in filter(None, (interface, out, above, *bridge_ports(host, interface))):
+        devices = (interface, out, *beside(host, interface, out), *bridge_ports(host, interface))
+        for device in dict.fromkeys(filter(None, devices)):
             counters.update(device_counters(host, device))
         counters.update(socket_drops(host, inodes))
         if host.drops is not None:
@@ -129,6 +130,19 @@ def bridge_ports(host: Host, interface: str) -> list[str]:
     """Return a bridge's ports; empty for any other interface."""
     ports = f"/sys/class/net/{interface}/brif"
     return host.listdir(ports) if host.exists(ports) else []
+
+
+def beside(host: Host, *interfaces: str) -> list[str]:
+    """Return the bridges above interfaces, and those of their ports that are tunnels."""
+    names = filter(None, interfaces)
+    above = [host.link_target(f"/sys/class/net/{name}/brport/bridge") for name in names]
+    ports = [port for bridge in filter(None, above) for port in bridge_ports(host, bridge)]
+    tunnels = [
+        port
+        for port in ports
+        if VXLAN in (read(host, f"/sys/class/net/{port}/uevent") or "").split()
+    ]
+    return [*filter(None, above), *tunnels]
 
 
 def device_counters(host: Host, interface: str) -> dict[str, int]:

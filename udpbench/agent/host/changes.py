@@ -60,6 +60,7 @@ _IFLA_ADDRESS, _IFLA_MTU, _IFLA_MASTER, _IFLA_XDP = 1, 4, 10, 43
 _XDP_ATTACHED, _XDP_PROGRAM = 2, 4
 _IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
 _IFA_ADDRESS, _IFA_LOCAL, _NDA_DST, _NDA_LLADDR, _RTA_OIF = 1, 2, 1, 2, 4
+_NDA_NH_ID = 13
 _CLONED, _BY_KERNEL = 0x200, 2
 """RTM_F_CLONED: an entry of the cache. RTPROT_KERNEL: it came with an address or a link."""
 _FAILED, _PERMANENT, _VALID = 0x20, 0x80, 0xDE
@@ -167,16 +168,33 @@ class Changes:
             return "queueing" if struct.unpack_from("=i", rest)[0] in self._own else ""
         names = {_LINK: "links", _ADDRESS: "addresses", _NEIGHBOUR: "neighbours"}
         name = names.get(kind & ~1, "")
-        if not name or family == socket.AF_BRIDGE:  # a port's state, or a bridge's table
+        if name == "neighbours" and family == socket.AF_BRIDGE:
+            return name if self._leads_elsewhere(rest) else ""
+        if not name or family == socket.AF_BRIDGE:  # a port's state
             return ""
         index = struct.unpack_from("=i", rest)[0]
         joins = name == "links" and self._is_beside(rest)
         return name if self._is_changed(kind, rest) and (joins or index in self._own) else ""
 
+    def _leads_elsewhere(self, rest: bytes) -> bool:
+        """Return whether a table's entry is a tunnel's, which is a port beside ours.
+
+        Of a bridge itself, which learns them, an entry has no address.
+        """
+        index = struct.unpack_from("=i", rest)[0]
+        words = dict(genetlink.attributes(rest[8:]))
+        state = self._known.get(("link", index))
+        above = self._above() & ({state[-1]} if isinstance(state, tuple) else set())
+        return bool(above) and (_NDA_DST in words or _NDA_NH_ID in words)
+
+    def _above(self) -> set[object]:
+        """Return the bridges that have ours as ports, as indexes in bytes."""
+        states = (self._known.get(("link", index)) for index in self._own)
+        return {state[-1] for state in states if isinstance(state, tuple)} - {None}
+
     def _is_beside(self, rest: bytes) -> bool:
         """Return whether a link becomes a port of the bridge that has one of ours, or is it."""
-        states = (self._known.get(("link", index)) for index in self._own)
-        above = {state[-1] for state in states if isinstance(state, tuple)} - {None}
+        above = self._above()
         return bool(above & {rest[:4], dict(genetlink.attributes(rest[12:])).get(_IFLA_MASTER)})
 
     def _is_route(self, rest: bytes) -> bool:

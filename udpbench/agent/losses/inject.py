@@ -45,8 +45,13 @@ SINKS = (
     "app_truncated",
 )
 """Stages that need an open socket, or come after one on the path."""
-RAW = {"fwd_bridge": "station", "rx_ip": "ip_header", "udp_checksum": "udp_checksum"}
-"""Stage → the flaw of its frames, which a UDP socket cannot send."""
+RAW = {
+    "fwd_bridge": "station",
+    "fwd_decap": "",
+    "rx_ip": "ip_header",
+    "udp_checksum": "udp_checksum",
+}
+"""Stage → the flaw of its frames, which a UDP socket cannot send; none but their address."""
 SO_PEEK_OFF = 42
 WHOLE = {4: (socket.IPPROTO_IP, 10, 3), 6: (socket.IPPROTO_IPV6, 23, 3)}
 """IP version → its MTU_DISCOVER as PMTUDISC_PROBE: no fragments, whatever a router has answered."""
@@ -65,7 +70,7 @@ HOPS = 1
 IPV4_CHECKSUM_AT, IPV6_LENGTH_AT = ETHERNET_BYTES + 10, ETHERNET_BYTES + 4
 NOBODY = "02:75:62:ff:ff:ff"
 """A MAC that no host of a built-in lab has."""
-Flaw = Literal["ip_header", "station", "udp_checksum"]
+Flaw = Literal["", "ip_header", "station", "udp_checksum"]
 
 
 class LossInjector:

@@ -1,4 +1,4 @@
-"""Kinds of an interface itself: ``up``, ``mtu``, ``txqueuelen``, ``link``, ``bridge``, ``port``."""
+"""Kinds of an interface itself: whether it is up, its sizes, pairs, bridges and tunnels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Any, Optional
 
-from udpbench.agent.host import files
+from udpbench.agent.host import files, vxlan
 from udpbench.agent.host.system import Host, link_kind
 from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.kind import Command, Kind
@@ -407,11 +407,89 @@ class Port(Kind):
         return ["ip", "link", "set", target, "nomaster"] if value is None else None
 
 
+class Vxlan(Kind):
+    """A VXLAN interface to a single other end, over IPv4.
+
+    Value: {vni, local, remote, ttl}, or null. It learns no other end from what comes in, and stands
+    on no interface: its MTU is its own.
+    """
+
+    instead: Mapping[int, str] = {
+        errno.EEXIST: "remove that interface, or choose another name",
+        errno.EOPNOTSUPP: "the kernel lacks CONFIG_VXLAN",
+    }
+
+    def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
+        """Return its ends; None if it is no such interface."""
+        message = _existing(host, target)
+        known = vxlan.facts(message) if message is not None else None
+        if known is None:
+            return None
+        ends = {"vni": known.vni, "local": known.local, "remote": known.remote}
+        return {**ends, "ttl": known.ttl}
+
+    def write(self, host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
+        """Create it, or delete it."""
+        if value is None:
+            host.rtnl("link", "del", index=host.index(target))
+            return
+        ends = {"vxlan_local": value["local"], "vxlan_group": value["remote"]}
+        more = {"vxlan_ttl": value["ttl"], "vxlan_port": vxlan.PORT, "vxlan_learning": 0}
+        own = {"ifname": target, "vxlan_id": value["vni"], **ends, **more}
+        host.rtnl("link", "add", kind="vxlan", **own)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that deletes it."""
+        return ["ip", "link", "del", target] if value is None else None
+
+
+NTF_SELF = 0x02
+NUD_PERMANENT = 0x80
+NO_NETWORK = 0xFFFFFF
+"""A VNI that no tunnel of a built-in lab has."""
+
+
+class Astray(Kind):
+    """A MAC to which frames leave a tunnel's bridge for a network that nobody has."""
+
+    def read(self, host: Host, target: str) -> Optional[bool]:
+        """Return true if there is such an entry."""
+        interface, _, mac = target.partition("/")
+        index = host.index(interface)
+        entries = host.rtnl("fdb", "dump", ifindex=index)
+        return True if (index, mac, NO_NETWORK) in map(_network_of, entries) else None
+
+    def write(self, host: Host, target: str, value: Optional[bool]) -> None:
+        """Make the entries of the tunnel and of its bridge, or remove them."""
+        interface, _, mac = target.partition("/")
+        own = vxlan.facts(host.link(interface))
+        if own is None:
+            raise OSError(errno.EINVAL, f"{interface} is no VXLAN interface")
+        verb, to = ("del" if value is None else "append"), host.index(interface)
+        ends = {"ifindex": to, "lladdr": mac}
+        static = {"state": NUD_NOARP | NUD_REACHABLE, "flags": NTF_MASTER}
+        host.rtnl("fdb", verb, **ends, **static)
+        own_entry = {"state": NUD_PERMANENT, "flags": NTF_SELF, "vni": NO_NETWORK}
+        host.rtnl("fdb", verb, dst=own.remote, **ends, **own_entry)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that deletes it."""
+        interface, _, mac = target.partition("/")
+        return ["bridge", "fdb", "del", mac, "dev", interface] if value is None else None
+
+
+def _network_of(entry: Any) -> tuple[int, str, Any]:
+    """Return the interface, the MAC and the VNI of an entry."""
+    return entry["ifindex"], str(entry.get_attr("NDA_LLADDR")), entry.get_attr("NDA_VNI")
+
+
 KINDS: Mapping[str, Kind] = {
     "up": Up(),
     "mtu": Mtu(),
     "txqueuelen": Txqueuelen(),
     "link": Link(),
     "bridge": Bridge(),
+    "vxlan": Vxlan(),
     "port": Port(),
+    "astray": Astray(),
 }

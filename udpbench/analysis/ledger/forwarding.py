@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from udpbench.analysis.ledger import before_ip, ip, skbs
+from udpbench.analysis.ledger import before_ip, ip, skbs, tunnels
 from udpbench.analysis.ledger.skbs import Span, exactly
 from udpbench.analysis.ledger.stage import Expression, Limit, Stage, at, at_most, in_packets
 from udpbench.analysis.readings import AnyNode, CounterView, Readings
@@ -22,20 +22,14 @@ NO_ROUTES = "{ipx}InNoRoutes"
 UNROUTED = "rt_cache.in_no_route"
 """Routes of the types unreachable, prohibit and blackhole count here alone, for all namespaces."""
 TOO_LONG = "{ip}FragFails"
-TRANSMITS, REQUESTS = "{ip}OutTransmits", "{ip}OutRequests"
+TRANSMITS, REQUESTS = "{ip}OutTransmits", tunnels.REQUESTS
 CONNTRACK = ("conntrack.drop", "conntrack.chainlength")
 """Packets without an entry: the table or the bucket is full, or two packets made the same one."""
 UNRESOLVED, FAILED = "arp_cache.unresolved_discards", "arp_cache.res_failed"
 QUEUE_DROPS, DEVICE_DROPS = "qdisc.{out}.drops", "link.{out}.tx_dropped"
 
 
-def _given_to(*devices: str) -> tuple[str, ...]:
-    """Return the counters of what devices were given to send."""
-    sent = ("link.{}.tx_packets", "link.{}.tx_dropped", "qdisc.{}.drops")
-    return tuple(name.format(device) for device in devices for name in sent)
-
-
-DEVICES = _given_to("{interface}", "{out}")
+DEVICES = tunnels.given_to("{interface}", "{out}")
 
 
 T = TypeVar("T")
@@ -127,7 +121,7 @@ def _tracked_first(node: AnyNode) -> int:
 
 def _prerouting_packets(view: CounterView) -> Span | None:
     node = view.at("middle")
-    if _forwards_frames(node):
+    if tunnels.forwards_frames(node) and not tunnels.tunnel_of(node):
         return exactly(0)
     missing, unrouted = _missing_before_forward(node), _unrouted(node)
     if missing is None:
@@ -149,13 +143,18 @@ def _most_unrouted(readings: Readings) -> int | None:
 def _forward_skbs(node: AnyNode) -> int | None:
     """Return what is missing between ForwDatagrams and OutTransmits; None before Linux 6.8."""
     forwarded, left = node.total(ip.FORWARDED), _whole_transmits(node)
-    if _forwards_frames(node):
+    if tunnels.forwards_frames(node) and not tunnels.tunnel_of(node):
         return 0
     if forwarded is None or left is None:
         return None
     own, too_long = node.counter(REQUESTS) or 0, node.counter(TOO_LONG) or 0
-    tracked_last = _conntrack_skbs(node) - _tracked_first(node)
-    return forwarded - (left - own) - too_long - tracked_last
+    return forwarded - (left - own) - too_long - _tracked_last(node, forwarded - (left - own))
+
+
+def _tracked_last(node: AnyNode, missing: int) -> int:
+    """Return how many of what is missing behind FORWARD connection tracking dropped."""
+    tracked = _conntrack_skbs(node) - _tracked_first(node)
+    return min(tracked, max(missing, 0)) if tunnels.tunnel_of(node) else tracked
 
 
 def _whole_transmits(node: AnyNode) -> int | None:
@@ -172,11 +171,13 @@ def _unresolved_skbs(node: AnyNode) -> int | None:
     Elsewhere than in the built-in lab, whose nodes have no other way out, 0 is known if no look-up
     of a neighbour failed on the whole machine.
     """
-    left = node.counter(TRANSMITS)
-    if _forwards_frames(node):
+    left, tunnel = node.counter(TRANSMITS), tunnels.tunnel_of(node)
+    if tunnels.forwards_frames(node) and not tunnel:
         return 0
     if left is not None and node.view.built_in_lab:
-        return left - (node.total(*DEVICES) or 0)
+        begins = tunnel and tunnel == tunnels.bridge_of(node)[-1]
+        devices = tunnels.given_to("{out}" if begins else "{interface}") if tunnel else DEVICES
+        return left - (node.total(*devices) or 0)
     counted = [node.machine_counter(name) for name in (UNRESOLVED, FAILED)]
     return 0 if None not in counted and not any(counted) else None
 
@@ -188,12 +189,12 @@ def _bridge_skbs(node: AnyNode) -> int | None:
     to a port that is blocked or isolated, or a rule of its own tables. Where the node routes what
     comes in by a bridge that has further ports, nothing tells.
     """
-    view, bridge = node.view, [node.view.bridges.get(host, ()) for host in node.hosts]
-    if not any(bridge):
+    view, bridge, tunnel = node.view, tunnels.bridge_of(node), tunnels.tunnel_of(node)
+    if not bridge:
         behind = any(facts.driver == "bridge" for facts in node.facts)
         return None if behind else 0
-    name, *ports = bridge[0]
-    forwards_frames = _forwards_frames(node)
+    name, *ports = bridge
+    forwards_frames = tunnels.forwards_frames(node)
     if not forwards_frames and not view.built_in_lab:
         return None
     # The bridge counts what it takes in before its own rules (net/bridge/br_input.c).
@@ -202,9 +203,12 @@ def _bridge_skbs(node: AnyNode) -> int | None:
     if entered is None:
         return None
     own = node.counter(f"link.{name}.tx_packets") or 0
-    taken = _by_ip_of_bridge(node) if forwards_frames else node.counter(ip.RECEIVES) or 0
+    if tunnel:
+        taken = (tunnels.cell_skbs(node) or 0) + (node.counter(f"link.{tunnel}.tx_errors") or 0)
+    else:
+        taken = _by_ip_of_bridge(node) if forwards_frames else node.counter(ip.RECEIVES) or 0
     refused = node.total(*(f"qdisc.{each}.ingress.drops" for each in ways_in)) or 0
-    return entered - refused + own - (node.total(*_given_to(*ports)) or 0) - taken
+    return entered - refused + own - (node.total(*tunnels.given_to(*ports)) or 0) - taken
 
 
 def _by_ip_of_bridge(node: AnyNode) -> int:
@@ -215,11 +219,6 @@ def _by_ip_of_bridge(node: AnyNode) -> int:
     refused = (_header_skbs(node) or 0) + (node.counter(TOO_LONG) or 0) + _conntrack_skbs(node)
     whole, pieces = (node.counter(f"{{ip}}Frag{name}") or 0 for name in ("OKs", "Creates"))
     return refused + whole - pieces
-
-
-def _forwards_frames(node: AnyNode) -> bool:
-    """Return whether its packets never get to IP."""
-    return any(len(node.view.bridges.get(host, ())) > 2 for host in node.hosts)
 
 
 def _device_skbs(view: CounterView) -> int | None:
@@ -243,11 +242,17 @@ def _of_node(read: Callable[[AnyNode], int | None]) -> Callable[[CounterView], i
     return at("middle", read)
 
 
-DIFFERENCES = ("fwd_bridge", "fwd_prerouting", "fwd_netfilter", "fwd_neighbour")
+DIFFERENCES = (
+    *("fwd_bridge", "fwd_encap", "fwd_prerouting", "fwd_netfilter", "fwd_neighbour"),
+    "fwd_decap",
+)
 UNPROVOKED = {
     "fwd_ring": "a veth has no ring of its own",
     **dict.fromkeys(
-        ("fwd_xdp", "fwd_backlog", "fwd_tc", "fwd_conntrack", "fwd_rp_filter", "fwd_route"),
+        (
+            *("fwd_xdp", "fwd_backlog", "fwd_tc", "fwd_conntrack", "fwd_rp_filter", "fwd_route"),
+            *("fwd_ecn", "fwd_cells"),
+        ),
         "no packet is lost there on purpose at a node in the middle",
     ),
     "fwd_qdisc": "no packet is lost there on purpose at a node in the middle",
@@ -351,6 +356,15 @@ ROWS = (
         refuses=True,
     ),
     _stage(
+        "fwd_encap",
+        _of_node(tunnels.encapsulated_skbs),
+        f"built-in lab: what the tunnel was given − Δ {REQUESTS}",
+        "Not put into an outer packet: longer than the tunnel's way allows and not to be "
+        "fragmented, or without a way to the tunnel's other end.",
+        reasons=("VXLAN_NO_REMOTE",),
+        refuses=True,
+    ),
+    _stage(
         "fwd_ip",
         _of_node(_header_skbs),
         f"Δ {' + '.join((*HEADER_ERRORS, ip.OTHER_HOST))}",
@@ -429,6 +443,30 @@ ROWS = (
         f"and Δ {FAILED} are",
         "The next hop did not answer for its MAC, or too many packets waited for that.",
         reasons=("NEIGH_QUEUEFULL", "NEIGH_FAILED"),
+    ),
+    _stage(
+        "fwd_decap",
+        _of_node(tunnels.decapsulated_skbs),
+        f"Δ {' + '.join(tunnels.OF_UDP)} − Δ rx_packets and rx_errors of the tunnel",
+        "An outer packet of a network (VNI) that the tunnel does not have, with an invalid header, "
+        "or to a port that no tunnel has.",
+        counters=tunnels.OF_UDP,
+        reasons=("VXLAN_INVALID_HDR", "VXLAN_VNI_NOT_FOUND", "MAC_INVALID_SOURCE"),
+        refuses=True,
+    ),
+    _stage(
+        "fwd_ecn",
+        _of_node(tunnels.ecn_skbs),
+        "Δ rx_frame_errors of the tunnel",
+        "The outer packet was marked as congested (CE), which the inner one cannot say (ECN).",
+        reasons=("IP_TUNNEL_ECN",),
+        refuses=True,
+    ),
+    _stage(
+        "fwd_cells",
+        _of_node(tunnels.cell_skbs),
+        "Δ rx_dropped of the tunnel",
+        "The queue of what comes out of a tunnel was full (gro_cells), or the tunnel down.",
     ),
     _stage(
         "fwd_qdisc",

@@ -73,7 +73,9 @@ def _proofs(record: TrialRecord) -> Iterator[StageProof]:
             yield StageProof(stage, family, None, why=why, failed=failed)
         return
     ledger = make_ledger(measured)
-    entries = {stage_of(entry.stage): entry for entry in ledger.entries}
+    # Of several nodes the one that counted most: what another has is unaccounted for in the proof.
+    by_packets = sorted(ledger.entries, key=lambda entry: entry.packets or 0)
+    entries = {stage_of(entry.stage): entry for entry in by_packets}
     for stage, packets in record.trial.losses.items():
         yield StageProof(
             stage,

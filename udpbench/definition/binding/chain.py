@@ -6,11 +6,15 @@ a link know each other's MAC, also beyond bridges, and a host knows which gatewa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_interface
+from itertools import chain
 
 from udpbench.model.lab import Lab, Node
+
+VNI = 1
+"""The identifier of the virtual network in the tunnels of a built-in lab."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +44,32 @@ def pairs(lab: Lab) -> tuple[tuple[LinkEnd, LinkEnd], ...]:
     return tuple(zip(leaves, comes, strict=True))
 
 
-def links(lab: Lab) -> tuple[tuple[LinkEnd, LinkEnd], ...]:
-    """Return both ends of each link of IP: of a pair, or of several that bridges join.
+def chains(lab: Lab) -> Iterator[tuple[tuple[LinkEnd, LinkEnd], ...]]:
+    """Yield the links of IP of the path, then those of the outer packets of each tunnel.
 
-    A bridge has the MAC of its only port.
+    A link has both ends of a pair, or of several that bridges join.
     """
     both = pairs(lab)
-    leaves = [left for left, _ in both if not left.host.bridges]
-    comes = [_above(right) for _, right in both if not right.host.bridges]
-    return tuple(zip(leaves, comes, strict=True))
+    within = [_within(both, first, last) for first, _, last in lab.tunnels if both]
+    outside = [pair for pair in both if not any(pair in hidden for hidden in within)]
+    return map(_joined, filter(None, (outside, *within)))
+
+
+Pairs = Sequence[tuple[LinkEnd, LinkEnd]]
+
+
+def _within(both: Pairs, first: Node, last: Node) -> Pairs:
+    """Return the pairs between the two ends of a tunnel."""
+    begins = next(n for n, (left, _) in enumerate(both) if left.host == first)
+    ends = next(n for n, (_, right) in enumerate(both) if right.host == last)
+    return both[begins : ends + 1]
+
+
+def _joined(both: Pairs) -> tuple[tuple[LinkEnd, LinkEnd], ...]:
+    """Return the links of a row of pairs; a bridge has the MAC of its only port."""
+    leaves = [left for n, (left, _) in enumerate(both) if not (n and left.host.bridges)]
+    comes = [_above(right) for _, right in both[:-1] if not right.host.bridges]
+    return tuple(zip(leaves, [*comes, both[-1][1]], strict=True))
 
 
 def _above(port: LinkEnd) -> LinkEnd:
@@ -57,13 +78,25 @@ def _above(port: LinkEnd) -> LinkEnd:
 
 def ports(lab: Lab, node: Node) -> Iterator[tuple[str, str]]:
     """Yield each port of a node's bridge, with the MAC of the only station behind it."""
-    at = lab.middle.index(node)
-    both = pairs(lab)
-    before = [left for left, _ in both[: at + 1] if not left.host.bridges][-1]
-    behind = next(right for _, right in both[at + 1 :] if not right.host.bridges)
-    yield node.interface, before.mac
-    if node.bridges:
-        yield node.out, behind.mac
+    at, both = lab.outside.index(node), pairs(lab)
+    stations = [lab.senders[0], *lab.outside, lab.receivers[0]]
+    before = next(host for host in stations[at::-1] if not host.bridges)
+    behind = next(host for host in stations[at + 2 :] if not host.bridges)
+    macs = [next(left.mac for left, _ in both if left.host == before)]
+    macs.append(next(right.mac for _, right in both if right.host == behind))
+    yield from zip(lab.ports(node), macs, strict=False)
+
+
+def tunnel(lab: Lab, node: Node) -> dict[str, int | str]:
+    """Return the identifier, both ends and the time to live of a node's tunnel."""
+    for first, between, last in lab.tunnels:
+        here = first.out_addresses[0].partition("/")[0]
+        there = last.addresses[0].partition("/")[0]
+        local, remote = (here, there) if node == first else (there, here)
+        hops = 1 + sum(1 for each in between if not each.bridges)
+        if node in (first, last):
+            return {"vni": VNI, "local": local, "remote": remote, "ttl": hops}
+    return {}
 
 
 def _entry(host: Node, number: int) -> LinkEnd:
@@ -84,7 +117,7 @@ def _mac(host: Node, number: int) -> str:
 
 def own_ends(lab: Lab, host: Node) -> Iterator[tuple[LinkEnd, LinkEnd]]:
     """Yield each end of a link that is a host's own, with the other end."""
-    for left, right in links(lab):
+    for left, right in chain.from_iterable(chains(lab)):
         if left.host == host:
             yield left, right
         if right.host == host:
@@ -102,14 +135,14 @@ def made_pairs(lab: Lab, node: Node) -> Iterator[tuple[LinkEnd, LinkEnd]]:
 
 def gateways(lab: Lab, host: Node, family: int) -> Iterator[tuple[str, str, str]]:
     """Yield (interface, network, gateway) of each network that is beyond a host's own links."""
-    chain = links(lab)
-    for at, (left, right) in enumerate(chain):
-        if left.host == host:
-            beyond = [end for _, end in chain[at + 1 :]]
-            yield from _through(left, right, beyond, family)
-        if right.host == host:
-            beyond = [end for end, _ in chain[:at]]
-            yield from _through(right, left, beyond, family)
+    for links in chains(lab):
+        for at, (left, right) in enumerate(links):
+            if left.host == host:
+                beyond = [end for _, end in links[at + 1 :]]
+                yield from _through(left, right, beyond, family)
+            if right.host == host:
+                beyond = [end for end, _ in links[:at]]
+                yield from _through(right, left, beyond, family)
 
 
 def _through(

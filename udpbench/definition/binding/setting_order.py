@@ -138,7 +138,7 @@ def _pairs(block: HostBlock) -> Iterator[Setting]:
             "queues": far.link_queues if other.host.receives else 1,
         }
         yield Setting("link", own.interface, value, path=block.path("link"))
-        if other.host.receives and far.receive == "napi":
+        if far.receive == "napi" if other.host.receives else _polls(far):
             for name in card.TSO_FEATURES:
                 yield Setting("feature", f"{own.interface}/{name}", False, path=far.path("link"))
         if other.host.receives and isinstance(far.link.rate_bps, int):
@@ -146,9 +146,18 @@ def _pairs(block: HostBlock) -> Iterator[Setting]:
             yield Setting("qdisc", own.interface, limit, path=far.path("link.rate"))
     if block.lab.built_in and block.host.bridge:
         yield Setting("bridge", block.host.bridge, True, path=block.path("link"))
+        if block.host.tunnel:
+            ends = chain.tunnel(block.lab, block.host)
+            yield Setting("vxlan", block.host.tunnel, ends, path=block.path("link"))
         for name, station in chain.ports(block.lab, block.host):
             value = {"bridge": block.host.bridge, "station": station}
             yield Setting("port", name, value, path=block.path("link"))
+
+
+def _polls(block: HostBlock) -> bool:
+    """Return whether the interface by which packets come in is to be polled (NAPI)."""
+    features = block.settings.ethtool.features if block.settings.ethtool is not None else None
+    return bool(features and features.get("rx-gro"))
 
 
 def _forwarding(block: HostBlock) -> Iterator[Setting]:
@@ -175,7 +184,7 @@ def _quiet(block: HostBlock) -> Iterator[Setting]:
     if not block.lab.built_in:
         return
     host = block.host
-    for interface in filter(None, (host.interface, host.out, host.bridge)):
+    for interface in filter(None, (host.interface, host.out, host.bridge, host.tunnel)):
         has_ip = not host.bridges and interface in (host.entry, host.out)
         yield from _silent(block, f"net/ipv6/conf/{interface}", has_ip)
 
@@ -245,7 +254,7 @@ def _plain(block: HostBlock) -> Iterator[Setting]:
 def _up(block: HostBlock) -> Iterator[Setting]:
     host = block.host
     if block.lab.built_in:
-        for interface in filter(None, (host.interface, host.out, host.bridge)):
+        for interface in filter(None, (host.interface, host.out, host.bridge, host.tunnel)):
             yield Setting("up", interface, True, path=block.path("link"))
     elif not host.out:
         yield Setting("up", host.interface, True, path=f"{host.part}.interface")
@@ -349,8 +358,8 @@ def _path_guard(block: HostBlock) -> Iterator[Setting]:
     A node of a built-in lab leads nowhere else.
     """
     host, lab, facts = block.host, block.lab, block.context.facts
-    if not host.out or lab.built_in:
-        return
+    if not host.out or host.tunnel or lab.built_in:
+        return  # frames within a tunnel pass FORWARD by another interface
     known = {
         part: sorted({text for end in lab.at(part) for text in _own_addresses(end, facts)})
         for part in ENDS
