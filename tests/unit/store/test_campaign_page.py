@@ -196,7 +196,7 @@ def test_the_answer_says_how_certain_it_is(trials: pd.DataFrame) -> None:
     assert "What limits rack1: Too slow. Hurry. Their hosts differ: " in said(slow)
     assert "Their hosts differ: right's kernel is" in said(lossy)
     same = newest.assign(hosts=newest.hosts.iloc[0])
-    assert "Nothing that is known of their hosts differs." in said(same)
+    assert "Nothing that their hosts report differs; their labs, such as" in said(same)
     away = (newest.pair == "rack1") & (newest.repetition == 2)
     busy = "machine: CPU 0: others ran; rates, delays and CPU numbers are struck out (9 %)"
     for lacks, expected in (

@@ -118,7 +118,7 @@ def _reasons(newest: pd.DataFrame, pairs: Sequence[PointOnPairs]) -> Iterator[st
     yield (
         f"Their hosts differ: {'; '.join(facts)}."
         if facts
-        else ("Nothing that is known of their hosts differs.")
+        else "Nothing that their hosts report differs; their labs, such as CPUs, are not compared."
     )
 
 
