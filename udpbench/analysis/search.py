@@ -204,6 +204,11 @@ def _search_trial(result: Result) -> SearchTrial:
     return replace(outcome, valid=outcome.valid and not outcome.short, robbed=robbed)
 
 
+def is_disturbed(result: Result) -> bool:
+    """Return whether a trial's loss may be due to others' use of its CPUs: a search repeats it."""
+    return _search_trial(result).robbed is not None
+
+
 def late_packets(result: Result) -> int:
     """Return how many packets had to wait until the load was over.
 

@@ -333,9 +333,7 @@ def _of_points(chapter: Chapter) -> str:
         named = len(chapter.points) > 1
         shown = chapter.points if few else chapter.points[:FEW_POINTS]
         return "; ".join(_of_point(point, named) for point in shown) + "."
-    trials = chapter.experiment.points
-    bursts = all(trial.traffic.count_packets is not None for trial in trials)
-    if (bursts or least in best) and (by_loss := _by_loss(chapter)):
+    if (_is_burst(chapter) or least in best) and (by_loss := _by_loss(chapter)):
         return by_loss
     if least in best:
         return (

@@ -89,8 +89,8 @@ _CAPTIONS = {
     "results": "Medians over valid trials; in brackets the 95 % interval of the median, minimum to "
     "maximum below six trials. An invalid trial is left out of every median, and a "
     "struck-out trial of those of rates, delays and CPU numbers; the findings give the reason.",
-    "searches": "How much of each load was lost. The highest rate is where the line of medians "
-    "crosses the dashed one, which is what may be lost.",
+    "searches": "How much of each load was lost in each trial, and in the median one. The highest "
+    "rate lies where more and more trials lose more than is allowed, the dashed line.",
     "radars": "One turn is one second: the one with the trial's busiest millisecond, or all of "
     "a shorter load. A load of more than a minute is shown whole, medians as a line, minimum to "
     "maximum as a band. Below: the minimum, median and maximum number of packets "

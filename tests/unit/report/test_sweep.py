@@ -191,6 +191,21 @@ def test_loss_and_bytes_have_a_panel_where_they_tell_something() -> None:
     ]
 
 
+def test_bursts_that_lost_packets_are_shown_by_their_loss_alone() -> None:
+    """How fast a buffer was emptied afterwards is no merit; of what lost nothing it is all."""
+    points = [
+        replace(at(traffic__size=n), traffic=Traffic(size_bytes=n, count_packets=1250))
+        for n in (32, 64, 128)
+    ]
+    for lost, metrics in ((250, ("loss_ratio",)), (0, ("delivered_pps", "delivered_mib_s"))):
+        moves = {"left": {"link.send0.tx_dropped": lost}}
+        records = [lossy(1250, moves, lost, of=point) for point in points]
+        (chapter,) = judged([experiment(points=points)], records)
+        of = sweep(chapter)
+        assert of is not None
+        assert metrics == of.metrics
+
+
 def test_a_figure_draws_every_trial_and_its_median() -> None:
     """Offered is a line of its own, the axis is logarithmic where values span decades."""
     of = sweep_of([at(send__batch=n) for n in (1, 10, 100)])

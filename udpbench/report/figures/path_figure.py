@@ -185,7 +185,7 @@ class _Drawing:
         """Draw it below ``top``: ends, names, band, what falls and its labels, and how full."""
         picture = self._picture
         ends = (picture.entered_text, picture.received_text)
-        letters = int(self._width / LETTER / TEXT) - sum(map(len, ends)) - 4
+        letters = int(self._width / LETTER / TEXT) - sum(map(len, ends)) - 2
         y = top - HEAD / 2
         self._text(0.0, y, ends[0], TEXT, BLACK, weight="bold")
         self._text(self._width, y, ends[1], TEXT, BLACK, "right", weight="bold")

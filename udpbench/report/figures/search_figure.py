@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from udpbench.analysis.ledger.ledger import lost_by_place, worst_place
 from udpbench.analysis.ledger.stages import BEFORE_SENT
-from udpbench.analysis.search import late_packets
+from udpbench.analysis.search import is_disturbed, late_packets
 from udpbench.report.figures.style import (
     BLACK,
     GREY,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PANELS_PER_PAGE = 3
 PANEL_INCHES = 2.3
 TITLE_LETTERS = 110
-NO_LOSS, TOO_LATE = "nothing lost", "received too late"
+NO_LOSS, TOO_LATE, DISTURBED = "nothing lost", "received too late", "disturbed, not counted"
 AROUND = 0.4
 """Share of the bounds by which the axis of loads goes beyond them."""
 TICKS = (0, 0.01, 0.1, 1, 10, 100)
@@ -69,6 +69,7 @@ def dots_of(search: PointSearch) -> list[tuple[float, float, str]]:
             late = late_packets(trial) if trial.full_line_bps is None else 0
             lost = trial.numbers.get("lost_packets") or 0
             stage = TOO_LATE if late > lost else _stage(trial) if lost else NO_LOSS
+            stage = DISTURBED if is_disturbed(trial) else stage
             places.append((float(rate.packets_per_s), 100 * max(lost, late) / sent, stage))
     return places
 
@@ -101,8 +102,9 @@ def _draw(axes: Axes, search: PointSearch, colours: Mapping[str, str], letters: 
         ends = bounds.lower_pps / scale, bounds.upper_pps / scale
         axes.axvspan(*ends, color=SKY, alpha=0.35, lw=0, label="here lies the answer")
     by_load: dict[float, list[float]] = {}
-    for pps, loss, _ in places:
-        by_load.setdefault(pps / scale, []).append(loss)
+    for pps, loss, stage in places:
+        if stage != DISTURBED:
+            by_load.setdefault(pps / scale, []).append(loss)
     loads = sorted(by_load)
     middle = [median(by_load[load]) for load in loads]
     axes.plot(loads, middle, color=GREY, lw=1.2, label="median at a load")
@@ -111,9 +113,11 @@ def _draw(axes: Axes, search: PointSearch, colours: Mapping[str, str], letters: 
         x, y = zip(*mine, strict=True)
         colour = colours.get(stage, GREY)
         marker = "o" if stage == NO_LOSS else "X"
-        name = stage if stage in (NO_LOSS, TOO_LATE) else f"lost at {stage}"
+        plain = stage in (NO_LOSS, TOO_LATE, DISTURBED)
+        size, alpha = (12, 0.5) if stage == DISTURBED else (22, 0.8)
+        label = f"trial: {stage if plain else f'lost at {stage}'}"
         drawn = axes.scatter(
-            x, y, s=22, color=colour, marker=marker, alpha=0.8, zorder=3, label=f"trial: {name}"
+            x, y, s=size, color=colour, marker=marker, alpha=alpha, zorder=3, label=label
         )
         values = [f"{show_pps(pps * scale)}: {loss:.2f} % lost, {stage}" for pps, loss in mine]
         show_values(drawn, values)

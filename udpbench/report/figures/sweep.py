@@ -85,12 +85,14 @@ class Sweep:
         """Return the metric of each panel, from top to bottom.
 
         Bytes have their own if size is the quantity, or if only bytes were published; loss has its
-        own if there is any.
+        own if there is any. Bursts that lost packets are compared by nothing else.
         """
         shown = [place for line in self.lines for place in line.places]
         bars = {name for place in shown for name in place.published}
         in_bytes = self.key == "traffic.size" or bars == {"delivered_mib_s"}
         lost = any(value for place in shown for value in place.trials.get("loss_ratio", ()))
+        if self.bursts and lost:
+            return ("loss_ratio",)
         names = ("delivered_pps", *(["delivered_mib_s"] * in_bytes), *(["loss_ratio"] * lost))
         return tuple(name for name in names if any(place.trials.get(name) for place in shown))
 
@@ -118,7 +120,7 @@ def sweep(chapter: Chapter) -> Sweep | None:
         )
         for name, places in lines.items()
     )
-    bursts = all(trial.traffic.count_packets is not None for trial in chapter.experiment.points)
+    bursts = all(trial.traffic.is_burst for trial in chapter.experiment.points)
     return Sweep(key, tuple(in_order), bursts)
 
 
