@@ -240,6 +240,17 @@ def test_of_a_client_that_vanished_is_kept_what_is_known(golden: Golden) -> None
     golden.check([str(finding) for finding in result.findings])
 
 
+def test_a_client_with_a_small_buffer_is_not_advised_to_set_what_it_does_not_have() -> None:
+    """An experiment has a key for that, iperf3 has not."""
+    world = Served()
+    world.run(ServeTerms(once=True))
+    (record,) = world.records
+    receive = replace(record.trial.receive, buffer_bytes=2**20)
+    asked = replace(record, trial=replace(record.trial, receive=receive))
+    steps = {finding.what: finding.next_step for finding in judge(asked).findings}
+    assert "raise net.core.rmem_max" == steps["the socket buffer is smaller than requested"]
+
+
 class Vanishing(Observes):
     """An observer of a host whose interface is removed once it was read so many times."""
 

@@ -35,13 +35,14 @@ def buffer_capped(readings: Readings) -> Iterator[Finding]:
         if size_bytes is None or granted_bytes is None or granted_bytes >= 2 * size_bytes:
             continue
         limit = BUFFER_LIMIT[stats.role]
+        more = ", or set force_buffer and run with CAP_NET_ADMIN" if not trial.served else ""
         yield Finding(
             "warning",
             "the socket buffer is smaller than requested",
             stats.worker,
             f"{granted_bytes // 2} bytes",
             f"{size_bytes} bytes, as requested",
-            f"raise {limit}, or set force_buffer and run with CAP_NET_ADMIN",
+            f"raise {limit}{more}",
         )
 
 
