@@ -220,7 +220,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """Run every check, with a sample of the lab tests; about twenty minutes on two CPUs."""
+    """Run every check, with a sample of the lab tests; about twelve minutes on two CPUs."""
     for name in CHECKS:
         session.notify(name)
 

@@ -42,11 +42,13 @@ BASE = {
         "size": "64B",
         "flows": {"from": "65400-65403"},
     },
+    "send": {"pace": "sleep", "bucket": "1s"},
     "receive": {"workers": 2},
     "duration": "5s",
     "warmup": "0s",
     "repetitions": 1,
 }
+"""A sender that sleeps leaves the CPUs to the tests beside."""
 
 Choice = dict[str, Any]
 WAYS: dict[str, dict[str, Choice]] = {
