@@ -25,6 +25,7 @@ BUSYBOX = Path("/bin/busybox")
 pytestmark = [
     pytest.mark.apart,
     pytest.mark.lab,
+    pytest.mark.long,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
     pytest.mark.skipif(
         not (shutil.which("podman") and BUSYBOX.exists()),
