@@ -199,7 +199,7 @@ def open_held(held: int, path: Path) -> IO[bytes]:
         raise OSError(errno.EINVAL, "a file of the kernel", str(path))
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        return os.fdopen(os.open(f"/proc/self/fd/{held}", flags), "rb")
+        return os.fdopen(os.open(f"/proc/self/fd/{held}", flags), "rb", BLOCK_BYTES)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 

@@ -66,6 +66,7 @@ from udpbench.model.record import (
     TrialRecord,
 )
 from udpbench.printable import printable
+from udpbench.stored_numbers import CutTrial, Pairs
 
 RUN_FILE = "run.jsonl"
 SERIES_FILE = "series.jsonl"
@@ -82,11 +83,10 @@ BEGIN = re.compile(
 """The beginning of a run's first line, which may be long; as ``now_utc`` has the time."""
 NUMBERS, TEXTS = frozenset((int, float, bool)), frozenset((str, list, dict))
 """Types of what has no name in it, and may have."""
-COUNTS = 2**15
+COUNTS, SMALL = 2**15, 256
+"""Up to which numbers are kept once: by us, and by Python."""
 AT_ONCE_BYTES = 2**24
 """Most memory that a line may take as Python's objects to be parsed and validated at once."""
-PAIRS_KEPT = 2**16
-"""From so many different pairs of histograms on no further ones are kept once."""
 ESCAPE = re.compile(rb'\\[^"\\/]')
 """In JSON, of a character that may have to be shown as such an escape."""
 TABBED = (b'"value":', b'"before":', b'"after":')
@@ -197,6 +197,16 @@ class _TrialLine:
     kind: Literal["trial"]
     record: TrialRecord
     sequence: int = -1
+
+
+@dataclass(frozen=True)
+class _SeriesLine:
+    """A line of a series, whole."""
+
+    samples: tuple[Sample, ...]
+    sequence: int = -1
+    snapshots: tuple[Snapshot, ...] = ()
+    """Older runs have no counters over time."""
 
 
 _SAMPLES: Any = tuple[Sample, ...]
@@ -577,7 +587,7 @@ class _Reading:
     """The run's folder, if it is held open."""
     findings: list[Finding] = field(default_factory=list)
     schema: int = RECORD_SCHEMA
-    _pairs: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    _pairs: Pairs = field(default_factory=Pairs)
 
     @cached_property
     def _counts(self) -> dict[int, int]:
@@ -604,24 +614,35 @@ class _Reading:
 
         Parsing and validating at once takes a fifth of the time, and leaves names as they are.
         """
-        cost_bytes = parsed_bytes(text)
-        if self.schema == 1 or cost_bytes > AT_ONCE_BYTES or not _is_printable(text):
+        if self.schema == 1 or not _is_printable(text):
             return None
-        with suppress(ValueError):  # ValidationError among them
-            self.room.hold(text, cost_bytes)
-            line: _TrialLine = _exactly(_TrialLine).validate_json(text)
-            self._share(line.record)
+        with suppress(ValueError, LookupError):  # ValidationError among them
+            trial = CutTrial(text)
+            if trial.cost_bytes > AT_ONCE_BYTES:
+                return None
+            self.room.hold(text, trial.cost_bytes)
+            line: _TrialLine = _exactly(_TrialLine).validate_json(trial.rest)
+            trial.put_back(line.record.phases, _exactly(Snapshot).validate_json, self._pairs)
             return line if line.sequence >= -1 else None
         return None
 
-    def _share(self, record: TrialRecord) -> None:
-        """Keep what many histograms have in common once: most of a trial's numbers are theirs."""
-        known = self._pairs
-        for stats in chain.from_iterable(phase.stats for phase in record.phases):
-            for name, own in stats.histograms.items():
-                look_up = known.setdefault if len(known) < PAIRS_KEPT else known.get
-                pairs = tuple(map(look_up, own.counts, own.counts))
-                stats.histograms[name] = replace(own, counts=pairs)
+    def series(self, text: bytes) -> _SeriesLine | None:
+        """Return what a line of a series has, as ``trial`` does."""
+        cost_bytes = parsed_bytes(text)
+        if self.schema == 1 or cost_bytes > AT_ONCE_BYTES or not _is_printable(text):
+            return None
+        with suppress(ValueError):
+            self.room.hold(text, cost_bytes)
+            line: _SeriesLine = _exactly(_SeriesLine).validate_json(text)
+            count_of = self._counts.get
+            samples = tuple(
+                replace(each, packets_per_ms=tuple(map(count_of, own, own)))
+                if max(own := each.packets_per_ms, default=0) > SMALL
+                else each
+                for each in line.samples
+            )
+            return replace(line, samples=samples) if line.sequence >= -1 else None
+        return None
 
     def parsed(self, where: str, text: bytes) -> dict[str, Any]:
         """Return the object of a line."""
@@ -776,14 +797,19 @@ def _read_series(
     series: dict[int, list[Sample]] = defaultdict(list)
     motion: dict[int, list[Snapshot]] = defaultdict(list)
     for where, text in reading.lines(path):
-        line = reading.shown(reading.parsed(where, text))
-        sequence = _sequence(line, where)
-        samples: tuple[Sample, ...] = _validated(_SAMPLES, line.get("samples"), where)
-        # Older runs have no counters over time.
-        moved: tuple[Snapshot, ...] = _validated(_SNAPSHOTS, line.get("snapshots", ()), where)
-        series[sequence] += samples
-        motion[sequence] += moved
+        line = reading.series(text) or _series_line(
+            reading.shown(reading.parsed(where, text)), where
+        )
+        series[line.sequence] += line.samples
+        motion[line.sequence] += line.snapshots
     return series, motion
+
+
+def _series_line(line: dict[str, Any], where: str) -> _SeriesLine:
+    sequence = _sequence(line, where)
+    samples: tuple[Sample, ...] = _validated(_SAMPLES, line.get("samples"), where)
+    moved: tuple[Snapshot, ...] = _validated(_SNAPSHOTS, line.get("snapshots", ()), where)
+    return _SeriesLine(samples, sequence, moved)
 
 
 def _validated(kind: type[T], plain: Any, where: str) -> T:

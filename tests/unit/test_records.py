@@ -166,7 +166,7 @@ def test_a_plain_trial_is_parsed_and_validated_at_once(
     written(tmp_path, plain)
     kinds = looked_at(monkeypatch)
     assert (plain,) == read_run(tmp_path).records
-    assert ["header", "series", "ending"] == kinds
+    assert ["header", "ending"] == kinds
 
 
 @pytest.mark.parametrize("name", ["a\tb", "\x7f", "\x85", "\u202e", "\x1b[2J", "\ue000", "\ud800"])
