@@ -17,6 +17,7 @@ from udpbench.analysis.result_tables import with_tables
 from udpbench.analysis.search import PointSearch, folded, searches_of
 from udpbench.analysis.verdicts import Verdict, evaluate, exit_code
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, code_of, worst_code
+from udpbench.meanwhile import Meanwhile
 from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.host import Facts
 from udpbench.model.limits import Role
@@ -65,6 +66,8 @@ class Chapter:
         return any(record.built_in_lab for record in self.records)
 
 
+MANY = 100
+"""Trials from which on a second process saves more than it takes to begin."""
 _JUDGED: WeakKeyDictionary[Run, tuple[Chapter, ...]] = WeakKeyDictionary()
 """Run → its chapters, as long as anybody has the run."""
 
@@ -93,7 +96,7 @@ def judged(
     chapters = []
     for experiment in experiments:
         mine = tuple(record for record in records if record.trial.experiment == experiment.name)
-        trials = [with_tables(judge(record), record) for record in mine]
+        trials = list(map(with_tables, _judged_each(mine), mine))
         results = folded(experiment, trials)
         tuning = _tuning(experiment, results)
         shown = experiment
@@ -122,6 +125,15 @@ def judged(
         )
         chapters.append(replace(chapter, tuned=_tuned(chapter)))
     return tuple(chapters)
+
+
+def _judged_each(records: Sequence[TrialRecord]) -> list[Result]:
+    """Return the result of each record; of many, a second process judges the later half."""
+    half = len(records) // 2
+    others = Meanwhile(lambda: list(map(judge, records[half:])), len(records) >= MANY)
+    first = list(map(judge, records[:half]))
+    pairs = zip(others.result(), records[half:], strict=True)
+    return first + [replace(result, trial=record.trial) for result, record in pairs]
 
 
 def _tuning(experiment: Experiment, results: Sequence[Result]) -> Tuning | None:

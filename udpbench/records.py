@@ -45,6 +45,7 @@ from udpbench.json_lines import (
     parsed_bytes,
     whole_lines,
 )
+from udpbench.meanwhile import Meanwhile
 from udpbench.model.experiment import Experiment, trial_count
 from udpbench.model.lab import Lab
 from udpbench.model.limits import (
@@ -87,6 +88,8 @@ COUNTS, SMALL = 2**15, 256
 """Up to which numbers are kept once: by us, and by Python."""
 AT_ONCE_BYTES = 2**24
 """Most memory that a line may take as Python's objects to be parsed and validated at once."""
+LONG_BYTES = 2**23
+"""Size of a series from which on a second process saves more than it takes to begin."""
 ESCAPE = re.compile(rb'\\[^"\\/]')
 """In JSON, of a character that may have to be shown as such an escape."""
 TABBED = (b'"value":', b'"before":', b'"after":')
@@ -526,34 +529,31 @@ def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
     if first is None:
         raise RecordError(f"{path}: empty: the run was killed before it began; run again")
     header = _read_header(path, reading.parsed(*first), reading)
-    series, motion = _read_series(folder / SERIES_FILE, reading)
+    aside = replace(reading, findings=[])
+    beside = Meanwhile(lambda: _read_series(folder / SERIES_FILE, aside), reading.is_long(folder))
     begins = [Begin(header.started_at, header.udpbench, header.command)]
-    records: list[list[TrialRecord]] = [[]]
+    trials: list[list[tuple[TrialRecord, int, str]]] = [[]]
     endings: list[Ending | None] = [None]
-    numbers = {-1, *series}
     for where, text in lines:
         line = reading.trial(text) or reading.shown(reading.parsed(where, text))
         kind = "trial" if isinstance(line, _TrialLine) else line.get("kind")
         if kind == "trial":
-            record, number = _trial_of(line, where)
-            numbers.add(number)
-            own = tuple(series.get(number, ()))
-            _refuse_milliseconds(record, own, where)
-            moved = tuple(motion.get(number, ()))
-            findings = tuple(map(_told_apart, record.findings))
-            records[-1].append(replace(record, series=own, motion=moved, findings=findings))
+            trials[-1].append((*_trial_of(line, where), where))
         elif kind == "ending":
             endings[-1] = _validated(Ending, line, where)
         elif kind == "resumed":
             begins.append(_validated(Begin, line, where))
-            records.append([])
+            trials.append([])
             endings.append(None)
         else:
             raise RecordError(f"{where}: neither a trial nor an ending; the file is damaged")
+    series = beside.result()
+    records = [[series.join(*trial) for trial in own] for own in trials]
+    numbers = {-1, *series.samples, *(number for own in trials for _, number, _ in own)}
     parts = zip(begins, records, endings, strict=True)
     sessions = tuple(RunSession(begin, len(own), ending) for begin, own, ending in parts)
     latest, replaced = _latest(records)
-    notes = tuple(reading.findings)
+    notes = (*series.findings, *reading.findings)
     return Run(folder, header, latest, endings[-1], notes, sessions, replaced, max(numbers) + 1)
 
 
@@ -594,6 +594,13 @@ class _Reading:
         """Each count of a millisecond once: they were half of what a fast run takes."""
         return {count: count for count in range(COUNTS)}
 
+    def is_long(self, folder: Path) -> bool:
+        """Return whether the series is worth a second process."""
+        with suppress(OSError):
+            name = folder / SERIES_FILE if self.folder_fd is None else SERIES_FILE
+            return os.stat(name, dir_fd=self.folder_fd).st_size >= LONG_BYTES
+        return False
+
     def lines(self, path: Path) -> Iterator[tuple[str, bytes]]:
         """Yield place and text of every complete line; only the last line may be torn."""
         try:
@@ -616,15 +623,31 @@ class _Reading:
         """
         if self.schema == 1 or not _is_printable(text):
             return None
-        with suppress(ValueError, LookupError):  # ValidationError among them
+        with suppress(ValueError):  # ValidationError among them
+            line = self._cut_trial(text) or self._whole_trial(text)
+            return line if line is not None and line.sequence >= -1 else None
+        return None
+
+    def _cut_trial(self, text: bytes) -> _TrialLine | None:
+        """Return the trial of a line as udpbench writes it."""
+        with suppress(ValueError, LookupError):
             trial = CutTrial(text)
             if trial.cost_bytes > AT_ONCE_BYTES:
                 return None
-            self.room.hold(text, trial.cost_bytes)
             line: _TrialLine = _exactly(_TrialLine).validate_json(trial.rest)
+            self.room.hold(text, trial.cost_bytes)
             trial.put_back(line.record.phases, _exactly(Snapshot).validate_json, self._pairs)
-            return line if line.sequence >= -1 else None
+            return line
         return None
+
+    def _whole_trial(self, text: bytes) -> _TrialLine | None:
+        """Return the trial of a line as others write it."""
+        cost_bytes = parsed_bytes(text)
+        if cost_bytes > AT_ONCE_BYTES:
+            return None
+        self.room.hold(text, cost_bytes)
+        line: _TrialLine = _exactly(_TrialLine).validate_json(text)
+        return line
 
     def series(self, text: bytes) -> _SeriesLine | None:
         """Return what a line of a series has, as ``trial`` does."""
@@ -790,19 +813,31 @@ def _sequence(line: dict[str, Any], where: str) -> int:
     return number
 
 
-def _read_series(
-    path: Path, reading: _Reading
-) -> tuple[dict[int, list[Sample]], dict[int, list[Snapshot]]]:
-    """Return sequence number → samples, and → counters; lines of one trial are joined."""
-    series: dict[int, list[Sample]] = defaultdict(list)
-    motion: dict[int, list[Snapshot]] = defaultdict(list)
+@dataclass(frozen=True)
+class _Series:
+    """Sequence number → samples, and → counters; lines of one trial are joined."""
+
+    samples: dict[int, list[Sample]]
+    snapshots: dict[int, list[Snapshot]]
+    findings: list[Finding]
+
+    def join(self, record: TrialRecord, number: int, where: str) -> TrialRecord:
+        """Return a record with its series; raises RecordError."""
+        own, moved = self.samples.get(number, ()), self.snapshots.get(number, ())
+        _refuse_milliseconds(record, own, where)
+        findings = tuple(map(_told_apart, record.findings))
+        return replace(record, series=tuple(own), motion=tuple(moved), findings=findings)
+
+
+def _read_series(path: Path, reading: _Reading) -> _Series:
+    samples: dict[int, list[Sample]] = defaultdict(list)
+    snapshots: dict[int, list[Snapshot]] = defaultdict(list)
     for where, text in reading.lines(path):
-        line = reading.series(text) or _series_line(
-            reading.shown(reading.parsed(where, text)), where
-        )
-        series[line.sequence] += line.samples
-        motion[line.sequence] += line.snapshots
-    return series, motion
+        line = reading.series(text)
+        line = line or _series_line(reading.shown(reading.parsed(where, text)), where)
+        samples[line.sequence] += line.samples
+        snapshots[line.sequence] += line.snapshots
+    return _Series(samples, snapshots, reading.findings)
 
 
 def _series_line(line: dict[str, Any], where: str) -> _SeriesLine:

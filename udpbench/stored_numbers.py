@@ -30,12 +30,12 @@ class CutTrial:
 
     def __init__(self, text: bytes) -> None:
         """ValueError if something has no end."""
-        rest, self._counters = _cut(text, b'"counters":{', b"}", b'"":%d')
-        self.rest, self._counts = _cut(rest, b'"counts":[[', b"]]", b"%%d,%d" % _MARKER)
-        commas = text.count(b",") - self.rest.count(b",")
+        uncounted, self._counters = _cut(text, b'"counters":{', b"}", b'"":%d')
+        self.rest, self._counts = _cut(uncounted, b'"counts":[[', b"]]", b"%%d,%d" % _MARKER)
+        commas, others, left = (each.count(b",") for each in (text, uncounted, self.rest))
+        cut_bytes = ITEM_BYTES * (commas - others) + PAIR_BYTES * (others - left) // 2
         characters_bytes = (2 if text.isascii() else 5) * len(text)
-        cut_bytes = characters_bytes + PAIR_BYTES * commas // 2
-        self.cost_bytes = parsed_bytes(self.rest) + cut_bytes
+        self.cost_bytes = parsed_bytes(self.rest) + characters_bytes + cut_bytes
         """About the most memory that all of it takes as Python's objects."""
 
     def put_back(

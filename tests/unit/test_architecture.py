@@ -85,16 +85,21 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tuning": ((*LEAVES, "analysis", "tuning"), ()),
     "tuning.derived_points": ((*LEAVES, "analysis", "definition", "tuning"), ()),
     "tuning.recipe": ((*LEAVES, "definition.overrides", "tuning"), ()),
-    "records": (LEAVES, ("pydantic", "pydantic_core")),
+    "meanwhile": (("parent_death",), ()),
+    "stored_numbers": (("json_lines", "model"), ()),
+    "records": ((*LEAVES, "meanwhile", "stored_numbers"), ("pydantic", "pydantic_core")),
     "judged_run": (
         (
-            *(*LEAVES, "records", "analysis"),
+            *(*LEAVES, "meanwhile", "records", "analysis"),
             *("tuning.derived_points", "tuning.outcome", "tuning.tuner"),
         ),
         (),
     ),
     "report": (
-        (*LEAVES, "records", "analysis", "judged_run", "report", "definition.published"),
+        (
+            *(*LEAVES, "meanwhile", "records", "analysis", "judged_run", "report"),
+            "definition.published",
+        ),
         ("rich", "pandas", "matplotlib", "typst", "numpy", "jinja2", "markupsafe"),
     ),
     "report.campaign": (

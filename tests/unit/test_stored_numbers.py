@@ -68,7 +68,7 @@ def test_a_trial_is_read_without_looking_at_its_names(
 @pytest.mark.parametrize(
     "change",
     [
-        json.dumps,
+        lambda plain: json.dumps(plain, ensure_ascii=False),
         lambda plain: compact(plain, sort_keys=True),
         lambda plain: compact(plain).replace('"counters":{"', '"counters": {"', 1),
         lambda plain: compact(plain).replace('"counts":[[', '"counts": [[', 1),
@@ -78,11 +78,13 @@ def test_a_trial_is_read_without_looking_at_its_names(
     ids=["spaces", "sorted", "odd-counters", "odd-counts", "other-counters", "other-counts"],
 )
 def test_a_trial_written_otherwise_is_read_as_well(
-    tmp_path: Path, change: Callable[[Any], str]
+    tmp_path: Path, change: Callable[[Any], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As other programs write JSON, and with a key that nobody knows."""
+    """As other programs write JSON, and with a key that nobody knows; its names are not looked at."""
     folder = rewritten(written(tmp_path, counted()), change)
+    kinds = looked_at(monkeypatch)
     assert (counted(),) == read_run(folder).records
+    assert "trial" not in kinds
 
 
 def test_a_counter_whose_name_ends_a_block_is_read_as_well(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_a_damaged_number_is_reported(tmp_path: Path, old: str, new: str) -> Non
 
 
 def test_a_large_number_is_read_as_well(tmp_path: Path) -> None:
-    """Of more digits than a count has."""
+    """It has more digits than a count."""
     folder = rewritten(
         written(tmp_path, counted()),
         lambda plain: compact(plain).replace("[300,2]", f"[300,{10**18}]"),
@@ -135,7 +137,7 @@ def test_more_numbers_than_there_is_room_for_are_not_read_at_once(
     monkeypatch.setattr(Room, "hold", lambda _self, _text, cost_bytes: held.append(cost_bytes))
     monkeypatch.setattr("udpbench.records.AT_ONCE_BYTES", 0)
     assert (counted(),) == read_run(tmp_path).records
-    assert ["header", "series", "trial", "ending"] == kinds
+    assert ["header", "trial", "ending", "series"] == kinds
     assert min(held) > 0
 
 

@@ -19,11 +19,13 @@ from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
 from udpbench.installation import how_to_add
 from udpbench.judged_run import Chapter, chapters_of
+from udpbench.meanwhile import Meanwhile
 from udpbench.printable import all_printable
 from udpbench.records import Run
 from udpbench.report.answers import first_kinds
 from udpbench.report.captions import COLUMNS, HEADINGS, NOTES
 from udpbench.report.data_frames import DATA, write_frames
+from udpbench.report.embedded_data import packed
 from udpbench.report.figures.experiment_figures import NARROW, draw
 from udpbench.report.figures.ladder_figure import draw_ladder
 from udpbench.report.html_page import html_page
@@ -106,9 +108,11 @@ def _write(runs: Sequence[Run], folder: Folder, formats: Sequence[str]) -> list[
     if set(formats) & set(DOCUMENTS):
         with tempfile.TemporaryDirectory(prefix="udpbench-report-") as name:
             room = Path(name)
-            data = _prepare(runs, room, ["svg", "png"] if "png" in formats else ["svg"])
+            drawing = _Drawing(runs, room, ["svg", "png"] if "png" in formats else ["svg"])
+            stored = packed(runs) if "html" in formats else ""
+            data = _prepare(runs, room, drawing)
             if "html" in formats:
-                page = html_page(data, room, runs)
+                page = html_page(data, room, stored)
                 written.append(folder.write("report.html", page.encode()))
             if set(formats) & set(PAGES):
                 (room / "data.json").write_text(json.dumps(for_pages(data), allow_nan=False))
@@ -152,22 +156,48 @@ def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
         raise InputError(problems)
 
 
-def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> dict[str, Any]:
+class _Drawing:
+    """The chapters of some runs, whose figures are drawn while their other parts are written."""
+
+    def __init__(self, runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> None:
+        self.suffixes = suffixes
+        self.numbered = [
+            (number, chapter) for number, run in enumerate(runs) for chapter in _chapters(run, runs)
+        ]
+        """Each with the number of its run."""
+        self._folders = [
+            room / FIGURES / f"{place:02d}-{_plain(chapter.experiment.name)}"
+            for place, (_, chapter) in enumerate(self.numbered, start=1)
+        ]
+        (room / FIGURES).mkdir()
+        for folder in self._folders:
+            folder.mkdir()
+        self._drawn = Meanwhile(self._draw)
+
+    def _draw(self) -> list[dict[str, list[str]]]:
+        return [
+            draw(chapter, folder, self.suffixes)
+            for (_, chapter), folder in zip(self.numbered, self._folders, strict=True)
+        ]
+
+    def files(self) -> list[dict[str, list[str]]]:
+        """Return the figures of each chapter, by kind."""
+        return [
+            {
+                kind: [f"{FIGURES}/{folder.name}/{name}.svg" for name in names]
+                for kind, names in drawn.items()
+            }
+            for drawn, folder in zip(self._drawn.result(), self._folders, strict=True)
+        ]
+
+
+def _prepare(runs: Sequence[Run], room: Path, drawing: _Drawing) -> dict[str, Any]:
     """Lay out the figures and return the data for the templates."""
     shutil.copy(TEMPLATE, room / TEMPLATE.name)
-    (room / FIGURES).mkdir()
-    numbered = [
-        (number, chapter) for number, run in enumerate(runs) for chapter in _chapters(run, runs)
-    ]
+    numbered, suffixes = drawing.numbered, drawing.suffixes
+    written = [{**chapter_data(chapter), "trials": trials_data(chapter)} for _, chapter in numbered]
     chapters = []
-    for place, (number, chapter) in enumerate(numbered, start=1):
-        folder = room / FIGURES / f"{place:02d}-{_plain(chapter.experiment.name)}"
-        folder.mkdir()
-        drawn = {
-            kind: [f"{FIGURES}/{folder.name}/{name}.svg" for name in names]
-            for kind, names in draw(chapter, folder, suffixes).items()
-        }
-        parts = {**chapter_data(chapter), "trials": trials_data(chapter)}
+    for (number, chapter), parts, drawn in zip(numbered, written, drawing.files(), strict=True):
         first = [
             {
                 "file": drawn[kind][0],

@@ -6,12 +6,11 @@ escapes all text; only our own figures and style sheets are markup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from udpbench.records import Run
-from udpbench.report.embedded_data import LINK, packed
+from udpbench.report.embedded_data import LINK
 from udpbench.report.figures.experiment_figures import NARROW
 from udpbench.report.figures.inline_svg import InlineFigures, palettes
 
@@ -27,8 +26,11 @@ LABELS = {
 """Descriptions of figures without a heading."""
 
 
-def html_page(data: Mapping[str, Any], room: Path, runs: Sequence[Run]) -> str:
-    """Return the page of what ``document`` laid out: its data, and figures below ``room``."""
+def html_page(data: Mapping[str, Any], room: Path, stored: str) -> str:
+    """Return the page of what ``document`` laid out: its data, and figures below ``room``.
+
+    ``stored`` is what readers without udpbench download.
+    """
     from markupsafe import Markup
 
     figures = InlineFigures()
@@ -43,7 +45,7 @@ def html_page(data: Mapping[str, Any], room: Path, runs: Sequence[Run]) -> str:
     for study in data["ladders"]:
         for file in study["figures"]:
             drawn[file] = Markup(figures.inline(room / file, study["title"]))  # noqa: S704
-    return filled(TEMPLATE, figures, {**data, "drawn": drawn, "link": LINK, "packed": packed(runs)})
+    return filled(TEMPLATE, figures, {**data, "drawn": drawn, "link": LINK, "packed": stored})
 
 
 def filled(template: str, figures: InlineFigures, data: Mapping[str, Any]) -> str:
