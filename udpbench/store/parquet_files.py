@@ -17,12 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-sys.modules["numpy"] = None  # type: ignore[assignment]  # half of the start, for nothing here
-
-import pyarrow as pa  # noqa: E402
-from pyarrow import compute, parquet  # noqa: E402
-
-del sys.modules["numpy"]  # as missing it would be looked for again with each value
+import pyarrow as pa
+from pyarrow import compute, parquet
 
 END = b"\n"
 BATCH_ROWS = 4096
