@@ -292,6 +292,8 @@ class ServedHost:
         drops = {f"socket.{inode}.drops": number for inode, number in event.drops.items()}
         record = recorded(test, served, reply, after, drops)
         self.tests += 1
+        if self._terms.clients > 1:
+            self._screen.say(f"test {event.test}, client {served.client}:")
         self._server.proceed(event.test, self._screen.answer(record))
         self._screen.keep(record)
 

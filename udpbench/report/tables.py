@@ -84,12 +84,18 @@ ENDS = ("intended", "received")
 """Lines of a ledger that are columns where each point is a row."""
 
 
-def print_chapter(console: Console, chapter: Chapter, everything: bool = False) -> None:
-    """Print the tables of one experiment: results, ledger, findings and expectations."""
+def print_chapter(
+    console: Console, chapter: Chapter, everything: bool = False, stored: bool = True
+) -> None:
+    """Print the tables of one experiment: results, ledger, findings and expectations.
+
+    What is not ``stored`` cannot be shown again, so no command is printed that would.
+    """
     console.print()
     console.print(Text(f"details of {chapter.experiment.name}", style="bold"))
     for part in parts(chapter, console.width, everything):
-        console.print(part)
+        if stored or not (isinstance(part, Text) and part.plain.endswith(SHOW_ALL)):
+            console.print(part)
 
 
 def print_answers(console: Console, run: Run) -> None:

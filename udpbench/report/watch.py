@@ -196,6 +196,24 @@ def line(live: LiveHost) -> str:
     return "; ".join(parts)
 
 
+def served_line(live: LiveHost) -> str:
+    """Return one look while clients are served: what their sockets lost, apart from all others."""
+    own = sum(loss.dropped_pps for loss in live.sockets)
+    stages = dict.fromkeys(stage for loss in live.losing for stage in loss.stages)
+    at = f" at {' or '.join(stages)}" if stages else ""
+    parts = [f"the test lost {show_pps(own)}{at}" if own else "the test lost nothing now"]
+    before = (each for each in live.stages if each.pps and each.stage not in live.unwatched)
+    parts += [
+        f"this host lost {show_pps(each.pps)} at {_placed(each.stage, each.where)}, whoever sent it"
+        for each in before
+    ]
+    all_sockets = sum(each.pps for each in live.stages if each.stage in SOCKET_STAGES)
+    if all_sockets - own >= 1:
+        parts.append(f"other sockets of this host lost {show_pps(all_sockets - own)}")
+    parts += [f"{name} {GONE}" for name in live.gone]
+    return f"{live.host}: {live.elapsed_ns / SECOND_NS:.0f} s; {'; '.join(parts)}"
+
+
 def view(live: LiveHost, rows: int, width: int = WIDE) -> RenderableType:
     """Return a host with at most so many sockets, for a terminal of ``width`` columns."""
     seconds = live.elapsed_ns / SECOND_NS

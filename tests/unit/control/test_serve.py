@@ -204,6 +204,27 @@ def test_what_is_said_of_a_test(golden: Golden) -> None:
     golden.check(shown)
 
 
+def test_of_several_clients_an_answer_names_its_own() -> None:
+    """Before the answer, which the client itself gets without it."""
+    world = Served()
+    world.run(ServeTerms(once=True, clients=2))
+    assert "test 1, client 10.0.0.2:" == world.lines[-1]
+    assert world.server is not None
+    assert "client 10.0.0.2" not in str(world.server.shown)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_only_a_stored_test_can_be_shown_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_stored: bool
+) -> None:
+    """Else ``show`` would show another run."""
+    world = Served()
+    world.run(ServeTerms(once=True))
+    out = tmp_path / "kept" if is_stored else None
+    verb._Kept(lab_to_watch(None, None), out, once=True).keep(world.records[0])
+    assert is_stored is ("udpbench show --all" in capsys.readouterr().out)
+
+
 def test_a_test_is_a_trial_like_any_other(tmp_path: Path, golden: Golden) -> None:
     """What the client counted is sent; what this host explains is at its stages, the rest ahead."""
     world = Served()

@@ -15,7 +15,7 @@ from rich.console import Console
 from udpbench.analysis.motion import CpuShare
 from udpbench.analysis.queue_counters import QueueUse
 from udpbench.analysis.reader_time import ReaderTime
-from udpbench.analysis.watch.host import LiveHost, StageLoss
+from udpbench.analysis.watch.host import SOCKET_STAGES, LiveHost, StageLoss
 from udpbench.analysis.watch.sockets import SocketLoss, SocketReader
 from udpbench.control.watch import KeptLooks
 from udpbench.judged_run import chapters_of
@@ -37,6 +37,7 @@ from udpbench.report.watch import (
     most_of,
     print_watched,
     sentence,
+    served_line,
     view,
     watch_view,
 )
@@ -174,6 +175,14 @@ def test_a_line_names_the_worst_sockets(golden: Golden) -> None:
     golden.check(line(replace(LIVE, sockets=LIVE.sockets[:1] * 5)))
     golden.check(line(replace(LIVE, stages=(), sockets=())))
     assert "nothing lost" not in line(replace(LIVE, stages=()))
+
+
+def test_while_clients_are_served_others_losses_are_named_as_theirs(golden: Golden) -> None:
+    """Nothing is advised that ``serve`` does not have; what is lost before sockets may be anyone's."""
+    port = replace(LIVE, unwatched=SOCKET_STAGES)
+    golden.check(served_line(replace(port, sockets=())))
+    golden.check(served_line(replace(port, sockets=LIVE.sockets[1:], stages=LIVE.stages[1:])))
+    golden.check(served_line(replace(port, stages=(), gone=("eth0",), sockets=())))
 
 
 def test_json_has_the_same_numbers() -> None:

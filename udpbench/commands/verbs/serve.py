@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,7 @@ from udpbench.commands.verbs.output import (
 from udpbench.commands.verbs.reach import deployer_of, reach_observers
 from udpbench.commands.verbs.run import typed_command
 from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem
+from udpbench.printable import printable
 
 if TYPE_CHECKING:
     from udpbench.control.serve import ServeTerms
@@ -61,7 +62,7 @@ def serve(
     from udpbench.control.serve import ServeView
     from udpbench.control.serve import serve as serve_clients
     from udpbench.control.watch import lab_to_watch
-    from udpbench.report.watch import watch_view
+    from udpbench.report.watch import served_line
 
     terms = replace(_terms(listen, port, duration), once=once, clients=clients)
     if out is not None:
@@ -75,7 +76,12 @@ def serve(
         with reader_may_leave():
             say(text)
 
-    screen = ServeView(tell, lambda: watch_view(sys.stdout, False), kept.answer, kept.keep)
+    screen = ServeView(
+        tell,
+        lambda: nullcontext(lambda live: tell(printable(served_line(live), keep=""))),
+        kept.answer,
+        kept.keep,
+    )
     serve_clients(lab, terms, around, servers, screen)
     raise typer.Exit(kept.code)
 
@@ -158,7 +164,7 @@ class _Kept:
 
         with reader_may_leave():
             for chapter in judged([served_experiment(record.trial)], [record]):
-                print_chapter(open_console(), chapter)
+                print_chapter(open_console(), chapter, stored=self._out is not None)
         if self._out is None:
             return
         self._stored += 1
