@@ -52,6 +52,13 @@ def answered(packets: int, **sender: int) -> TrialRecord:
     return replace(with_counts(sender=counts), trial=of)
 
 
+def read_late() -> TrialRecord:
+    """Return a record of 1003 answers whose program read the last 3 after its reads were counted."""
+    plain = answered(1003)
+    moves = {"right": {"snmp.Udp.InDatagrams": 1003}}
+    return build.record(of=plain.trial, workers=plain.phases[-1].stats, moves=moves)
+
+
 def working(cpu_ns: int, **receive: object) -> TrialRecord:
     """Return a record of 1000 datagrams with 1 ms of work and a batch of 10, so 990 ms at least."""
     counts = build.receiver_counts(1000, user_ns=cpu_ns, system_ns=10**6)
@@ -370,6 +377,12 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
     (
         ledger_checks.surplus_answers,
         answered(1003),
+        answered(1000),
+        "invalid",
+    ),
+    (
+        ledger_checks.surplus_answers,
+        read_late(),
         answered(1000),
         "invalid",
     ),
