@@ -323,7 +323,7 @@ def surplus_answers(readings: Readings) -> Iterator[Finding]:
     if surplus <= 0:
         return
     counted, read = readings.receiver.counter("{udp}InDatagrams"), arrived(readings).read_packets
-    if counted is not None and read is not None and counted - read >= surplus:
+    if counted is not None and counted - read >= surplus:
         yield Finding(
             "invalid",
             "datagrams were read after the last count, so loss is unknown",
