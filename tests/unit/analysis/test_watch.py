@@ -11,6 +11,7 @@ from analysis import build
 from analysis.build import facts
 from analysis.test_stages import lacking
 from udpbench.analysis.ledger.ledger import lost_by_place
+from udpbench.analysis.reader_time import RECEIVING_CALLS
 from udpbench.analysis.readings import readings_of
 from udpbench.analysis.watch.history import LOOKS_KEPT, PROCESSES_KEPT, HostState, after
 from udpbench.analysis.watch.host import LiveHost, live_host, watched_ledger
@@ -378,7 +379,12 @@ def reader(
         ((thread(64, 19, futex=9),), FULL_QUEUE, "waits for a CPU 19 % of the time", "stop what"),
         ((thread(60, 40),), FULL_QUEUE, "waits for a CPU 40 % of the time", "stop what uses CPUs"),
         ((thread(20, 0, "TTTTS", futex=1),), FULL_QUEUE, "stopped 80 % of the time", "check what"),
-        ((WAITER,), FULL_QUEUE, "sleeps 98 % of the time (in epoll_wait)", "have it read while"),
+        (
+            (WAITER,),
+            FULL_QUEUE,
+            "waits for datagrams of other sockets 98 % of the time (in epoll_wait)",
+            "have it read this socket, too",
+        ),
         (
             (WAITER, SLEEPER),
             FULL_QUEUE,
@@ -406,6 +412,16 @@ def test_a_reader_is_named_by_what_it_does(
     late, helping = reader(*threads, queued=queued)
     assert (does, True) == (late.does, helping.startswith(helps) and bool(helps) is bool(helping))
     assert ("SO_RCVBUF" in helping) is (late.wanted_bytes(V4.buffer_bytes) is not None)
+
+
+@pytest.mark.parametrize("call", sorted(RECEIVING_CALLS))
+@pytest.mark.parametrize("looks", range(1, LEAST_LOOKS))
+def test_a_reader_whose_queue_is_full_at_a_look_or_two_waits_for_datagrams(
+    call: str, looks: int
+) -> None:
+    """A burst had just come: it neither sleeps nor forgets the socket."""
+    late, helping = reader(thread(1, **{call: 9}), looks=looks)
+    assert ("waits for datagrams 99 % of the time", "") == (late.does, helping)
 
 
 def test_a_buffer_has_room_for_twice_the_largest_burst() -> None:

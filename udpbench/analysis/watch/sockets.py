@@ -17,6 +17,7 @@ from udpbench.analysis.reader_time import (
     EMPTIED,
     FULL,
     MUCH,
+    RECEIVING_CALLS,
     SPARE,
     ReaderTime,
     reading_threads,
@@ -37,6 +38,7 @@ MOST_BUFFER_BYTES = 256 * 2**20
 SKB_BYTES, FRAME_BYTES = 256, 2048
 """What a datagram takes of a buffer beside its data, and the least room for these that a card's
 driver gives (include/linux/skbuff.h, SKB_TRUESIZE)."""
+ELSEWHERE = "waits for datagrams of other sockets"
 NOT_KNOWN = "not known (needs root or the same user)"
 
 
@@ -80,7 +82,7 @@ class SocketReader:
         rest = 1 - time.running - time.stopped - (time.runnable or 0.0)
         shares = {
             "stopped": time.stopped,
-            "sleeps": time.asleep if time.asleep is not None else rest,
+            self._sleeps: time.asleep if time.asleep is not None else rest,
             "waits for a CPU": time.runnable or 0.0,
             "waits for datagrams": time.waiting or 0.0,
         }
@@ -89,6 +91,12 @@ class SocketReader:
         if not much and time.running < 1 - MUCH:
             much = most_first[:1]
         return {name: shares[name] for name in much}
+
+    @property
+    def _sleeps(self) -> str:
+        """What sleeping is called: a call that waits for a datagram is not a pause."""
+        time = self.time
+        return ELSEWHERE if time is not None and time.call in RECEIVING_CALLS else "sleeps"
 
     @property
     def does(self) -> str:
@@ -102,7 +110,7 @@ class SocketReader:
             emptied = "empties its queue, and never sleeps" if self.bursts else "bound by its CPU"
             return f"{emptied} ({show_percent(time.running)})"
         call = f" (in {time.call})" if time.call not in ("", OTHER_CALL) else ""
-        where = {"sleeps": call if time.asleep is not None else " (root sees in which call)"}
+        where = {self._sleeps: call if time.asleep is not None else " (root sees in which call)"}
         return ", ".join(
             f"{name} {show_percent(share)} of the time{where.get(name, '')}"
             for name, share in self.shares.items()
@@ -140,6 +148,7 @@ class SocketReader:
 READERS_HELPS = {
     "stopped": REMEDIES["standstill"].text.removesuffix(", then repeat"),
     "sleeps": REMEDIES["reader_sleeps"].text,
+    ELSEWHERE: "have it read this socket, too; no buffer helps",
     "waits for a CPU": REMEDIES["busy"].text.partition(" of the load")[0],
     "bound": REMEDIES["late_readers"].text,
 }
@@ -369,7 +378,7 @@ class _Readers:
             datagram_bytes=self._datagram_bytes,
             visible=bool(processes),
             never=self._never_reads(loss.socket),
-            time=self._time(processes, waits=emptied > 0),
+            time=self._time(processes, waits=emptied > 0 or looks + 1 < LEAST_LOOKS),
         )
 
     def _never_reads(self, each: UdpSocket) -> bool:
@@ -394,7 +403,8 @@ class _Readers:
     def _time(self, processes: tuple[str, ...], *, waits: bool) -> ReaderTime | None:
         """Return how readers among processes' threads spent their time; None if none was seen.
 
-        Whoever waits for datagrams while some are in the queue reads another socket. Of several
+        Whoever waits for datagrams while some are always in the queue reads another socket; at a
+        look or two, a burst may just have come to one that waited for it. Of several
         readers one that is full says why packets were lost, whatever the others have left.
         """
         if (processes, waits) in self._times:
