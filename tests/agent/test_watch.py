@@ -338,6 +338,39 @@ def test_a_search_is_not_repeated_at_once(
     assert ["search", "search"] == searches
 
 
+def test_a_process_that_began_after_a_search_is_known_at_the_next_look(
+    owners: SocketOwners, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without another search; what older processes opened waits for that."""
+    searches = owners.searches
+    now_ns = Host().clock_ns()
+    monkeypatch.setattr(Host, "clock_ns", lambda _: now_ns)
+    monkeypatch.setattr(SocketOwners, "_search", lambda _: pytest.fail("searched"))
+    owners._due_ns = now_ns + 10**12
+    (tmp_path / "proc/30/fd/9").symlink_to("socket:[98]")
+    process(tmp_path, 60, 1, [98, 99, 2])
+    owners.learn([98, 99], "")
+    assert [("name60 60",)] * 2 == [owners.processes(inode) for inode in (98, 99)]
+    assert ("name20 20", "name30 30") == owners.processes(2)
+    assert searches + 1 == owners.searches
+    owners.learn([97], "")
+    assert searches + 1 == owners.searches
+
+
+def test_young_processes_are_read_for_a_small_share_of_the_time(
+    owners: SocketOwners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may begin ever more of them."""
+    read: list[int] = []
+    clock = iter([0, 10**6, 10**6, 10**8, 10**9, 10**9 + 1, 10**9 + 1])
+    owners._due_ns, owners._young_ns = 10**12, 0
+    monkeypatch.setattr(SocketOwners, "_search_young", lambda *_: read.append(1))
+    monkeypatch.setattr(Host, "clock_ns", lambda _: next(clock))
+    for _ in range(3):
+        owners.learn([99], "")
+    assert [1, 1] == read
+
+
 def test_of_many_interfaces_those_of_devices_are_read(tmp_path: Path) -> None:
     """A host of containers has a virtual one for each of them; one that is down counts nothing."""
     for name in ("lo", "eth0", "down", *(f"veth{n}" for n in range(9))):

@@ -150,6 +150,7 @@ class Looks:
             namespaces=self._owners.namespaces if pid is None else (),
             names_reasons=self._counting is not None and self._counting.names_reasons,
             threads=self._uses([*self._others.dropping, *dropping], changed.values(), watched),
+            sees_all=self._owners.sees_all,
         )
 
     def survey(self, exact: bool, closely: bool = False) -> MachineLook:

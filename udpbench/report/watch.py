@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.watch.host import FORWARDING, GONE, SOCKET_STAGES, LiveHost
-from udpbench.analysis.watch.sockets import NOT_KNOWN, SocketLoss
+from udpbench.analysis.watch.sockets import NOT_KNOWN, NOT_YET_KNOWN, SocketLoss
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding
 from udpbench.printable import all_printable, printable
@@ -168,7 +168,7 @@ def _at_socket(loss: SocketLoss) -> str:
 
 def _reader(does: str) -> str:
     """Return what a reader does as a clause."""
-    if does == NOT_KNOWN:
+    if does in (NOT_KNOWN, NOT_YET_KNOWN):
         return f"what its reader does is {does}"
     return f"its reader {'is ' * does.startswith(('stopped', 'bound'))}{does}"
 

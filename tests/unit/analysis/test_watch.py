@@ -480,6 +480,16 @@ def test_who_may_not_see_threads_says_so() -> None:
     assert ("", "") == (reader()[0].does, reader()[1])
 
 
+def test_root_is_not_asked_to_be_root() -> None:
+    """A socket whose process has just begun is known to nobody at first."""
+    unowned = replace(V4, processes=())
+    late = replace(unowned, drops=9, queued_bytes=FULL_QUEUE)
+    second = look(1, late, moved=counted(4, *RCVBUF) | {"snmp.Udp.InDatagrams": 5})
+    (loss,) = watched(look(0, unowned), replace(second, sees_all=True)).sockets
+    assert loss.reader is not None
+    assert "not known yet (its process was not seen)" == loss.reader.does
+
+
 def test_a_reader_is_not_blamed_for_what_a_filter_drops() -> None:
     """Nor is what was said of it forgotten when its socket drops nothing."""
     seen = {"dns 9": (SLEEPER,)}

@@ -1,7 +1,8 @@
 """Which processes hold which sockets, in this and other network namespaces.
 
 A search reads every descriptor of every process, so it runs only if a socket's owner is unknown,
-for a second, and for a small share of the time at most. Read-only.
+for a second, and for a small share of the time at most. Between two, those of new processes are
+read, of which there are few. Read-only.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class SocketOwners:
         self._spaces: dict[int, int] = {}
         """Process → its network namespace, if visible."""
         self._labels: dict[int, str] = {}
-        self._due_ns = self._news_ns = 0
+        self._due_ns = self._news_ns = self._young_ns = 0
         self.searches = 0
         """How often was searched."""
         self.namespaces: tuple[OtherNamespace, ...] = ()
@@ -60,6 +61,9 @@ class SocketOwners:
         now_ns = self._host.clock_ns()
         missing = unit or any(inode not in self._owners for inode in inodes)
         if now_ns < (self._due_ns if missing else self._news_ns):
+            if missing and now_ns >= self._young_ns:
+                self._search_young(inodes)
+                self._young_ns = self._host.clock_ns() + PAUSE * (self._host.clock_ns() - now_ns)
             return
         self._search()
         self.searches += 1
@@ -134,6 +138,19 @@ class SocketOwners:
             owners.setdefault(inode, []).append(pid)
         self._owners = {inode: tuple(dict.fromkeys(pids)) for inode, pids in owners.items()}
         self.namespaces = tuple(islice(self._others(end_ns), MOST_NAMESPACES))
+
+    def _search_young(self, inodes: Collection[int]) -> None:
+        """Learn which of these sockets are held by processes that began after the last search."""
+        young = [pid for pid in _processes(self._host) if pid not in self._spaces]
+        missing = {inode for inode in inodes if inode not in self._owners}
+        held: dict[int, dict[int, None]] = {}
+        for pid, inode in all_held(self._host, young):
+            if inode in missing:
+                held.setdefault(inode, {})[pid] = None
+        for pid in {pid for pids in held.values() for pid in pids}:
+            self._labels.pop(pid, None)
+        self._owners.update({inode: tuple(pids) for inode, pids in held.items()})
+        self.searches += bool(held)
 
     def _space(self, pid: int) -> int:
         target = self._host.link_target(f"/proc/{pid}/ns/net") or ""

@@ -40,6 +40,7 @@ SKB_BYTES, FRAME_BYTES = 256, 2048
 driver gives (include/linux/skbuff.h, SKB_TRUESIZE)."""
 ELSEWHERE = "waits for datagrams of other sockets"
 NOT_KNOWN = "not known (needs root or the same user)"
+NOT_YET_KNOWN = "not known yet (its process was not seen)"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class SocketReader:
     """About what a datagram takes of the buffer."""
     visible: bool
     """The socket's processes are known."""
+    sees_all: bool = False
+    """As every process is, to who looks."""
     never: bool = False
     """It has read nothing since the first look."""
     time: ReaderTime | None = None
@@ -105,7 +108,7 @@ class SocketReader:
         if self.never:
             return "never reads"
         if time is None:
-            return "" if self.visible else NOT_KNOWN
+            return "" if self.visible else NOT_YET_KNOWN if self.sees_all else NOT_KNOWN
         if not self.shares:
             emptied = "empties its queue, and never sleeps" if self.bursts else "bound by its CPU"
             return f"{emptied} ({show_percent(time.running)})"
@@ -377,6 +380,7 @@ class _Readers:
             burst=max(lately, burst),
             datagram_bytes=self._datagram_bytes,
             visible=bool(processes),
+            sees_all=self._now.sees_all,
             never=self._never_reads(loss.socket),
             time=self._time(processes, waits=emptied > 0 or looks + 1 < LEAST_LOOKS),
         )
