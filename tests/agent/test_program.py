@@ -187,6 +187,7 @@ WRONG: dict[str, Callable[[int, int], WorkerSpec]] = {
     "never-binds": lambda port, _: spec(port, "sleep", "60"),
     "another-port": lambda port, other: server(port, f"0.0.0.0:{other}"),
     "another-address": lambda port, _: server(port, f"127.0.0.2:{port}"),
+    "no-such-address": lambda port, _: server(port, f"192.0.2.9:{port}"),
     "leaves": lambda port, _: spec(port, "sh", "-c", "sleep 60 & exit 0"),
     "says-nothing": lambda port, _: server(port, ready="at your service"),
     "no-user": lambda port, _: server(port, user="nobody-of-that-name"),

@@ -26,7 +26,7 @@ from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.reader_time import MUCH, LoadedCpu, ReaderTime
 from udpbench.analysis.readings import Readings
-from udpbench.analysis.remedies import REMEDIES, SAVED_STAGES, helps_at, sets_against
+from udpbench.analysis.remedies import SAVED_STAGES, helps_at, remedy_text, sets_against
 from udpbench.model.host import SOCKET_MEMORY, Facts
 from udpbench.model.limits import SECOND_NS, stage_of
 from udpbench.model.record import OTHER_CALL, WorkerStats
@@ -133,12 +133,13 @@ def _bottleneck(
     text = "; ".join(filter(None, (text, _costs(case, cpu) if cpu is not None else "")))
     fill = {**words_of(case), **(words or {})}
     saving, saved = _saving(case, name, cpu) if cpu is not None else ("", {})
-    helps = filled(REMEDIES[stage_of(remedy or name)].text, fill) + saving
+    of_program = case.readings.receiving.takes == "program"
+    helps = filled(remedy_text(remedy or name, of_program), fill) + saving
     evidence = {**(numbers or {}), **(cpu.shares if cpu is not None else {}), **saved}
     sets = sets_against(name, fill)
     return Bottleneck(
         *(name, certainty, case.stage, case.packets, text, helps, test, evidence, fill),
-        sets=sets if case.readings.receiving.takes != "program" else (),
+        sets=() if of_program else sets,
         aside=OTHER_END if case.stage == "tx_device" and case.readings.one_pair else "",
     )
 
@@ -346,7 +347,7 @@ def bounded_loss(case: Evidence) -> Iterator[Bottleneck]:
     nothing_does = "neither counters nor drop reasons tell" if explained else "no counter tells"
     what = f"{what}; {nothing_does} them apart"
     plain = _bottleneck(shared, "bounded_loss", CERTAIN, what, numbers=evidence)
-    yield replace(plain, remedy=helps_at(case.shared))
+    yield replace(plain, remedy=helps_at(case.shared, case.readings.receiving.takes == "program"))
 
 
 def _explainable(case: Evidence, spans: Mapping[str, Span], packets: int) -> list[str]:
@@ -634,9 +635,7 @@ def _small_buffer(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterat
     bounded = case.readings.record.trial.traffic.count_packets is not None
     if not case.lasts and not bounded:
         sure = LIKELY
-    remedy = "small_buffer"
-    if of_program or "buffer" not in words_of(case):
-        remedy = "small_buffer_of_program" if of_program else "late_readers"
+    remedy = "small_buffer" if of_program or "buffer" in words_of(case) else "late_readers"
     shown = reader.cpu if case.lasts else None
     numbers = reader.cpu.shares if reader.cpu is not None else {}
     yield _bottleneck(

@@ -146,7 +146,6 @@ inline | have the receiver's CPUs do it: link.receive napi, on a host RPS or ano
 sender_queue | raise rate or limit of the queue, or lower the load
 sender_cpu | give the sender more workers or CPUs, a larger batch, or GSO
 small_buffer | raise receive.buffer, starting with <buffer>
-small_buffer_of_program | raise SO_RCVBUF in the program (and net.core.rmem_max)
 standstill | check what stopped it (a signal, a debugger, a frozen cgroup, a lock), then repeat
 reader_sleeps | have it read while datagrams wait, and do its waiting elsewhere; no buffer helps
 reader_pauses | have it read more often, or give its socket a buffer for all that comes in a pause
@@ -169,6 +168,18 @@ nothing | raise the load to find the limit, or let `search` find it
 bounded_loss | repeat with --set explain=true: the kernel then says what it dropped at <explained>
 unaccounted | see the ledger's finding for what to try
 """
+_OF_PROGRAM = """\
+udp_rcvbuf | for bursts enlarge the buffer in the program (setsockopt SO_RCVBUF), or set
+  net.core.rmem_default (settings.receiver.sysctl) before it starts; for a sustained load use
+  faster or more readers
+app_truncated | have the program read into a larger array
+app_log | have the program write less, or to a faster disk
+small_buffer | enlarge it in the program (setsockopt SO_RCVBUF, up to net.core.rmem_max), or set
+  net.core.rmem_default (settings.receiver.sysctl) before it starts
+shared_socket | give each reader a socket (SO_REUSEPORT) and a CPU of its own
+unmerged | have the program read merged datagrams (UDP_GRO)
+"""
+"""Against the same in a program of the user's own, which keys of our receiver do not describe."""
 
 
 REMEDIES = {
@@ -178,12 +189,21 @@ REMEDIES = {
 }
 
 
-def helps_at(place: str) -> str:
+PROGRAM_REMEDIES = {name: Remedy(*rest) for name, *rest in rows_of(_OF_PROGRAM)}
+
+
+def remedy_text(name: str, of_program: bool) -> str:
+    """Return what helps against one thing; a program of the user's own has no keys of ours."""
+    own = PROGRAM_REMEDIES if of_program else {}
+    return own.get(stage_of(name), REMEDIES[stage_of(name)]).text
+
+
+def helps_at(place: str, of_program: bool) -> str:
     """Return what helps at a stage, or at each of several: ``at link: …. At rx_ring: …``."""
     stages = place.split(" or ")
     if len(stages) == 1:
-        return REMEDIES[stage_of(place)].text
-    return "at " + ". At ".join(f"{stage}: {REMEDIES[stage_of(stage)].text}" for stage in stages)
+        return remedy_text(place, of_program)
+    return "at " + ". At ".join(f"{stage}: {remedy_text(stage, of_program)}" for stage in stages)
 
 
 _STEPS = """\

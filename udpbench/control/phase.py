@@ -64,7 +64,7 @@ SENDERS_GRACE_NS = 3 * SECOND_NS
 """For senders to end after a phase: a send may block 50 ms (SO_SNDTIMEO)."""
 HEAR_NS = SECOND_NS
 """How long to listen for a stranger: who holds a phase up sends five packets in that time."""
-SLOW_STEP = "find out what slows the reader down there, or use a smaller buffer (receive.buffer)"
+SLOW_STEP = "find out what slows the reader down there, or use a smaller receive buffer"
 NAMED_MAX = 3
 """Strangers that an error names."""
 STOP_NS = 5 * SECOND_NS

@@ -40,7 +40,7 @@ from udpbench.report.summary import (
     where_lost,
 )
 from udpbench.report.watch import most_of
-from udpbench.units import Rate, format_rate, plural, show_count, show_ratio, show_seconds
+from udpbench.units import Rate, format_rate, plural, show_count, show_pps, show_ratio, show_seconds
 
 MOST_BESIDE = 2
 """Maximum paths beside an answer."""
@@ -249,8 +249,11 @@ def _breaks(search: PointSearch) -> str:
     first = breaking.bottleneck
     why = first.why if first is not None else "."
     aside = f" ({first.aside})" if first is not None and first.aside else ""
-    head = "Even that load loses packets" if is_only_above(search.headline) else ""
-    head = head or "Above it packets are lost"
+    head = f"At {show_pps(breaking.pps)} packets are lost"  # no load is decided
+    if search.headline.lower_pps is not None:
+        head = "Above it packets are lost"
+    elif is_only_above(search.headline):
+        head = "Even that load loses packets"
     return f"{head} at {breaking.stage}{aside}{why}"
 
 
@@ -520,7 +523,12 @@ def _to_change(chapters: Sequence[Chapter], words: Sequence[str]) -> Iterator[tu
     if finding.what == SENDER_BOUND and "traffic.rate" not in _varied(chapter):
         reached = [pps for result in chapter.results if (pps := _reached(result)) is not None]
         sets = [f"traffic.rate={format_rate(Rate(_below(min(reached))))}"] if reached else []
-    does = _step(finding) if sets else f"{_step(finding)} Only then repeat it."
+    does = _step(finding)
+    if not sets and "repeat" in finding.next_step:
+        value = f" ({finding.value})" if finding.value else ""
+        does = f"{finding.clause[:1].upper()}{finding.clause[1:]}{value}: {finding.next_step}."
+    elif not sets:
+        does += " Only then repeat it."
     yield does, shlex.join([*words, *_sets(sets)])
 
 

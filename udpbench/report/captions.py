@@ -89,8 +89,7 @@ _CAPTIONS = {
     "results": "Medians over valid trials; in brackets the 95 % interval of the median, minimum to "
     "maximum below six trials. An invalid trial is left out of every median, and a "
     "struck-out trial of those of rates, delays and CPU numbers; the findings give the reason.",
-    "searches": "How much of each load was lost in each trial, and in the median one. The highest "
-    "rate lies where more and more trials lose more than is allowed, the dashed line.",
+    "searches": "How much of each load was lost in each trial, and in the median one.",
     "radars": "One turn is one second: the one with the trial's busiest millisecond, or all of "
     "a shorter load. A load of more than a minute is shown whole, medians as a line, minimum to "
     "maximum as a band. Below: the minimum, median and maximum number of packets "
@@ -110,19 +109,31 @@ RESULTS_OF_SEARCHES = (
     "Throughput is the delivered rate at the lower bound. Between: the highest load that met the "
     "goal, and the lowest that did not."
 )
+HIGHEST_RATE = (
+    "The highest rate lies where more and more trials lose more than is allowed, the dashed line."
+)
+NO_RATE = "The dashed line is what may be lost. No highest rate is known."
 TRIALS_OF_PATHS = {
     "search": "The path is that of a trial just above the highest rate.",
+    "unrated": "The path is that of one of the trials: no highest rate is known.",
     "point": "The path is that of the trial with median delivery.",
     "points": "Each path is that of the point's trial with median delivery.",
 }
 UNOBSERVED_PART = "What is grey and hatched has no counter."
 
 
+def _is_rated(chapter: Chapter) -> bool:
+    """Return whether a search knows a load that meets its goal."""
+    return any(search.headline.lower_pps is not None for search in chapter.searches)
+
+
 def _paths(chapter: Chapter) -> str:
     """Return whose the paths of the packets are, and what hatches mean if there are any."""
     shown = pictures(chapter, points=pictured_points(chapter))
     several = any(len(point.results) > 1 for point in chapter.points)
-    kind = "search" if chapter.searches else "points" if len(shown) > 1 else "point"
+    kind = "points" if len(shown) > 1 else "point"
+    if chapter.searches:
+        kind = "search" if _is_rated(chapter) else "unrated"
     parts = [TRIALS_OF_PATHS[kind]] if chapter.searches or several else []
     if any(not stop.observable for picture in shown for stop in picture.stops):
         parts.append(UNOBSERVED_PART)
@@ -138,6 +149,7 @@ def captions(chapter: Chapter, published: bool, over_time: str) -> dict[str, str
     shown = {**_CAPTIONS, "timelines": over_time, "paths": paths, "ways": paths}
     if chapter.searches:
         shown["results"] = RESULTS_OF_SEARCHES
+        shown["searches"] += f" {HIGHEST_RATE if _is_rated(chapter) else NO_RATE}"
     if any(comparison.lost for comparison in chapter.comparisons):
         shown["comparisons"] += f" {LEFT_OUT_BLOCKS}"
     for change in resolved(chapter.comparisons):

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from udpbench.analysis.points import Point, estimate
+from udpbench.analysis.remedies import remedy_text
 from udpbench.analysis.watch.host import HELPS
 from udpbench.definition.published import Bar, published
 from udpbench.judged_run import Chapter
@@ -57,6 +58,7 @@ from udpbench.report.summary import (
 )
 from udpbench.setting_kinds import requested_part
 from udpbench.units import format_bytes
+from udpbench.ways import way_to_receive
 
 LEDGER_COLUMNS = 4
 """Maximum points side by side in a ledger table on an A4 page."""
@@ -174,8 +176,11 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
         points = [trial_name(point, result) for point, result in group]
         moved = [line.name for line in lines if line.moved and line.stage]
         watched = all(result.trial.watched for result in results)
+        of_program = all(
+            way_to_receive(result.trial.receive).takes == "program" for result in results
+        )
         explanations = [
-            _stage_advice(name, watched)
+            _stage_advice(name, watched, of_program)
             for name in moved
             if stage_of(name) in MEANT and name not in explained
         ]
@@ -235,13 +240,13 @@ def _findings_of_trial(
     return {"findings": own, "shared": shared}
 
 
-def _stage_advice(name: str, watched: bool) -> dict[str, str]:
+def _stage_advice(name: str, watched: bool, of_program: bool) -> dict[str, str]:
     """Return the meaning of a loss at a stage and its remedy, as sentences.
 
     Of a watched host, without keys of an experiment.
     """
     stage = stage_of(name)
-    helps = HELPS[stage] if watched else MEANT[stage].helps
+    helps = HELPS[stage] if watched else remedy_text(stage, of_program)
     return {"stage": name, "means": MEANT[stage].means, "helps": f"What helps: {helps}."}
 
 

@@ -15,6 +15,7 @@ from udpbench.analysis.remedies import helps_at
 from udpbench.analysis.search import Breaking, PointSearch, known_bounds, sender_end
 from udpbench.model.result import GoalBounds, Progress
 from udpbench.units import show_percent, show_pps, show_ratio, show_seconds, show_share
+from udpbench.ways import way_to_receive
 
 CELLS = 30
 """Cells of the bar of a search: one is 3 % of the range."""
@@ -128,7 +129,7 @@ def breaking_text(search: PointSearch) -> str:
         return ""
     bound = search.headline.lower_pps
     above = show_pps(bound if bound is not None else breaking.pps)
-    head = "Above" if bound is not None else "Even at"
+    head = "Above" if bound is not None else "Even at" if is_only_above(search.headline) else "At"
     what = f"packets are lost at {breaking.stage}" if breaking.stage else _late_text(breaking)
     first = breaking.bottleneck
     if first is not None and breaking.stage is None:
@@ -146,7 +147,8 @@ def helps_text(search: PointSearch) -> str:
         return ""
     if breaking.bottleneck is not None:
         return breaking.bottleneck.helps
-    return f"What helps: {helps_at(breaking.stage or 'late_readers')}."
+    of_program = way_to_receive(search.point.receive).takes == "program"
+    return f"What helps: {helps_at(breaking.stage or 'late_readers', of_program)}."
 
 
 def breaking_lines(searches: Sequence[PointSearch]) -> list[str]:

@@ -328,7 +328,8 @@ def _left_out(result: Result, of_median: bool) -> str:
     if result.status == "skipped":
         return ""
     if reasons(result):
-        return f"{word_of(result)}: {_cause(reasons(result)[0])}"
+        word = word_of(result)
+        return f"{word}: {_cause(reasons(result)[0]).removeprefix(f'{word}: ')}"
     lacks = of_median and result.delivered_pps is None
     return "its delivered rate is unknown: everything was read at once" if lacks else ""
 

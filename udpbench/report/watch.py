@@ -26,7 +26,7 @@ from udpbench.report.live_rates import queue_rate
 from udpbench.report.screen import MOST_ROWS, busiest_first, cpu_cells, queue_row
 from udpbench.report.summary import MEANT
 from udpbench.report.terminal import Terminal, drawn
-from udpbench.units import format_bytes, show_count, show_percent, show_pps
+from udpbench.units import format_bytes, plural, show_count, show_percent, show_pps
 
 SCHEMA = 1
 """Form of ``watch --json``. History: 1 — the first form."""
@@ -250,7 +250,7 @@ def view(live: LiveHost, rows: int, width: int = WIDE) -> RenderableType:
     parts += [
         Text(
             f"another namespace: {each.process}: {'' if each.all_read else 'at least '}"
-            f"{each.sockets} UDP sockets, "
+            f"{plural(each.sockets, 'UDP socket')}, "
             f"{show_count(each.drops)} drops so far; udpbench watch --pid {each.pid}"
         )
         for each in live.namespaces

@@ -51,7 +51,7 @@ BOTTLENECKS = {
     *("failing_calls", "inline", "sender_queue", "sender_cpu", "small_buffer", "short_ring"),
     *("shared_socket", "unmerged", "one_queue", "shared_cpu", "reader_work", "reader_system"),
     *("receive_cpu", "late_readers", "nothing", "bounded_loss", "unaccounted", "standstill"),
-    *("reader_sleeps", "reader_pauses", "small_buffer_of_program", "stopped_sender"),
+    *("reader_sleeps", "reader_pauses", "stopped_sender"),
     "longer_burst",
     *("cpu_quota", "cgroup_memory", "changed", "stranger", "unseen_rules"),
 }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from analysis.build import record
+from analysis.build import lossy, record
 from udpbench.analysis.judge import judge
+from udpbench.analysis.remedies import PROGRAM_REMEDIES, REMEDIES, helps_at, remedy_text
 from udpbench.model.experiment import Receive
 from udpbench.model.record import TrialRecord
 
 PROGRAM = Receive(command=("./server",))
+LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 COUNTED = ("read_packets", "received_packets", "first_ns", "last_ns", "first_packets")
 
 
@@ -94,3 +96,22 @@ def test_a_program_may_run_on_several_cpus() -> None:
     result = judge(replace(known, phases=phases, workers=several))
     assert judge(known).receive_cpu_ns_per_packet == result.receive_cpu_ns_per_packet
     assert None is not result.receive_cpu_ns_per_packet
+
+
+def test_what_helps_a_program_names_no_key_of_our_receiver() -> None:
+    """Those are refused for it; what it can do itself, or the host's default, is named."""
+    assert "receive.buffer" in remedy_text("small_buffer", of_program=False)
+    ours = {name for name, remedy in REMEDIES.items() if "receive." in remedy.text}
+    assert ours <= set(PROGRAM_REMEDIES) <= set(REMEDIES)
+    for name in REMEDIES:
+        assert "receive." not in remedy_text(name, of_program=True)
+    text = helps_at("link or udp_rcvbuf", of_program=True)
+    assert "setsockopt SO_RCVBUF" in text
+    assert "settings.receiver.sysctl" in text
+
+
+def test_a_diagnosis_of_a_program_names_no_key_of_our_receiver() -> None:
+    """Whatever overflowed, it cannot be mended by a key that is refused."""
+    diagnosis = judge(of_program(lossy(1000, LOST, 250))).diagnosis
+    assert diagnosis
+    assert [] == [each.remedy for each in diagnosis if "receive." in each.remedy]

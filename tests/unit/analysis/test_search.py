@@ -41,6 +41,7 @@ from udpbench.report.search import (
     search_line,
     search_rows,
 )
+from udpbench.units import show_pps
 
 CAPACITY_PPS, OFFERS_PPS = 300_000, 800_000
 NAPI = CpuLoad("machine", 0, 0.98, True, {"NAPI thread": 0.6, "right.receiver0": 0.3})
@@ -189,6 +190,13 @@ def test_each_end_of_a_search_is_told(golden: Golden) -> None:
     assert text.startswith("Less than 500.0 kpps with at most 0.1% lost. Even that load loses ")
     assert "before any load had held for long enough" in text
     assert "Above it packets are lost" not in text
+    assert above.breaking is not None
+    open_goals = (replace(goals[0], upper_pps=None),)
+    undecided = replace(above, state=replace(above.state, goals=open_goals))
+    text = answer(replace(whole, searches=(undecided,)))
+    load = show_pps(above.breaking.pps)
+    assert f"(no load is decided). At {load} packets are lost at" in text
+    assert breaking_lines([undecided])[0].startswith(f"At {load} packets are lost")
     valid = [True, True, True, True, True, False, False, False, False]
     assert valid == [search.result.valid for search in ends]
 

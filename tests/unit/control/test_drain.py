@@ -105,8 +105,8 @@ def test_a_queue_that_hardly_ever_moves_is_a_deadline(
         RecordedError(
             "DeadlineExceeded",
             "timed out after 1min: receivers not quiet after phase path: 1000000000B still "
-            "queued, read at 0pps; find out what slows the reader down there, or use a smaller buffer "
-            "(receive.buffer)",
+            "queued, read at 0pps; find out what slows the reader down there, or use a smaller "
+            "receive buffer",
             "receiver",
         )
         == record.error

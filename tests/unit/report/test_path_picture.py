@@ -222,6 +222,11 @@ def test_a_search_shows_the_trial_above_its_rate(tmp_path: Path) -> None:
     assert "udp_rcvbuf" in [loss.name for loss in shown.losses]
     of_path = captions(of_search, False, "")["paths"]
     assert of_path.startswith("The path is that of a trial just above the highest rate.")
+    goals = tuple(replace(goal, lower_pps=None) for goal in search.state.goals)
+    undecided = replace(search, state=replace(search.state, goals=goals))
+    without = captions(replace(of_search, searches=(undecided,)), False, "")
+    assert without["paths"].startswith("The path is that of one of the trials: no highest rate")
+    assert without["searches"].endswith("No highest rate is known.")
 
 
 def test_buffers_and_cpus_are_as_full_as_they_were() -> None:

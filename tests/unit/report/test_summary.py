@@ -36,7 +36,7 @@ from udpbench.judged_run import Chapter, judged
 from udpbench.model.experiment import Experiment, PointPair, Traffic
 from udpbench.model.record import Finding, TrialRecord
 from udpbench.model.result import Estimate
-from udpbench.report.answers import _below, answer, next_steps, to_try
+from udpbench.report.answers import _below, _to_change, answer, next_steps, to_try
 from udpbench.report.summary import (
     findings_of,
     not_run,
@@ -485,6 +485,15 @@ def test_a_run_without_a_valid_trial_says_what_to_change_first(
     )
     assert expected == list(steps[0])
     assert 1 == sum("udpbench run" in line for _, line in steps)
+
+
+def test_advice_to_repeat_stands_once_and_names_who_has_to_stop() -> None:
+    """It stands alone below the results, far from the finding."""
+    ((does, line),) = _to_change([chapter(BUSY)], ["udpbench", "run", "fast.yaml"])
+    assert does.startswith("Other programs used CPUs of the load (20")
+    assert does.endswith(": stop them or keep them on other CPUs, then repeat.")
+    assert 1 == does.count("repeat")
+    assert "udpbench run fast.yaml" == line
 
 
 def test_a_rate_below_what_a_sender_reached_is_round() -> None:

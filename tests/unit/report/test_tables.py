@@ -203,7 +203,7 @@ def test_what_is_left_out_of_medians_is_said_below_them() -> None:
     chapter_ = chapter(record(of=paced()), busy, *records, of=of)
     assert [
         "all #2: invalid: sender-bound: the senders did not reach the intended load",
-        "all #3: failed: failed: it died",
+        "all #3: failed: it died",
         "all #4: struck out: other programs used CPUs of the load",
         "all #5: its delivered rate is unknown: everything was read at once",
     ] == left_out(chapter_)

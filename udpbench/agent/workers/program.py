@@ -35,6 +35,8 @@ NOBODY = "nobody"
 ENVIRONMENT = ("PATH", "LANG", "HOME", "USER", "LOGNAME")
 SHOWN = 60
 """Maximum characters of the command in a message."""
+NO_SUCH_ADDRESS = ("assign requested address", "eaddrnotavail", "addrnotavailable")
+"""What programs print of that error, in lower case: most of them its text, others its name."""
 END_IT = "end that, or choose another port"
 
 
@@ -167,7 +169,12 @@ class Program(CountedReader):
         seconds = f"{self._limits.prepare_ns / SECOND_NS:g} s"
         if not missing:
             text = f"timed out after {seconds}: it has not printed {self._receive.ready!r}"
-            step = "check receive.ready; output to a pipe is buffered until the program flushes it"
+            step = (
+                "omit receive.ready, since its sockets are bound, or correct it"
+                if not self._unbound(list(self._sockets().values()))
+                else "check receive.ready"
+            )
+            step += "; output to a pipe is buffered until the program flushes it (python3 -u does)"
             return f"{self._label}: {text}: {self._last_words()}; {step}"
         bound = sorted({f"{s.address} port {s.port}" for s in self._sockets().values()})
         has = f"it is bound to {', '.join(bound)}" if bound else "it has no UDP socket"
@@ -209,7 +216,16 @@ class Program(CountedReader):
         else:
             status = event.status
             how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-            self._fail(f"it ended unexpectedly ({how}): {self._last_words()}{self._obstacle()}")
+            why = self._no_such_address() or self._obstacle()
+            self._fail(f"it ended unexpectedly ({how}): {self._last_words()}{why}")
+
+    def _no_such_address(self) -> str:
+        """Return what to bind if it printed that this host lacks the address; else empty."""
+        words = self._last_words()
+        if not any(each in words.casefold() for each in NO_SUCH_ADDRESS):
+            return ""
+        own = " or ".join(sorted({address for address, _ in self._taking(())}))
+        return f"; bind it to 0.0.0.0 (or ::), or to {own}, where the traffic goes"
 
     def _obstacle(self) -> str:
         """Return who else holds a port of the traffic, which may be why it ended; else empty."""
