@@ -298,7 +298,7 @@ def test_a_server_under_a_flood_fires_the_alert_that_names_it(kind: str, tmp_pat
     assert alert["alertname"] in ("UdpReaderBoundByCpu", "UdpReaderWaitsForCpu")
     assert alert["summary"].startswith(kind)
     assert "port 7777, host) loses" in alert["summary"]
-    assert "sudo udpbench watch --port 7777" == alert["command"]
+    assert 'sudo "$(command -v udpbench)" watch --port 7777' == alert["command"]
 
 
 def cpu_of(crowd: Crowd) -> float:
