@@ -150,7 +150,7 @@ class Looks:
             namespaces=self._owners.namespaces if pid is None else (),
             names_reasons=self._counting is not None and self._counting.names_reasons,
             threads=self._uses([*self._others.dropping, *dropping], changed.values(), watched),
-            sees_all=self._owners.sees_all,
+            by_root=os.geteuid() == 0,
         )
 
     def survey(self, exact: bool, closely: bool = False) -> MachineLook:

@@ -319,8 +319,8 @@ class HostLook:
     """Counts have the kernel's reasons (Linux 6.11)."""
     threads: dict[str, tuple[ThreadUse, ...]] = field(default_factory=dict)
     """Process, as of ``UdpSocket`` → its threads since the look before, if a socket dropped."""
-    sees_all: bool = False
-    """Every process is visible to the agent, as it is to root."""
+    by_root: bool = False
+    """The agent is root: more rights would show it no more processes."""
 
 
 SOCKET = " socket "

@@ -39,7 +39,7 @@ from udpbench.report.summary import (
     show_estimate,
     where_lost,
 )
-from udpbench.report.watch import most_of
+from udpbench.report.watch import sentences
 from udpbench.units import Rate, format_rate, plural, show_count, show_pps, show_ratio, show_seconds
 
 MOST_BESIDE = 2
@@ -280,7 +280,9 @@ def _why_unknown(search: PointSearch) -> str:
 
 
 def _of_watched(result: Result) -> str:
-    """Return what a watched host lost, at which socket, and why."""
+    """Return what a watched host lost, at which socket, and why, as its watch said at the end."""
+    if lost_where := sentences(result.findings):
+        return lost_where
     ledger = result.ledger
     lost = ledger.lost_packets if ledger is not None else 0
     came = ledger.intended_packets if ledger is not None else 0
@@ -288,10 +290,7 @@ def _of_watched(result: Result) -> str:
         return f"Nothing was lost of {show_count(came)} packets."
     share = show_ratio(lost / came) if came else "–"
     text = f"{show_count(lost)} of {show_count(came)} packets were lost ({share})"
-    losses = [each for each in result.findings if each.severity == "warning" and each.value]
-    if not losses:
-        return f"{', '.join([text, *where_lost(result)])}."
-    return f"{text}, {most_of(losses, lost)}"
+    return f"{', '.join([text, *where_lost(result)])}."
 
 
 def _without_answer(chapter: Chapter) -> str:

@@ -32,6 +32,10 @@ SCHEMA = 1
 """Form of ``watch --json``. History: 1 — the first form."""
 LOST = "lost "
 """What a finding of a loss begins with."""
+LOST_BEFORE = "dropped: "
+"""The same in folders of earlier versions."""
+OTHERS = "other sockets"
+"""What a finding of the packets that sockets lost which were not watched is called."""
 LOSING_IN_LINE = 3
 """Maximum sockets in a plain line."""
 WIDE = 100
@@ -73,17 +77,31 @@ def print_watched(hosts: Sequence[LiveHost]) -> None:
     for live in hosts:
         console.print(view(live, len(live.sockets), console.width))
     for live in hosts:
+        for other in filter(None, (live.others_dropped,)):
+            console.print(Text(f"{live.host}: {OTHERS}: {_packets(other)}"))
         console.print(Text(sentence(live), style="bold"))
 
 
 def sentence(live: LiveHost) -> str:
     """Return what a host lost, where most of it, and what would help."""
-    lost = [finding for finding in losses([live]) if finding.severity == "warning"]
-    if not lost:
-        return f"{live.host}: nothing was lost."
-    packets = sum(each.packets for each in _lost(live))
-    verb = "was" if packets == 1 else "were"
-    return f"{live.host}: {_packets(packets)} {verb} lost, {most_of(lost, packets)}"
+    return sentences(losses([live])) or f"{live.host}: nothing was lost."
+
+
+def sentences(findings: Sequence[Finding]) -> str:
+    """Return the same of a watch's findings, for each host; empty if they are of no loss."""
+    lost = [each for each in findings if each.what.startswith((LOST, LOST_BEFORE))]
+    hosts: dict[str, list[Finding]] = {}
+    for each in lost:
+        hosts.setdefault(each.where if each.what.startswith(LOST) else "", []).append(each)
+    texts = []
+    for host, of_host in hosts.items():
+        packets = sum(map(packets_of, of_host))
+        verb = "was" if packets == 1 else "were"
+        name = f"{host}: " if host else ""
+        texts.append(f"{name}{_packets(packets)} {verb} lost, {most_of(of_host, packets)}")
+    beside = {f.where for f in findings if f.what == OTHERS} - hosts.keys()
+    texts += [f"{host}: nothing was lost." for host in sorted(beside)]
+    return " ".join(texts)
 
 
 def most_of(lost: Sequence[Finding], packets: int) -> str:
@@ -116,6 +134,11 @@ def losses(hosts: Sequence[LiveHost]) -> list[Finding]:
             Finding("note", f"an interface {GONE}", f"{live.host}: {name}")
             for live in hosts
             for name in live.gone
+        ),
+        *(
+            Finding("note", OTHERS, live.host, _packets(live.others_dropped))
+            for live in hosts
+            if live.others_dropped
         ),
     ]
 
@@ -263,7 +286,8 @@ def _stages(live: LiveHost) -> Table:
         (_placed(loss.stage, loss.where), show_pps(loss.pps), show_count(loss.packets))
         for loss in live.stages
     )
-    return drawn(("lost at", "now", "so far"), rows, "stages", (1, 2))
+    title = "stages, of all sockets of this namespace" if live.chosen else "stages"
+    return drawn(("lost at", "now", "so far"), rows, title, (1, 2))
 
 
 def _sockets(live: LiveHost, rows: int, width: int) -> Iterator[Table]:

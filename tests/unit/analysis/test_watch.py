@@ -485,7 +485,7 @@ def test_root_is_not_asked_to_be_root() -> None:
     unowned = replace(V4, processes=())
     late = replace(unowned, drops=9, queued_bytes=FULL_QUEUE)
     second = look(1, late, moved=counted(4, *RCVBUF) | {"snmp.Udp.InDatagrams": 5})
-    (loss,) = watched(look(0, unowned), replace(second, sees_all=True)).sockets
+    (loss,) = watched(look(0, unowned), replace(second, by_root=True)).sockets
     assert loss.reader is not None
     assert "not known yet (its process was not seen)" == loss.reader.does
 

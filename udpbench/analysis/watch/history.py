@@ -46,8 +46,7 @@ class HostState:
     namespaces: tuple[OtherNamespace, ...] = ()
     threads: Mapping[str, tuple[tuple[ThreadUse, ...], ...]] = field(default_factory=dict)
     """Process → its threads between two looks, of the latest in which its sockets had drops."""
-    sees_all: bool = False
-    """The agent may see every process."""
+    by_root: bool = False
 
 
 def after(state: HostState | None, look: HostLook) -> HostState:
@@ -94,7 +93,7 @@ def after(state: HostState | None, look: HostLook) -> HostState:
         ended_at=ended_at,
         namespaces=look.namespaces,
         threads=_threads(state, look),
-        sees_all=look.sees_all,
+        by_root=look.by_root,
     )
 
 

@@ -109,6 +109,18 @@ class LiveHost:
         """Return the sockets that dropped packets between the two looks."""
         return tuple(loss for loss in self.sockets if loss.dropped_pps)
 
+    @property
+    def chosen(self) -> bool:
+        """Whether only some of the namespace's sockets are watched."""
+        return bool({*SOCKET_STAGES} & {*self.unwatched})
+
+    @property
+    def others_dropped(self) -> int:
+        """Return the packets that ended at sockets which are not watched."""
+        if not self.chosen:
+            return 0
+        return _unlisted(self.stages, self.sockets, self.ended_dropped)
+
     def helps(self) -> dict[str, str]:
         """Return stage → what helps; none where each reader that loses has its own help."""
         named = {stage for loss in self.stages for stage in loss.stage.split(" or ")}
@@ -198,7 +210,7 @@ def _gone(before: HostState, now: HostState, earlier: LiveHost | None) -> tuple[
 def _unlisted(
     stages: Collection[StageLoss], sockets: Collection[SocketLoss], ended_dropped: int
 ) -> int:
-    """Return what sockets dropped that lived between two looks.
+    """Return what sockets dropped that are not listed: of all, those that lived between two looks.
 
     Their stages were read a moment after those that are listed: a few packets are of these.
     """

@@ -57,8 +57,8 @@ class SocketReader:
     """About what a datagram takes of the buffer."""
     visible: bool
     """The socket's processes are known."""
-    sees_all: bool = False
-    """As every process is, to who looks."""
+    by_root: bool = False
+    """More rights would not show them."""
     never: bool = False
     """It has read nothing since the first look."""
     time: ReaderTime | None = None
@@ -108,7 +108,7 @@ class SocketReader:
         if self.never:
             return "never reads"
         if time is None:
-            return "" if self.visible else NOT_YET_KNOWN if self.sees_all else NOT_KNOWN
+            return "" if self.visible else NOT_YET_KNOWN if self.by_root else NOT_KNOWN
         if not self.shares:
             emptied = "empties its queue, and never sleeps" if self.bursts else "bound by its CPU"
             return f"{emptied} ({show_percent(time.running)})"
@@ -380,7 +380,7 @@ class _Readers:
             burst=max(lately, burst),
             datagram_bytes=self._datagram_bytes,
             visible=bool(processes),
-            sees_all=self._now.sees_all,
+            by_root=self._now.by_root,
             never=self._never_reads(loss.socket),
             time=self._time(processes, waits=emptied > 0 or looks + 1 < LEAST_LOOKS),
         )
