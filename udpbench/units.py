@@ -215,6 +215,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things, which may be large, as ``1 packet`` or ``1 312 packets``."""
+    return f"{show_count(number)} {noun}{'s' * (number != 1)}"
+
+
 def n_text(number: int, every: int, noun: str = " trial") -> str:
     """Return of how many a median is: ``n = 7 trials``, ``n = 5 of 7 trials`` if 2 are left out."""
     of_all = f" of {every}" if number < every else ""

@@ -32,7 +32,7 @@ from udpbench.model.limits import SECOND_NS, stage_of
 from udpbench.model.record import OTHER_CALL, WorkerStats
 from udpbench.model.result import UNKNOWN, Bottleneck, Certainty, Ledger
 from udpbench.text_tables import filled
-from udpbench.units import format_bytes, plural, show_count, show_percent, show_pps
+from udpbench.units import counted, format_bytes, plural, show_count, show_percent, show_pps
 
 CERTAIN: Certainty = "certain"
 LIKELY: Certainty = "likely"
@@ -182,7 +182,7 @@ def _saving(case: Evidence, name: str, cpu: LoadedCpu) -> tuple[str, dict[str, f
 
 
 def _packets(number: int) -> str:
-    return f"{show_count(number)} packet{'s' * (number != 1)}"
+    return counted(number, "packet")
 
 
 def _meaning(stage: str) -> str:

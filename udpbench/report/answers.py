@@ -40,7 +40,16 @@ from udpbench.report.summary import (
     where_lost,
 )
 from udpbench.report.watch import sentences
-from udpbench.units import Rate, format_rate, plural, show_count, show_pps, show_ratio, show_seconds
+from udpbench.units import (
+    Rate,
+    counted,
+    format_rate,
+    plural,
+    show_count,
+    show_pps,
+    show_ratio,
+    show_seconds,
+)
 
 MOST_BESIDE = 2
 """Maximum paths beside an answer."""
@@ -287,7 +296,7 @@ def _of_watched(result: Result) -> str:
     lost = ledger.lost_packets if ledger is not None else 0
     came = ledger.intended_packets if ledger is not None else 0
     if not lost:
-        return f"Nothing was lost of {show_count(came)} packets."
+        return f"Nothing was lost of {counted(came, 'packet')}."
     share = show_ratio(lost / came) if came else "–"
     text = f"{show_count(lost)} of {show_count(came)} packets were lost ({share})"
     return f"{', '.join([text, *where_lost(result)])}."

@@ -17,7 +17,7 @@ from udpbench.model.limits import SECOND_NS
 from udpbench.printable import all_printable, printable
 from udpbench.protocol import encode
 from udpbench.report.document import refuse_shared, wrong_formats
-from udpbench.units import format_duration, show_count, show_pps
+from udpbench.units import counted, format_duration, show_count, show_pps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,16 +96,16 @@ def answer(course: Flight) -> str:
 def title_of(incident: Incident) -> str:
     """Return when it was, and how much was lost."""
     lasted = format_duration(round((incident.end_ns - incident.start_ns) / TENTH_NS) * TENTH_NS)
-    packets = show_count(sum(loss.packets for loss in incident.losses))
+    packets = counted(sum(loss.packets for loss in incident.losses), "packet")
     span = f"{clock_of(incident.start_ns)} to {clock_of(incident.end_ns)}"
-    return f"{span} ({lasted}): {packets} packets"
+    return f"{span} ({lasted}): {packets}"
 
 
 def _loss(loss: Loss) -> str:
     where = "" if loss.netns == "host" else f" (namespace {loss.netns})"
     stages = " or ".join(loss.stages) or "an unknown stage"
     reader = f"; its reader: {loss.reader}" if loss.reader else ""
-    count = f"{show_count(loss.packets)} packets, at most {show_pps(loss.peak_pps)}"
+    count = f"{counted(loss.packets, 'packet')}, at most {show_pps(loss.peak_pps)}"
     at = "" if loss.place.startswith(stages) else f" at {stages}"
     return f"{clock_of(loss.start_ns)}  {loss.place}{where}: {count}{at}{reader}"
 

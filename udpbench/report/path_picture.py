@@ -24,7 +24,7 @@ from udpbench.model.experiment import Trial
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import CpuLoad, Ledger, LedgerEntry, Result
 from udpbench.report.summary import MEANT, accounted, name_of
-from udpbench.units import show_count, show_percent, show_pps, show_ratio
+from udpbench.units import counted, show_count, show_percent, show_pps, show_ratio
 from udpbench.ways import WAYS, ways_of
 
 ALL = "all"
@@ -174,7 +174,7 @@ class PathPicture:
     @property
     def entered_text(self) -> str:
         """Return what entered the path."""
-        return f"{show_count(self.entered)} packets {'came' if self.watched else 'intended'}"
+        return f"{counted(self.entered, 'packet')} {'came' if self.watched else 'intended'}"
 
     @property
     def received_text(self) -> str:

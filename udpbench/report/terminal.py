@@ -5,6 +5,7 @@ Every table is drawn here, from its columns and cells.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -17,6 +18,11 @@ from rich.text import Text
 
 from udpbench.printable import printable
 
+GROUPS = re.compile(r"(?<=\d) (?=\d{3}(?!\d))")
+"""The space between groups of a number's digits."""
+JOINT = "\ue000"
+"""Stands for it while lines are broken: rich breaks them at a no-break space, too."""
+
 
 class Terminal(Console):
     """A console of plain texts: no markup, no emoji, no control characters but rich's own."""
@@ -28,9 +34,13 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Yield the segments of a renderable, their texts printable, before they are laid out."""
+        """Yield the segments of a renderable, their texts printable; no line ends in a number."""
+        if isinstance(renderable, Text) and GROUPS.search(renderable.plain):
+            renderable = renderable.copy()
+            renderable.plain = GROUPS.sub(JOINT, renderable.plain)
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=printable(segment.text))
+            text = segment.text.replace(JOINT, " ")
+            yield segment if segment.control else segment._replace(text=printable(text))
 
     def on_broken_pipe(self) -> None:
         """Raise if the reader closed the pipe; rich would end the program."""

@@ -26,7 +26,7 @@ from udpbench.report.live_rates import queue_rate
 from udpbench.report.screen import MOST_ROWS, busiest_first, cpu_cells, queue_row
 from udpbench.report.summary import MEANT
 from udpbench.report.terminal import Terminal, drawn
-from udpbench.units import format_bytes, plural, show_count, show_percent, show_pps
+from udpbench.units import counted, format_bytes, plural, show_count, show_percent, show_pps
 
 SCHEMA = 1
 """Form of ``watch --json``. History: 1 — the first form."""
@@ -144,7 +144,7 @@ def losses(hosts: Sequence[LiveHost]) -> list[Finding]:
 
 
 def _packets(number: int) -> str:
-    return f"{show_count(number)} packet{'s' * (number != 1)}"
+    return counted(number, "packet")
 
 
 class Lost(NamedTuple):
@@ -274,7 +274,7 @@ def view(live: LiveHost, rows: int, width: int = WIDE) -> RenderableType:
         Text(
             f"another namespace: {each.process}: {'' if each.all_read else 'at least '}"
             f"{plural(each.sockets, 'UDP socket')}, "
-            f"{show_count(each.drops)} drops so far; udpbench watch --pid {each.pid}"
+            f"{counted(each.drops, 'drop')} so far; udpbench watch --pid {each.pid}"
         )
         for each in live.namespaces
     ]

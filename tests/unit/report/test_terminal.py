@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from io import StringIO
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from udpbench.report import terminal
-from udpbench.report.terminal import Terminal, drawn
+from udpbench.report.terminal import Terminal, drawn, listed
 
 CELLS = st.text("abc é界-.", max_size=30)
 
@@ -68,3 +69,17 @@ def test_what_is_not_printable_is_left_to_rich(cell: str) -> None:
     """It is escaped before it is laid out."""
     here, rich = long_and_short([(cell, "x", "1")], 80)
     assert rich == here
+
+
+@pytest.mark.parametrize("width", [11, 12, 15, 17, 20, 40])
+def test_a_line_never_ends_within_a_number(width: int) -> None:
+    """Its groups stay together, of a text alone and of one in a table; nothing else is joined."""
+    text = "up to 1 312 456 packets did 2 runs"
+    out = StringIO()
+    console = Terminal(file=out, width=width)
+    console.print(Text(text))
+    console.print(text)
+    console.print(listed([("", Text(text, style="red"))]))
+    lines = [line.strip() for line in out.getvalue().splitlines()]
+    assert " ".join(filter(None, lines)).split() == (3 * f"{text} ").split()
+    assert not [line for line in lines if re.search(r"\b(1|312|1 312)$", line)]

@@ -104,6 +104,14 @@ def shown(live: LiveHost, rows: int = 9, width: int = 100) -> str:
     return "\n".join(row.rstrip() for row in console.file.getvalue().splitlines())
 
 
+def test_a_single_socket_is_not_several() -> None:
+    """Nor is its only drop, and large numbers are grouped."""
+    single = shown(replace(LIVE, namespaces=(OtherNamespace(77, "dnsmasq 77", 1, 1),)))
+    assert "1 UDP socket, 1 drop so far" in single
+    many = shown(replace(LIVE, namespaces=(OtherNamespace(77, "dnsmasq 77", 2, 1402),)))
+    assert "2 UDP sockets, 1 402 drops so far" in many
+
+
 def test_the_view_says_which_socket_drops_and_why(golden: Golden) -> None:
     """With what helps, and what is beside it."""
     golden.check(shown(LIVE))

@@ -28,7 +28,7 @@ from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.watch.history import HostState
 from udpbench.model.limits import LEDGER_STAGES, SECOND_NS, THREADS_MAX
 from udpbench.model.record import OTHER_CALL, SocketCount, ThreadUse, UdpSocket
-from udpbench.units import format_bytes, show_count, show_percent
+from udpbench.units import counted, format_bytes, show_percent
 
 REASONS = {reason: stage.name for stage in STAGES for reason in stage.reasons}
 LEAST_LOOKS = 3
@@ -135,7 +135,7 @@ class SocketReader:
         size_bytes = self.wanted_bytes(buffer_bytes)
         if size_bytes is not None and self.time is not None:
             waits = f"it waits for datagrams {show_percent(self.time.waiting or 0.0)} of the time"
-            burst = f"up to {show_count(self.burst)} packets of a burst did not fit"
+            burst = f"up to {counted(self.burst, 'packet')} of a burst did not fit"
             size = f"SO_RCVBUF of {format_bytes(size_bytes)} (and net.core.rmem_max)"
             return f"{size}: {burst}, and {waits}"
         if self.never:
