@@ -322,6 +322,9 @@ class Recorder:
 def _plain(survey: MachineLook) -> dict[str, Any]:
     """Return a look as it is written each second: without what is hardly ever there."""
     plain: dict[str, Any] = encode(survey)
+    for space in plain["spaces"]:
+        if space["look"] is not None and not space["look"]["by_root"]:
+            del space["look"]["by_root"]
     return {key: value for key, value in plain.items() if value or key != "unrecorded"}
 
 

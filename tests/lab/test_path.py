@@ -830,6 +830,11 @@ def leads_through_ipv6(there: There) -> None:
         ("gateway", "sysctl -qw net.ipv6.conf.all.forwarding=1 net.ipv6.conf.all.seg6_enabled=1"),
         (
             "gateway",
+            # What an address' check for duplicates brings, comes later, and is a change of routes.
+            "sysctl -qw net.ipv6.conf.eth1.accept_dad=0 net.ipv6.conf.eth3.accept_dad=0",
+        ),
+        (
+            "gateway",
             "sysctl -qw net.ipv6.conf.eth3.disable_ipv6=0 net.ipv6.conf.eth1.disable_ipv6=0",
         ),
         ("gateway", "ip addr add fc00:3::1/64 dev eth3 nodad"),

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 
 from udpbench.analysis.clock_offsets import since_start_ns
 from udpbench.analysis.delta import Deltas
@@ -121,14 +120,17 @@ def intervals(measured: Readings) -> Iterator[Interval]:
     host = next((host for host in phase.start_ns if host in phase.before), None)
     if host is None:
         return
-    for first, last in pairwise(rounds_of(phase, record.motion)):  # tee would keep 57 of them
-        from_ns, to_ns = (
-            since_start_ns(phase, host, each[host].clock_ns) for each in (first, last)
-        )
-        if to_ns > from_ns:
-            inside = between(record, first, last, measured)
-            yield Interval(from_ns, to_ns, inside)
-            inside.forget()
+    first: Round | None = None
+    for last in rounds_of(phase, record.motion):  # itertools.tee would keep 57 of them
+        if first is not None:
+            from_ns, to_ns = (
+                since_start_ns(phase, host, each[host].clock_ns) for each in (first, last)
+            )
+            if to_ns > from_ns:
+                inside = between(record, first, last, measured)
+                yield Interval(from_ns, to_ns, inside)
+                inside.forget()
+        first = last
 
 
 def stage_packets(readings: CounterView, stages: Collection[str] = LEDGER_STAGES) -> dict[str, int]:
