@@ -274,9 +274,9 @@ def soak(minutes: float, most: float = GROWTH) -> list[str]:
 
 
 def growth(sizes: list[int]) -> float:
-    """Return by which part the last quarter is above the second: in the first, buffers fill."""
-    quarter = max(len(sizes) // 4, 1)
-    return median(sizes[-quarter:]) / median(sizes[quarter : 2 * quarter]) - 1
+    """Return by which part the last tenth is above the second one."""
+    tenth = max(len(sizes) // 10, 1)
+    return median(sizes[-tenth:]) / median(sizes[tenth : 2 * tenth]) - 1
 
 
 PARTS = {"incidents": (incidents, 20), "quiet": (quiet, 30), "soak": (soak, 60)}

@@ -122,6 +122,7 @@ def test_a_server_whose_controller_dies_is_gone(pair: Pair, tmp_path: Path) -> N
         wait_until("the agents have ended", lambda: not processes(pair.right))
     with closing(serving(tmp_path)) as server:
         client = sent(pair)
+        assert "error" not in client
         server.close()
     assert int(client["end"]["sum"]["lost_packets"] > 0) == server.process.returncode
     assert [] == processes(pair.right)
