@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from math import floor, log10
 from typing import Optional, Union
 
 SI = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -240,7 +241,9 @@ def show_ratio(value: Optional[float]) -> str:
     """Return a loss ratio for reading, in percent; a nonzero loss never reads as 0."""
     if value is None:
         return "–"
-    return show_percent(value, ".1e" if 0 < abs(value) < 0.0001 else ".2f")
+    if 0 < abs(value) < 0.0001:
+        return show_percent(value, f".{1 - floor(log10(abs(value) * 100))}f")
+    return show_percent(value, ".2f")
 
 
 def show_percent(share: float, form: str = ".0f") -> str:

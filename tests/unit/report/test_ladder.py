@@ -289,7 +289,7 @@ def test_whatever_else_was_published_stands_beside_ours() -> None:
     ) == first.pairs
     assert (
         Pair("60.0 kpps offered", "1.0 kpps offered"),
-        Pair("4.7e-03 % lost", "1.00 % lost"),
+        Pair("0.0047 % lost", "1.00 % lost"),
     ) == second.pairs
 
 
