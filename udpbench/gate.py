@@ -36,6 +36,7 @@ from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run, run_name
 from udpbench.definition.load import load_lab
 from udpbench.errors import (
+    CANNOT_TELL,
     FAILED,
     YES,
     InputError,
@@ -59,7 +60,8 @@ from udpbench.report.tables import parts
 from udpbench.report.terminal import Terminal
 from udpbench.units import show_percent, show_pps, show_ratio
 
-Outcome = Literal["passed", "failed", "skipped"]
+UNJUDGED = "could not be judged on this machine"
+Outcome = Literal["passed", "failed", "cannot tell", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Answer:
     why: str
     """The reasons, one per line, the most serious first; empty if it passed."""
     shown: str
-    """If it failed: results, ledger, findings and expectations, as text."""
+    """If it did not pass: results, ledger, findings and expectations, as text."""
     result: PointResult
     summary: str
     """One line with rate, loss and valid trials."""
@@ -248,7 +250,7 @@ def answer(stored: Run, point: str, width: int, baseline: Baseline | None = None
     if outcome == "passed" and baseline is not None and base is not None:
         outcome, reasons = _against(base, own, baseline)
     shown = ""
-    if outcome == "failed":
+    if outcome in ("failed", "cannot tell"):
         needed = {each.name for each in (own, *others)}
         some = tuple(each for each in chapter.points if each.name in needed)
         part = replace(chapter, points=some, verdicts=verdicts)
@@ -340,6 +342,9 @@ def _judged(
     ]
     doubts = _reasons(own)
     doubts += [f"compared with {p.name}: {line}" for p in others for line in _reasons(p)]
+    if code == CANNOT_TELL:
+        first, *more = (*doubts, *missed, "no reason known")
+        return "cannot tell", [f"{UNJUDGED}: {first}", *more[:-1]]
     return "failed", [*doubts, *missed] if code == FAILED else [*missed, *doubts]
 
 

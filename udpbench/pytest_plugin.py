@@ -1,7 +1,8 @@
 """The pytest plugin: collects experiment files, an item per point; a fixture; a summary.
 
 Running and judging are in ``gate``. pytest loads this wherever udpbench is installed, so it reads
-only the files that the configuration names, and imports the controller only when needed.
+only the files that the configuration names, and imports the controller only when needed. Long,
+because pytest looks for the hooks and fixtures of a plugin in one module.
 """
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".yaml", ".yml")
 DEFAULT_FILES = ("*.udpbench.yaml",)
+CANNOT_TELL = ("udpbench.outcome", "cannot tell")
+"""Property of an item that fails because nobody can tell, not because of what was measured."""
 SUMMARY = "udpbench"
 """Name of the property that holds the line of the summary; the numbers are ``udpbench.<name>``."""
+FAILING = ("failed", "cannot tell")
+"""Outcomes without a proof; the graver first."""
 SHOWN_EVENTS = ("wait", "run", "phase", "trial", "restore")
 SURROUNDINGS: pytest.StashKey[Surroundings] = pytest.StashKey()
 """What a run uses besides its folder; our own tests put fakes here."""
@@ -251,8 +256,8 @@ class PointItem(pytest.Item):
         # What the fixture tmp_path_factory returns; an item that is no function has no fixtures.
         gate = _gate(self.config, self.config._tmp_path_factory)  # type: ignore[attr-defined]
         point_answer = _judge(self, self.file.stored(gate), self.point, gate.baseline)
-        if point_answer.outcome == "failed":
-            pytest.fail(f"{point_answer.why}\n{point_answer.shown}", pytrace=False)
+        if point_answer.outcome in FAILING:
+            _fail(self, point_answer.outcome, f"{point_answer.why}\n{point_answer.shown}")
         if point_answer.outcome == "skipped":
             pytest.skip(point_answer.why)
 
@@ -294,8 +299,9 @@ class UdpbenchFixture:
         points = [trial.point for trial in stored.header.experiments[0].points]
         answers = {point: _judge(node, stored, point) for point in points}
         # Look at all points first: a skipped one must not hide a failed one.
-        if any(answer.outcome == "failed" for answer in answers.values()):
-            pytest.fail(f"{_why(answers, 'failed')}\n{full_text(stored, _width())}", pytrace=False)
+        for outcome in FAILING:
+            if any(answer.outcome == outcome for answer in answers.values()):
+                _fail(node, outcome, f"{_why(answers, outcome)}\n{full_text(stored, _width())}")
         if any(answer.outcome == "skipped" for answer in answers.values()):
             pytest.skip(_why(answers, "skipped"))
         # Shown if the test fails, beside the numbers that it asserts on.
@@ -381,6 +387,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: Any) -> Optional[tuple[str, str, str]]:
+    """Call a test that nobody can judge so; it fails all the same."""
+    unjudged = report.failed and CANNOT_TELL in getattr(report, "user_properties", ())
+    return ("failed", "?", "CANNOT TELL") if unjudged else None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use a fixture of udpbench, before ``-m`` selects."""
     for item in items:
@@ -431,6 +444,13 @@ def _judge(node: Any, stored: Run, point: str, baseline: Optional[Baseline] = No
     return point_answer
 
 
+def _fail(node: Any, outcome: str, text: str) -> None:
+    """Fail a test; its report says whether that is what was measured, or nobody can tell."""
+    if outcome != "failed":
+        node.user_properties.append(CANNOT_TELL)
+    pytest.fail(text, pytrace=False)
+
+
 def _why(answers: dict[str, Answer], outcome: str) -> str:
     """Return the reasons of all points with an outcome; several are headed by their names."""
     chosen = {point: answer.why for point, answer in answers.items() if answer.outcome == outcome}
@@ -471,7 +491,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in terminalreporter.getreports(outcome):
             for name, value in getattr(report, "user_properties", ()):
                 if name == SUMMARY:
-                    lines.append(f"{report.nodeid}  {outcome}  {value}")
+                    word = CANNOT_TELL[1] if CANNOT_TELL in report.user_properties else outcome
+                    lines.append(f"{report.nodeid}  {word}  {value}")
                 elif name == "udpbench.run":
                     folders[str(value)] = None
     if not lines:

@@ -29,6 +29,7 @@ DURATION_NS = {
 }
 UNIT = r"[A-Za-z%\u00b5\u03bc]*"
 _QUANTITY = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({UNIT})\s*\Z", re.ASCII)
+_BREAKS = re.compile(r"(?<=\d) (?=\d{3}(?!\d)|%|[kMG]?(?:pps|B/s|bit/s)\b|[\u00b5mn]?s\b|[KM]iB)")
 RATIO = {"": Decimal(1), "%": Decimal("0.01")}
 
 
@@ -209,6 +210,11 @@ def show_bps(value: int) -> str:
 def show_count(value: float) -> str:
     """Return a whole number for reading, its digits in groups of three: ``1 234 567``."""
     return f"{value:,.0f}".replace(",", " ")
+
+
+def unbroken(text: str) -> str:
+    """Return a text in which no line ends within a number, or between it and its unit."""
+    return _BREAKS.sub("\u00a0", text)
 
 
 def plural(number: int, noun: str) -> str:

@@ -67,17 +67,21 @@ def test_an_invalid_trial_of_a_point_that_it_is_compared_with_fails_it(tmp_path:
     """The comparison holds over what is left, and is not to be believed."""
     invalid = record(1000, 990, of=replace(ONE, repetition=2))
     reply = answer_for(tmp_path, [record(of=ONE), invalid])
-    assert "failed" == reply.outcome
-    assert reply.why.startswith("compared with one: ")
+    assert "cannot tell" == reply.outcome
+    assert reply.why.startswith("could not be judged on this machine: compared with one: ")
 
 
-def test_rates_that_are_struck_out_fail_what_is_held_to_them(tmp_path: Path) -> None:
-    """Nobody can tell, and who took the CPU is told."""
+def test_rates_that_are_struck_out_leave_what_is_held_to_them_unjudged(tmp_path: Path) -> None:
+    """That is no pass, and no verdict of the program: who took the CPU is told, and what to do."""
     declared = experiment(expectation("delivered_pps", ">", "1"), points=[ONE])
     busy = replace(shared(LOAD_MS + 400, hog(400)), trial=ONE)
     reply = answer(stored(tmp_path, [busy], declared, ending=COMPLETE), "one", 80)
-    assert "failed" == reply.outcome
-    assert "machine: CPU 0: other programs used CPUs of the load" in reply.why
+    assert "cannot tell" == reply.outcome
+    why = (
+        "could not be judged on this machine: machine: CPU 0: other programs used CPUs of the load"
+    )
+    assert reply.why.startswith(why)
+    assert "stop them" in reply.why.splitlines()[0]
 
 
 def test_a_run_that_ended_before_the_point_to_compare_with_fails_it(tmp_path: Path) -> None:

@@ -464,6 +464,12 @@ def test_an_experiment_to_start_from_loads(golden: Golden) -> None:
     for name in ("mine.yaml", "other.yml"):
         (experiment,) = load_experiments([name])
         assert 2 == len(experiment.points)
+    head, _, own = path.read_text().partition("# traffic: ")
+    head = head.partition("# What is sent.")[0]
+    path.write_text(f"{head}traffic: {own.replace('# ', '')}")
+    (experiment,) = load_experiments(["mine.yaml"])
+    assert ("python3", "server.py", "4321") == experiment.points[0].receive.command
+    assert experiment.searched
 
 
 def test_destinations_that_are_missing_are_named(

@@ -234,6 +234,23 @@ def test_a_missed_expectation_explains_itself(project: Project) -> None:
     assert "pytest_plugin.py" not in text
 
 
+def test_what_nobody_can_judge_fails_in_other_words(project: Project) -> None:
+    """As an item and through the fixture: no pass without proof, and no verdict of the program."""
+    project.world("arriving=990")
+    held = ONE.replace("unaccounted == 0", "received_packets > 0")
+    project.file("gate.udpbench.yaml", held)
+    project.file("held.yaml", held)
+    project.pytester.makepyfile("def test_it(udpbench): udpbench('held.yaml')")
+    result = project.run()
+    result.assert_outcomes(failed=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    why = "could not be judged on this machine: "
+    assert 2 == sum(line.startswith(why) for line in lines(result, "FAILURES"))
+    short = lines(result, "short test summary info")
+    assert ["CANNOT TELL"] * 2 == [line[: len("CANNOT TELL")] for line in short[:2]]
+    assert all("  cannot tell  " in line for line in lines(result, "udpbench")[:2])
+
+
 def test_a_failed_trial_fails_its_item(project: Project) -> None:
     """The reason is the host's own."""
     project.world(

@@ -447,8 +447,10 @@ class Evidence:
         """Cause of a full socket buffer → packets that were dropped by it."""
         lasting = self.lasts and self.lasts_on is not False
         whole = dict.fromkeys(CAUSES_OF_LATE, 0.0)
+        sending_ns = window_ns(self.readings, self.readings.sender.workers) or self.load_ns
+        coming = sending_ns / max(self.load_ns, 1)
         for reader in self.readers:
-            for cause, packets in reader.shares_out(lasting).items():
+            for cause, packets in reader.shares_out(lasting, coming).items():
                 whole[cause] += packets
         total = sum(whole.values())
         # Sockets' own drops may not be known, or be of skbs: the stage has the packets.

@@ -183,8 +183,10 @@ class ReaderTime:
         each = running * came / self.read_packets if self.read_packets else 0.0
         return each + self.receiving
 
-    def shares_out(self, lasting: bool) -> dict[str, float]:
+    def shares_out(self, lasting: bool, coming: float = 1.0) -> dict[str, float]:
         """Return cause → packets that its sockets dropped by it, together all of them.
+
+        ``coming``: in which share of the time packets came; for what is read later none is lost.
 
         ``stopped``, ``asleep``, ``robbed`` and ``throttled``: what it would have read in that time
         at the rate of the rest; ``capacity``: what it would not have read even then; ``buffer``:
@@ -200,13 +202,17 @@ class ReaderTime:
         used_up = lasting and not has_time
         per_time, left = read / self.running, lost
         if used_up:
-            most = per_time * max(1 - self.receiving, 0.0)
-            out["capacity"] = min(max(read + lost - most, 0.0), left)
+            able = per_time * max(1 - self.receiving, 0.0)
+            out["capacity"] = min(max(read + lost - able, 0.0), left)
             left -= out["capacity"]
         # A pause of a reader that has time costs what came in it, else what it would have read.
         came = per_time if used_up else AFTER * (read + lost)
         spent = {name: share for name, share in self.held_up.items() if share >= LEAST_SHARE}
         scale = min(left / (came * sum(spent.values())), 1.0) if spent else 0.0
+        if spent and not lasting:
+            # No more than it would have read meanwhile at its own pace: a buffer holds no more.
+            most = per_time * min(sum(spent.values()), coming)
+            scale = min(scale, most / (came * sum(spent.values())))
         out |= {name: came * share * scale for name, share in spent.items()}
         left = max(left - sum(out[name] for name in spent), 0.0)
         if not used_up:

@@ -105,6 +105,27 @@ class PointSearch:
         return float(self.search.rate.span_pps(self.point.traffic.datagrams)[0])
 
     @property
+    def perhaps_pps(self) -> tuple[float | None, float | None]:
+        """Return between which loads the rate may lie; a bound that is not decided by one trial.
+
+        By the highest that kept the goal below the lowest that did not, of valid trials that nobody
+        disturbed.
+        """
+        tried = [
+            (_pps(trial), _missed(trial) <= self.headline.loss)
+            for trial, purpose in zip(self.trials, self.purposes, strict=True)
+            if purpose == "search" and trial.valid and not trial.struck and not _is_short(trial)
+        ]
+        lower, upper = self.headline.lower_pps, self.headline.upper_pps
+        if upper is None:
+            lossy = (pps for pps, kept in tried if not kept and pps > (lower or 0))
+            upper = min(lossy, default=None)
+        if lower is None:
+            kept_goal = (pps for pps, kept in tried if kept and (upper is None or pps < upper))
+            lower = max(kept_goal, default=None)
+        return lower, upper
+
+    @property
     def full_line_bps(self) -> int | None:
         """Return the rate of the sender's line, if that is what ends the range."""
         rates = [trial.full_line_bps for trial in self.trials if trial.full_line_bps is not None]

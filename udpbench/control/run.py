@@ -48,6 +48,7 @@ from udpbench.errors import (
     RecordError,
     RestoreError,
     UdpbenchError,
+    WorkerFailed,
     unforeseen,
     worst_code,
 )
@@ -165,6 +166,8 @@ class _Run:
         self.seen: tuple[str, ...] = ()
         """Hosts of lost agents that were then seen restored."""
         self.status: Literal["complete", "interrupted", "failed"] = "failed"
+        self.started = {each.trial.receive.command for each in self.lasting.values()}
+        """The programs that have run."""
         self.total = Total(experiments)
         self.searches = SearchProgress(experiments)
 
@@ -260,8 +263,21 @@ class _Run:
         self._tell_trial(record, result, attempt.index)
         if end.fatal is not None:
             raise end.fatal
+        self._refuse_again(record)
         self.around.interrupt.check()
         return result
+
+    def _refuse_again(self, record: TrialRecord) -> None:
+        """Raise WorkerFailed if a user's program could not be started, and never was in this run.
+
+        Each further trial would start it in vain, and wait for it as long.
+        """
+        command, error = record.trial.receive.command, record.error
+        if command is None or error is None or record.phases:
+            self.started.add(command)
+        elif error.kind == WorkerFailed.__name__ and command not in self.started:
+            text = f"{error.message}; no further trial was run, as each would start it again"
+            raise WorkerFailed(text, error.host)
 
     def _restore(self, agents: Agents) -> None:
         """Restore every host, and note the agents that were lost."""

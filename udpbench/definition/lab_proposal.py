@@ -291,4 +291,12 @@ duration: 1s
 expect:
   - received_packets > 0
   - unaccounted == 0
+
+# With a server of your own instead, replace all from traffic on. It must bind 0.0.0.0 at port
+# 4321, where the traffic goes, and stay in the foreground. answers: it sends one back for each
+# datagram; without, it only reads.
+#
+# traffic: {{size: 64B, answers: count}}
+# receive: {{command: [python3, server.py, "4321"]}}
+# search: quick
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Literal, Optional, Union
@@ -188,6 +188,8 @@ UNKNOWN = "unknown"
 """Name of a loss whose cause the evidence does not tell."""
 ALL = 0.95
 """Share of a loss from which on it is called all of it."""
+LEAST_REST = 0.01
+"""Share of a loss below which nothing is said of it."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,20 @@ class Bottleneck:
         """Return the remedy as a sentence, and the test of what is not certain."""
         test = f" To test it: {self.test}." if self.test and self.certainty != "certain" else ""
         return f"{self.remedy[:1].upper()}{self.remedy[1:]}.{test}"
+
+
+def rest_of(causes: Sequence[Bottleneck]) -> str:
+    """Return the rest of a loss behind its first cause, as a sentence; empty if that is all."""
+    shares = [each.share or 0.0 for each in causes]
+    unknown = 1 - sum(shares)
+    if not shares or not 0 < shares[0] < ALL or unknown < -LEAST_REST:
+        return ""  # or the causes are of several trials
+    texts = []
+    for each, share in zip(causes[1:], shares[1:], strict=True):
+        where = f"at {each.stage}, " if each.stage != causes[0].stage else ""
+        texts += [f"{show_percent(share)}: {where}{each.what}"] if share else []
+    texts += [f"{show_percent(unknown)}: not known why"] if unknown >= LEAST_REST else []
+    return f" {'; '.join(texts)}." if texts else ""
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,17 @@ from pathlib import PurePath
 
 from udpbench.analysis.checks.offered_load import SENDER_BOUND
 from udpbench.analysis.comparison.comparisons import Comparison
-from udpbench.analysis.points import Point, estimate, metric, trials_with
+from udpbench.analysis.points import Point, but_lossy, estimate, metric, trials_with
 from udpbench.analysis.search import PointSearch
 from udpbench.analysis.verdicts import Verdict
 from udpbench.differences import key_of
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import LOSS, SPEED
 from udpbench.model.record import Finding
-from udpbench.model.result import Bottleneck, Estimate, Result
+from udpbench.model.result import Bottleneck, Estimate, Result, rest_of
 from udpbench.records import Run
 from udpbench.report.figures.sweep import values_of
-from udpbench.report.search import breaking_text, found_text, is_only_above
+from udpbench.report.search import breaking_text, found_text, is_only_above, perhaps_text
 from udpbench.report.sessions import command, to_type
 from udpbench.report.summary import (
     FEW_POINTS,
@@ -37,6 +37,7 @@ from udpbench.report.summary import (
     reasons,
     representative,
     show_estimate,
+    show_number,
     where_lost,
 )
 from udpbench.report.watch import sentences
@@ -63,6 +64,7 @@ SHOWN_VERDICTS = 2
 """Maximum expectations that are named with their numbers."""
 RATES = (("answered_pps", "answered"), ("delivered_pps", "delivered"))
 """Metric of a point's rate → its word; the first that is known."""
+ROUND_TRIPS = ("round_trip_p50_ns", "round_trip_p99_ns")
 SAFE = 0.9
 """Share of the rate that a sender reached from which on it may not reach it again."""
 LOSSES = ("loss_ratio", "lost_packets")
@@ -115,8 +117,10 @@ def _before_and_after(chapter: Chapter) -> str:
         return ""
     texts = []
     for head, point in zip(("Before", "After"), pair, strict=True):
-        first = limit(result) if (result := representative(point)) is not None else None
-        why = f" {first.place}{first.why}" if first is not None else ""
+        result = representative(point)
+        why = f" {why_of(result)}" if result is not None and result.diagnosis else ""
+        if why and result is not None and not result.diagnosis[0].stage:
+            why = but_lossy(point.results) or why  # then not all held what came
         texts.append(f"{head}: {_of_point(point, False)}.{why}")
     return " ".join(texts)
 
@@ -256,12 +260,12 @@ def _breaks(search: PointSearch) -> str:
     if breaking is None or breaking.stage is None:
         return breaking_text(search)
     first = breaking.bottleneck
-    why = first.why if first is not None else "."
+    why = f"{first.why}{rest_of(search.result.diagnosis)}" if first is not None else "."
     aside = f" ({first.aside})" if first is not None and first.aside else ""
     head = f"At {show_pps(breaking.pps)} packets are lost"  # no load is decided
     if search.headline.lower_pps is not None:
         head = "Above it packets are lost"
-    elif is_only_above(search.headline):
+    elif is_only_above(search.headline) and not perhaps_text(search):
         head = "Even that load loses packets"
     return f"{head} at {breaking.stage}{aside}{why}"
 
@@ -285,7 +289,8 @@ def _why_unknown(search: PointSearch) -> str:
     last = _first_reason_of(search.trials[-1:])
     value = f" ({last.value})" if last is not None and last.value else ""
     because = f", because {last.clause}{value}" if last is not None else ""
-    return f"No answer: {why[0].what}{because}"
+    perhaps = f". Single trials say {text}" if (text := perhaps_text(search)) else ""
+    return f"No answer: {why[0].what}{because}{perhaps}"
 
 
 def _of_watched(result: Result) -> str:
@@ -430,6 +435,10 @@ def _of_point(point: Point, named: bool) -> str:
     loss = estimate(shown, "loss_ratio")
     if loss is not None:
         parts.append(f"{show_ratio(loss.median) if parts else _loss_text(loss)} lost")
+    middle, most = (estimate(shown, name) for name in ROUND_TRIPS)
+    if middle is not None and most is not None:
+        times = (show_number(each.median, each.unit) for each in (middle, most))
+        parts.append("round trip {} (99 % within {})".format(*times))
     parts += [] if result.diagnosis else where_lost(result)
     unlogged = metric(result, "app_log")
     if unlogged and result.received_packets:
@@ -467,9 +476,16 @@ def _reason(chapter: Chapter) -> str:
     causes = [(point, result, first) for point, result, first in known if first is not None]
     if not causes:
         return ""
-    point, _, first = max(causes, key=lambda each: each[1].loss_ratio or 0.0)
+    point, result, _ = max(causes, key=lambda each: each[1].loss_ratio or 0.0)
     head = f"{name_of(point)}: " if len(chapter.points) > 1 else ""
-    return f"{head}{first.place}{first.why}"
+    but = "" if result.diagnosis[0].stage else but_lossy(point.results)
+    return f"{head}{why_of(result)}{but}"
+
+
+def why_of(result: Result) -> str:
+    """Return where a diagnosed trial lost packets and why, with the rest of the loss."""
+    first = result.diagnosis[0]
+    return f"{first.place}{first.why}{rest_of(result.diagnosis)}"
 
 
 def limit(result: Result) -> Bottleneck | None:

@@ -18,6 +18,7 @@ from udpbench.metrics import SEARCHED
 from udpbench.model.experiment import Expectation
 from udpbench.model.result import Estimate
 from udpbench.printable import printable
+from udpbench.report.answers import why_of
 from udpbench.report.figures.style import short_name
 from udpbench.report.search import found_text, limits_text
 from udpbench.report.summary import (
@@ -283,7 +284,7 @@ def _limited(ladder: Ladder, rung: Rung) -> str:
     result = representative(point)
     if result is None or not result.diagnosis:
         return ""
-    return f" {result.diagnosis[0].place}{result.diagnosis[0].why}"
+    return f" {why_of(result)}"
 
 
 def _with_ends(rate: Estimate) -> str:

@@ -57,7 +57,7 @@ from udpbench.report.summary import (
     trust,
 )
 from udpbench.setting_kinds import requested_part
-from udpbench.units import format_bytes
+from udpbench.units import format_bytes, unbroken
 from udpbench.ways import way_to_receive
 
 LEDGER_COLUMNS = 4
@@ -80,7 +80,7 @@ def overview(ladder: Ladder) -> dict[str, Any]:
     """Return the summary of a study's experiments, which comes first."""
     hosts = hosts_of([record for chapter in ladder.chapters for record in chapter.records])
     return {
-        "answer": f"{extremes(ladder)} {trust(ladder.chapters)}".strip(),
+        "answer": unbroken(f"{extremes(ladder)} {trust(ladder.chapters)}".strip()),
         "environment": list(_environment(hosts)),
     }
 
@@ -94,7 +94,7 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
         "run": chapter.run,
         "question": chapter.experiment.question,
         "lab": LAB_LABEL if chapter.built_in_lab else "",
-        "answer": answer(chapter),
+        "answer": unbroken(answer(chapter)),
         "struck": left_out(chapter),
         "environment": list(_environment(hosts_of(chapter.records))),
         "columns": list(SEARCH_COLUMNS if chapter.searches else POINT_COLUMNS),

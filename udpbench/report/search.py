@@ -79,7 +79,10 @@ def found_text(search: PointSearch, largest: bool = False) -> str:
     """
     (shares, headline), *others = _distinct(search.state.goals)
     text = f"{throughput_text(headline)} with at most {shares} lost"
-    if headline.kind in ("regular", "unfinished") and not is_only_above(headline):
+    perhaps = perhaps_text(search)
+    if perhaps:
+        text = f"{perhaps} with at most {show_share(search.headline.loss)} lost, not confirmed"
+    elif headline.kind in ("regular", "unfinished") and not is_only_above(headline):
         known = (headline.lower_pps, headline.upper_pps) != (None, None)
         text += f" ({'offered: ' * known}{known_bounds(headline)})"
     if headline.kind == "at least" and search.state.sender_bound:
@@ -87,6 +90,21 @@ def found_text(search: PointSearch, largest: bool = False) -> str:
     others = [] if largest else others
     rest = [f"{throughput_text(goal)} with {shares}" for shares, goal in others]
     return "; ".join([text, *rest])
+
+
+def perhaps_text(search: PointSearch) -> str:
+    """Return what single trials say where a bound is not decided: ``between 21.0 and 32.0 kpps``.
+
+    Empty if nothing, or no more than is decided.
+    """
+    headline, (lower, upper) = search.headline, search.perhaps_pps
+    if headline.kind != "unfinished" or (lower, upper) == (headline.lower_pps, headline.upper_pps):
+        return ""
+    if lower is None:
+        return f"less than {show_pps(upper)}"
+    if upper is None:
+        return f"at least {show_pps(lower)}"
+    return f"between {show_pps(lower)} and {show_pps(upper)}"
 
 
 def is_only_above(goal: GoalBounds) -> bool:
@@ -129,7 +147,8 @@ def breaking_text(search: PointSearch) -> str:
         return ""
     bound = search.headline.lower_pps
     above = show_pps(bound if bound is not None else breaking.pps)
-    head = "Above" if bound is not None else "Even at" if is_only_above(search.headline) else "At"
+    even = is_only_above(search.headline) and not perhaps_text(search)
+    head = "Above" if bound is not None else "Even at" if even else "At"
     what = f"packets are lost at {breaking.stage}" if breaking.stage else _late_text(breaking)
     first = breaking.bottleneck
     if first is not None and breaking.stage is None:

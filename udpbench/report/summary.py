@@ -25,7 +25,7 @@ from udpbench.errors import HostLacks
 from udpbench.judged_run import Chapter
 from udpbench.model.host import Facts
 from udpbench.model.record import Finding, RecordedError, TrialRecord
-from udpbench.model.result import Bottleneck, Estimate, Progress, Result
+from udpbench.model.result import Bottleneck, Estimate, Progress, Result, rest_of
 from udpbench.records import Run
 from udpbench.report.search import search_line
 from udpbench.units import plural, rate_scale, show_count, show_pps, show_ratio
@@ -377,7 +377,9 @@ def diagnosed(chapter: Chapter) -> list[str]:
 
 
 def _sentences(causes: Sequence[Bottleneck]) -> str:
-    return " ".join(each.sentence for each in causes)
+    known = sum(each.share or 0.0 for each in causes)
+    rest = rest_of([replace(causes[0], share=known)])  # each cause has its own sentence
+    return " ".join(each.sentence for each in causes) + rest
 
 
 def reasons(result: Result) -> tuple[Finding, ...]:

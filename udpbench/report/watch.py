@@ -322,8 +322,8 @@ def socket_cell(loss: SocketLoss, name: str) -> str:
     if name == "queue":
         return show_percent(loss.filled) if loss.filled is not None else "–"
     if name == "buffer":
-        size_bytes = loss.socket.buffer_bytes
-        return format_bytes(size_bytes) if size_bytes is not None else "–"
+        size_bytes = loss.socket.buffer_bytes  # twice what was asked for
+        return format_bytes(size_bytes // 2) if size_bytes is not None else "–"
     number = {
         "dropped/s": loss.dropped_pps,
         "so far": loss.dropped,

@@ -90,8 +90,16 @@ class TuningRound:
 
     @property
     def best(self) -> Comparison | None:
-        """Return the comparison of the point that helps most; None if none does."""
-        return max(filter(helps, self.comparisons), key=gain, default=None)
+        """Return the comparison of the point that helps most; None if none does.
+
+        Of several that help as much that of which fewest trials lost packets.
+        """
+
+        def rank(each: Comparison) -> tuple[float, float]:
+            valid = [result for result in self.of_point(each.b) if result.valid]
+            return gain(each), -sum(bool(r.lost_packets) for r in valid) / max(len(valid), 1)
+
+        return max(filter(helps, self.comparisons), key=rank, default=None)
 
     @property
     def undecided(self) -> tuple[str, ...]:

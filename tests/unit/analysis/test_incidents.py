@@ -118,7 +118,7 @@ def test_what_had_changed_is_named() -> None:
         "net.core.rmem_max: 212992 → 4096",
         "firewall changed",
         "hog 5 uses 100 % of a CPU",
-        "dns 9 0.0.0.0:53: receive buffer 208KiB → 4KiB",
+        "dns 9 0.0.0.0:53: receive buffer 104KiB → 2KiB",
         "web 7 closed 0.0.0.0:99",
         "packets that come: 100 pps → 5.0 kpps",
         "web 7 opened 0.0.0.0:99",

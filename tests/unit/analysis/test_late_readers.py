@@ -18,6 +18,8 @@ from udpbench.analysis.reader_time import LoadedCpu, ReaderTime
 from udpbench.model.experiment import Attach
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Process, Sample, ThreadUse, TrialRecord
+from udpbench.model.result import rest_of
+from udpbench.units import show_percent
 
 OFFERED = 39424
 """Packets of the stored record, in its one second."""
@@ -280,6 +282,23 @@ def test_others_are_certain_only_if_the_load_lasts(times: int, sure: str) -> Non
     """For a tenth of a second nobody knows whether they had the CPU just then."""
     first = judge(shortened(recorded(Life(20, 100, 0, robbed=0.5)), times)).diagnosis[0]
     assert ("steal", sure) == (first.name, first.certainty)
+
+
+def test_what_a_buffer_cannot_hold_of_a_burst_is_not_others_fault() -> None:
+    """However long others had the CPU afterwards: a reader could have read no more meanwhile."""
+    (phase,) = changed("burst").phases
+    (end_ns,) = (each.counts["last_ns"] for each in phase.stats if each.role == "receiver")
+    counts = {"last_ns": end_ns + 20 * MS_NS, "runnable_ns": 20 * MS_NS}
+    counters = {"machine": {"cpu.0.idle_ns": 160 * MS_NS}}
+    record = changed("burst", readers=counts, counters=counters)
+    record = with_processes(
+        record, lambda each: replace(each, cpu_ns=260 * MS_NS) if each.pid == 77 else each
+    )
+    result = judge(record)
+    first, second = result.diagnosis
+    assert ("small_buffer", "others_cpu") == (first.name, second.name)
+    assert second.packets < 0.4 * (result.lost_packets or 0)
+    assert f" {show_percent(second.share or 0)}: other programs took" in rest_of((first, second))
 
 
 @pytest.mark.parametrize("attach", [None, Attach(port=4321)])

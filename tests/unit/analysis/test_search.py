@@ -38,6 +38,7 @@ from udpbench.report.search import (
     breaking_lines,
     found_text,
     limits_text,
+    perhaps_text,
     search_line,
     search_rows,
 )
@@ -180,7 +181,8 @@ def test_each_end_of_a_search_is_told(golden: Golden) -> None:
     assert ["no load is decided"] == [finding.value for finding in ended]
     assert [False] * 4 + [True] * 5 == [search.result.unfinished for search in ends]
     goals = (GoalBounds(0.001, "unfinished", None, None, 500e3),)
-    above = replace(ends[4], state=replace(ends[4].state, goals=goals))
+    lossy = only(results_of(experiment({"within": "12s"}), lambda _: 100))
+    above = replace(lossy, state=replace(lossy.state, goals=goals))
     assert "not found in time: below 500.0 kpps" == limits_text(above)
     assert "less than 500.0 kpps with at most 0.1% lost" == found_text(above)
     ended_above = replace(above, state=replace(above.state, ended="within"))
@@ -195,7 +197,10 @@ def test_each_end_of_a_search_is_told(golden: Golden) -> None:
     undecided = replace(above, state=replace(above.state, goals=open_goals))
     text = answer(replace(whole, searches=(undecided,)))
     load = show_pps(above.breaking.pps)
-    assert f"(no load is decided). At {load} packets are lost at" in text
+    unsure = (
+        f"Less than {load} with at most 0.1% lost, not confirmed. At {load} packets are lost at "
+    )
+    assert text.startswith(unsure)
     assert breaking_lines([undecided])[0].startswith(f"At {load} packets are lost")
     valid = [True, True, True, True, True, False, False, False, False]
     assert valid == [search.result.valid for search in ends]
@@ -528,6 +533,31 @@ def test_what_a_robbed_receiver_lost_is_asked_again_and_then_counts() -> None:
     assert quiet.headline == robbed.headline
     lossy = sum((trial.numbers["lost_packets"] or 0) > 0 for trial in quiet.trials[1:])
     assert len(robbed.trials) == len(quiet.trials) + ROBBED_TRIES * lossy
+
+
+def test_an_undecided_search_says_what_single_trials_say() -> None:
+    """Between the highest load that kept its goal and the lowest that did not; no more than that."""
+    whole = experiment({"within": "12s"})
+    search = only(results_of(whole))
+    lower, upper = search.perhaps_pps
+    assert (lower or 0) < CAPACITY_PPS < (upper or 0)
+    between = f"between {show_pps(lower)} and {show_pps(upper)}"
+    assert f"{between} with at most 0.1% lost, not confirmed" == found_text(search)
+    (point,) = points([search.result])
+    text = answer(Chapter(whole, (), (point,), (), searches=(search,)))
+    assert text.startswith(f"{between[:1].upper()}{between[1:]} with at most")
+    assert f" At {show_pps(upper)} packets are lost at udp_rcvbuf" in text
+    goals = (replace(search.headline, lower_pps=lower),)
+    held = replace(search, state=replace(search.state, goals=goals), trials=(), breaking=None)
+    held = replace(held, state=replace(held.state, purposes=()))
+    assert "" == perhaps_text(held)
+    lossless = only(results_of(whole, lambda _: 10**7, most=4))
+    assert perhaps_text(lossless).startswith("at least ")
+    lossy = only(results_of(whole, lambda _: 100, most=4))
+    assert perhaps_text(lossy).startswith("less than ")
+    given_up = replace(search, result=replace(search.result, valid=False, findings=(STRUCK,)))
+    text = answer(Chapter(whole, (), (point,), (), searches=(given_up,)))
+    assert f". Single trials say {between}." in text
 
 
 def test_a_receiver_that_was_mostly_robbed_is_asked_until_the_time_is_used_up() -> None:

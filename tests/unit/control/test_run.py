@@ -534,6 +534,21 @@ def test_a_clean_up_that_fails_is_a_finding(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("worked", [False, True])
+def test_a_program_that_cannot_start_is_started_once(tmp_path: Path, worked: bool) -> None:
+    """The run ends with its error; one that ran before, or ran at all, ends its trial alone."""
+    world = World()
+    died = WorkerFailed("./server: it ended", "receiver")
+    world.raises("start receiver path" if worked else "prepare receiver", died)
+    mine = experiment(receive={"command": ["./server"]}, repetitions=3)
+    outcome, run = go(world, tmp_path, mine)
+    text = "receiver: ./server: it ended; no further trial was run, as each would start it again"
+    assert (None if worked else text) == (str(outcome.error) if outcome.error else None)
+    assert (["failed"] if not worked else ["failed", "done", "done"]) == [
+        record.status for record in run.records
+    ]
+
+
 def test_what_a_failed_phase_saw_is_kept(tmp_path: Path) -> None:
     """Snapshots and counts of the phase in which a worker died are in the record."""
     world = World()

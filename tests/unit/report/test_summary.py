@@ -32,11 +32,13 @@ from golden import Golden
 
 from report.stored import stored, swept
 from udpbench.analysis.judge import judge
+from udpbench.analysis.points import Point
 from udpbench.judged_run import Chapter, judged
 from udpbench.model.experiment import Experiment, PointPair, Traffic
 from udpbench.model.record import Finding, TrialRecord
-from udpbench.model.result import Estimate
+from udpbench.model.result import Bottleneck, Estimate, Result, rest_of
 from udpbench.report.answers import _below, _to_change, answer, next_steps, to_try
+from udpbench.report.pages import chapter_data
 from udpbench.report.summary import (
     findings_of,
     not_run,
@@ -48,6 +50,7 @@ from udpbench.report.summary import (
     timed,
     trials_label,
 )
+from udpbench.units import unbroken
 
 AT_ONCE = (
     worker("sender", sender_counts(2)),
@@ -174,6 +177,37 @@ def test_what_a_point_delivered(trials: list[TrialRecord], expected: str) -> Non
         for n, trial_record in enumerate(trials)
     ]
     assert expected in answer(chapter(*numbered, of=experiment(repetitions=len(trials))))
+
+
+def test_an_answer_has_round_trips_and_what_cost_the_rest() -> None:
+    """Where a program answers; and of a loss with several causes each share, or that none is known."""
+    small = Bottleneck(
+        "small_buffer", "likely", "udp_rcvbuf", 72, "it is too small", "enlarge it", share=0.72
+    )
+    others = replace(small, name="others_cpu", packets=20, what="others took 9 %", share=0.2)
+    numbers = {"answered_pps": 1e3, "loss_ratio": 0.1}
+    numbers |= {"round_trip_p50_ns": 12e3, "round_trip_p99_ns": 2e6}
+    result = Result(trial(), "done", True, (), numbers=numbers, diagnosis=(small, others))
+    of = experiment()
+    text = answer(Chapter(of, (), (Point(of.name, "", (result,)),), ()))
+    assert text.startswith(
+        "1.0 kpps answered, 10.00 % lost, round trip 12 µs (99 % within 2 ms), in 1 trial. Lost at "
+        "udp_rcvbuf; likely cause of 72 % of the loss: it is too small. 20 %: others took 9 %; "
+        "8 %: not known why."
+    )
+    elsewhere = replace(others, stage="rx_ring", share=0.28)
+    assert " 28 %: at rx_ring, others took 9 %." == rest_of((small, elsewhere))
+    assert "" == rest_of((replace(small, share=0.96), others))
+    assert "" == rest_of((small, replace(others, share=0.9)))
+    assert "" == rest_of(())
+
+
+def test_a_reader_of_a_report_sees_no_number_without_its_unit() -> None:
+    """No line ends between both, nor between the groups of digits."""
+    text = "1 312 packets, 37.6 kpps [2 – 3], 81.00 %, 12 µs, 3 MiB/s, in 1 trial"
+    shown = "1\u00a0312 packets, 37.6\u00a0kpps [2 – 3], 81.00\u00a0%, 12\u00a0µs, 3\u00a0MiB/s, in 1 trial"
+    assert shown == unbroken(text)
+    assert "0.00\u00a0% lost" in chapter_data(chapter(record(), of=experiment()))["answer"]
 
 
 def test_number_and_reason_are_of_the_trials_that_count() -> None:

@@ -380,8 +380,8 @@ class _Replay:
             if known is None and 0 < each.port < EPHEMERAL:
                 self.young.setdefault(netns, {})[each.cookie] = now_ns, each
             elif known is not None and known.buffer_bytes != each.buffer_bytes:
-                sizes = (known.buffer_bytes, each.buffer_bytes)
-                change = " → ".join(written("x_bytes", size) for size in sizes)
+                sizes = (known.buffer_bytes, each.buffer_bytes)  # twice what was asked for
+                change = " → ".join(written("x_bytes", size and size // 2) for size in sizes)
                 self._event(now_ns, f"{_named(each)}: receive buffer {change}", netns)
         for cookie in ended:
             gone = before.get(cookie)
