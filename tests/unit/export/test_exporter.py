@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis.test_sums import FACTS, look, survey
+from analysis.test_sums import DNS, FACTS, look, survey
+from analysis.test_watch import RCVBUF, counted
 from golden import Golden
 
 from udpbench.commands.verbs import export as verb
@@ -17,7 +19,9 @@ from udpbench.export import exporter as module
 from udpbench.export.exporter import Exporter, ServedPage, TextFile, listener
 from udpbench.export.run import Options, check, run
 from udpbench.export.surveys import Own, Surveyed
+from udpbench.flight import LEAST_BYTES, Recorder
 from udpbench.model.limits import SECOND_NS
+from udpbench.model.survey import MachineLook
 
 OWN = Own("0.2.0", "abc")
 LOOK = Surveyed(survey(look(0)), FACTS, SECOND_NS // 10)
@@ -152,6 +156,33 @@ class Broken(TextFile):
 
     def remove(self) -> None:
         """Do nothing."""
+
+
+def passing_by(second: int) -> MachineLook:
+    """Return a look at 50 sockets of as many new processes, each of which lives for a second."""
+    cookies = [50 * second + number for number in range(50)]
+    sockets = [
+        replace(DNS, cookie=each, port=7000 + each % 50, drops=2, processes=(f"dns {each}",))
+        for each in cookies
+    ]
+    ended = tuple(each - 50 for each in cookies)
+    return survey(look(second, *sockets, moved=counted(100 * second, *RCVBUF), ended=ended))
+
+
+def test_what_comes_and_goes_leaves_nothing(tmp_path: Path) -> None:
+    """Nothing of 5,000 sockets that have lost packets; nor a cycle, which is collected late."""
+    recorder = Recorder(tmp_path / "flight", LEAST_BYTES, {})
+    file, kept = TextFile(tmp_path / "a.prom"), []
+    gc.collect()
+    gc.disable()
+    try:
+        with Exporter(OWN, False, None, file, print, recorder=recorder) as exporter:
+            for second in range(1, 101):
+                exporter.show(Surveyed(passing_by(second), FACTS, 0))
+                kept.append(len(gc.get_objects()))
+    finally:
+        gc.enable()
+    assert max(kept[75:]) <= max(kept[25:75])
 
 
 def test_a_failure_is_counted_and_said_once(golden: Golden) -> None:

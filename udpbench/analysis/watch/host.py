@@ -7,6 +7,7 @@ say of all traffic.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -167,9 +168,6 @@ def live_host(
     ended, ended_dropped = now.ended, now.ended_dropped
     if port is not None:
         ended, ended_dropped = now.ended_at.get(port, (0, 0))
-    device_readings = [
-        _readings(lately, 4, {lately.host: facts[name]}) for name in facts if name in now.interfaces
-    ]
     return LiveHost(
         host=lately.host,
         elapsed_ns=ever.elapsed_ns,
@@ -180,12 +178,7 @@ def live_host(
         ended=ended,
         ended_dropped=ended_dropped,
         unlisted=_unlisted(stages, sockets, ended_dropped) if not alone else 0,
-        queues=tuple(
-            replace(use, host=readings.facts[use.host].interface)
-            for readings in device_readings
-            for use in queue_uses(readings)
-            if use.packets or use.drops or use.interrupts
-        ),
+        queues=tuple(_queues(lately, now.interfaces, facts)),
         seconds=seconds,
         cpus=cpu_shares(lately),
         namespaces=now.namespaces,
@@ -199,6 +192,18 @@ def live_host(
         gone=gone,
         unbound_packets=unbound_packets,
     )
+
+
+def _queues(
+    lately: Deltas, interfaces: Collection[str], facts: Mapping[str, Facts]
+) -> Iterator[QueueUse]:
+    """Yield the queues of interfaces that did something."""
+    for name in facts:
+        if name in interfaces:
+            with _readings(lately, 4, {lately.host: facts[name]}) as readings:
+                for use in queue_uses(readings):
+                    if use.packets or use.drops or use.interrupts:
+                        yield replace(use, host=facts[name].interface)
 
 
 def _gone(before: HostState, now: HostState, earlier: LiveHost | None) -> tuple[str, ...]:
@@ -248,13 +253,16 @@ def stage_losses(
     ]
     places += [("", family, {}) for family, ip in FAMILIES.items() if _came(ever, ip["{ip}"])]
     for where, family, known in places:
-        whole = _readings(ever, family, known)
-        lost = {
-            stage: packets
-            for stage, packets in _ended(whole, DEVICE_STAGES if where else LATER_STAGES).items()
-            if packets > (0 if stage in SINGLE else passing(whole))
-        }
-        rates = _ended(_readings(lately, family, known, whole), lost) if lost else {}
+        stages, rates = DEVICE_STAGES if where else LATER_STAGES, {}
+        with _readings(ever, family, known) as whole:
+            lost = {
+                stage: packets
+                for stage, packets in _ended(whole, stages).items()
+                if packets > (0 if stage in SINGLE else passing(whole))
+            }
+            if lost:
+                with _readings(lately, family, known, whole) as late:
+                    rates = _ended(late, lost)
         for stage, packets in lost.items():
             pps, more = losses.get((stage, where), (0.0, 0))
             losses[stage, where] = pps + rates.get(stage, 0) / seconds, more + packets
@@ -290,11 +298,11 @@ def _on_the_way_through(
     for row in ROUTED:
         rate, packets = 0, 0
         for family in FAMILIES:
-            whole = _readings(ever, family, {})
-            known = [row.packets(view) for view in (_readings(lately, family, {}), whole)]
-            late, ended = (max(span.low, 0) if span is not None else 0 for span in known)
-            if ended > (passing(whole) if row.is_difference else 0):
-                rate, packets = rate + late, packets + ended
+            with _readings(lately, family, {}) as now, _readings(ever, family, {}) as whole:
+                known = [row.packets(view) for view in (now, whole)]
+                late, ended = (max(span.low, 0) if span is not None else 0 for span in known)
+                if ended > (passing(whole) if row.is_difference else 0):
+                    rate, packets = rate + late, packets + ended
         if packets:
             yield row.name, "", rate / seconds, packets
 
@@ -306,10 +314,11 @@ def observable_stages(
     named: set[str] = set()
     for name in interfaces:
         if name in facts:
-            readings = _readings(delta, 4, {delta.host: facts[name]})
-            named |= stage_packets(readings, DEVICE_STAGES).keys()
+            with _readings(delta, 4, {delta.host: facts[name]}) as readings:
+                named |= stage_packets(readings, DEVICE_STAGES).keys()
     for family in FAMILIES:
-        named |= stage_packets(_readings(delta, family, {}), LATER_STAGES).keys()
+        with _readings(delta, family, {}) as readings:
+            named |= stage_packets(readings, LATER_STAGES).keys()
     return frozenset(named).intersection(WATCHED_STAGES)
 
 
@@ -335,21 +344,28 @@ def _in_memory(sockets: Collection[SocketLoss]) -> tuple[StageLoss, ...]:
     return (StageLoss("udp_memory", pps, packets),) if packets else ()
 
 
+@contextmanager
 def _readings(
     delta: Deltas,
     family: Literal[4, 6],
     facts: Mapping[str, Facts],
     within: CounterView | None = None,
-) -> CounterView:
-    """Return differences as stages read them: of a receiver that nobody is known to send to."""
+) -> Iterator[CounterView]:
+    """Yield differences as stages read them: of a receiver that nobody is known to send to.
+
+    Then forget what was derived: a look each second left 25 MB in such cycles until they were
+    collected.
+    """
     if not facts and family == 6:
         # Frames to another host are of no IP version, and are counted with the other.
         values = {k: v for k, v in delta.values.items() if not k.startswith("link.")}
         delta = replace(delta, values=values)
     nodes: Nodes = {"receiver": (delta.host,), "middle": (delta.host,)}
-    return CounterView(
+    view = CounterView(
         nodes, {delta.host: delta}, facts, Traffic(family=family), Receive(), within=within
     )
+    yield view
+    view.forget()
 
 
 def watched_ledger(measured: Readings) -> Ledger:
