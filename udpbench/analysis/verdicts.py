@@ -193,7 +193,7 @@ def _measured(experiment: Experiment, results: Sequence[Result]) -> _Measured:
     by_name = {p.name: p for p in points(results) if p.experiment == experiment.name}
     for trial in experiment.points:
         by_name.setdefault(trial.point, Point(experiment.name, trial.point, ()))
-    return _Measured(by_name, judge_claims(experiment, results), block_ns(experiment))
+    return _Measured(by_name, judge_claims(experiment, results), block_ns(experiment, results))
 
 
 def _verdict(expectation: Expectation, measured: _Measured, names: Sequence[str]) -> Verdict:

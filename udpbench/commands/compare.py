@@ -32,6 +32,8 @@ from udpbench.model.result import Result
 from udpbench.records import Run, RunHeader
 from udpbench.report.summary import hosts_of
 
+MOST_NAMED = 4
+"""Points that an error names; ``show`` lists all."""
 NOT_INTERLEAVED = "not interleaved: the interval does not include changes between sessions"
 BETWEEN_RUNS = (
     "not interleaved: of changes between sessions, the interval includes only the scatter between "
@@ -134,7 +136,7 @@ def _no_such(run: Run, choice: Choice) -> Problem:
             f"{choice.a}, {choice.b}",
             next_step="name two points of one experiment",
         )
-    step = "name two points with --a and --b, or a second run"
+    step = f"name two points with --a and --b ({', '.join(names[:MOST_NAMED])}), or a second run"
     return Problem("it has no comparison", str(run.folder), next_step=step)
 
 

@@ -287,6 +287,8 @@ def _why_unknown(search: PointSearch) -> str:
     if not why or search.headline.throughput_pps is not None:
         return ""
     last = _first_reason_of(search.trials[-1:])
+    if last is not None and search.trials[-1].status == "failed" and search.state.ended is None:
+        return f"No answer: {last.clause}"  # which ended the run
     value = f" ({last.value})" if last is not None and last.value else ""
     because = f", because {last.clause}{value}" if last is not None else ""
     perhaps = f". Single trials say {text}" if (text := perhaps_text(search)) else ""
@@ -525,6 +527,10 @@ def to_try(run: Run) -> Iterator[tuple[str, str]]:
         lossy = [result for result in shown if result is not None and result.valid]
         first = limit(max(lossy, key=_loss)) if lossy else None
         keys = {each.partition("=")[0] for each in first.sets} if first is not None else set()
+        of_program = any(trial.receive.command for trial in chapter.experiment.points)
+        if first is not None and first.stage and of_program and not keys:
+            yield f"{first.helps} Then measure it again:", shlex.join(words)
+            return
         if first is None or not keys or keys & _varied(chapter):
             continue
         others = {each.experiment.name for each in chapters} - {chapter.experiment.name}

@@ -112,6 +112,9 @@ def closing(run: Run, width: int) -> Iterator[Text]:
         yield Text()
         yield Text(chapter.experiment.question, style="bold")
         yield Text(answer(chapter))
+        if chapter.tuned is not None and chapter.tuned.commands:
+            yield Text("what to type", style="bold")
+            yield Text(chapter.tuned.commands)
     if any(chapter.built_in_lab for chapter in chapters):
         yield Text(LAB_LABEL, style="dim")
     drawn = [picture for chapter in chapters for picture in _closing_pictures(chapter)]
@@ -167,15 +170,14 @@ def sheet_table(sheet: Sheet) -> Table:
 
 
 def tuning_parts(chapter: Chapter) -> Iterator[Table | Text]:
-    """Yield the output of a tune: ladder, recipe, what to type, and what did not help."""
+    """Yield the output of a tune: ladder, recipe, and what did not help."""
     tuned = chapter.tuned
     if tuned is None:
         return
     yield drawn(LADDER_COLUMNS, tuned.rungs, "ladder")
-    for title, text in (("recipe", tuned.recipe), ("what to type", tuned.commands)):
-        if text:
-            yield Text(title, style="bold")
-            yield Text(text)
+    if tuned.recipe:
+        yield Text("recipe", style="bold")
+        yield Text(tuned.recipe)
     yield from map(Text, tuned.notes)
 
 

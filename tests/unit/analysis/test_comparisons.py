@@ -15,6 +15,7 @@ from udpbench.analysis.comparison import blocks
 from udpbench.analysis.comparison.comparisons import (
     TOO_NOISY,
     Comparison,
+    block_ns,
     compare_all_unpaired,
     compare_points,
     compare_unpaired,
@@ -23,7 +24,7 @@ from udpbench.analysis.comparison.comparisons import (
 )
 from udpbench.metrics import METRICS, margin_of, words_of
 from udpbench.model.experiment import LOOKS, Experiment, PointPair
-from udpbench.model.limits import DAY_NS, LEDGER_STAGES
+from udpbench.model.limits import DAY_NS, LEDGER_STAGES, SECOND_NS
 from udpbench.model.record import Finding
 from udpbench.model.result import Ledger, LedgerEntry, Result
 
@@ -145,6 +146,14 @@ def shares(losses: Sequence[float]) -> list[Result]:
 def side(point: str, values: Sequence[float]) -> list[Result]:
     """Return the trials of one point."""
     return [result(point, n, value) for n, value in enumerate(values, 1)]
+
+
+def test_how_long_more_blocks_take_is_what_their_trials_took() -> None:
+    """Not what they may take at most: a burst has ended long before."""
+    planned_ns = block_ns(comparing(("a", "b")))
+    took = [result("a", n, 1.0, took_ns=n * SECOND_NS) for n in (1, 3)]
+    known_ns = block_ns(comparing(("a", "b")), [*took, result("b", 1, 1.0)])
+    assert 2 * SECOND_NS + planned_ns // 2 == known_ns
 
 
 def test_an_invalid_trial_counts_nowhere() -> None:

@@ -560,6 +560,19 @@ def test_an_undecided_search_says_what_single_trials_say() -> None:
     assert f". Single trials say {between}." in text
 
 
+def test_a_search_whose_program_did_not_start_says_that_alone() -> None:
+    """Not that it was interrupted: its run ended with that trial."""
+    died = Finding("invalid", "failed: ./server: it ended", "receiver")
+
+    def fail(result: Result) -> Result:
+        return replace(result, status="failed", valid=False, findings=(died,))
+
+    search = only(results_of(experiment(), change=fail, most=1))
+    (point,) = points([search.result])
+    text = answer(Chapter(experiment(), (), (point,), (), searches=(search,)))
+    assert text.startswith("No answer: it failed: ./server: it ended.")
+
+
 def test_a_receiver_that_was_mostly_robbed_is_asked_until_the_time_is_used_up() -> None:
     """What it lost never counts: such a search would find the rate of the rest of the CPU."""
     quarter = replace(NAPI, taken=0.25)

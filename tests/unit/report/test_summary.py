@@ -479,6 +479,18 @@ def test_what_helps_is_tried_where_the_experiment_does_not_vary_it(tmp_path: Pat
     assert [] == list(to_try(stored(tmp_path / "varied", records[:1], varied, command=words)))
 
 
+def test_the_owner_of_a_program_is_told_last_what_to_change(tmp_path: Path) -> None:
+    """No setting does it: the remedy comes with the command that measures it again."""
+    slow = planted()["slow-work"]
+    own = replace(slow.trial, receive=replace(slow.trial.receive, command=("./server",)))
+    of = experiment(points=[own], name=own.experiment)
+    words = ("udpbench", "run", "mine.yaml", "--seed", "3")
+    run = stored(tmp_path, [replace(slow, trial=own)], of, command=words)
+    ((helps, line),) = to_try(run)
+    assert helps.endswith(" Then measure it again:")
+    assert "udpbench run mine.yaml" == line
+
+
 def short_of(pps: int, **changes: Any) -> TrialRecord:
     """Return a trial whose sender reached half of the rate that was asked for."""
     return record(pps // 2, of=paced(pps, **changes))

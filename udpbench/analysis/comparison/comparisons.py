@@ -171,7 +171,7 @@ class Comparison:
 def compare_points(experiment: Experiment, results: Sequence[Result]) -> tuple[Comparison, ...]:
     """Return a comparison for each pair that the experiment compares, in its order."""
     answers = judge_claims(experiment, results)
-    time_ns = block_ns(experiment)
+    time_ns = block_ns(experiment, results)
     return tuple(
         replace(_comparison(pair, answers[claim_of(pair)], time_ns), experiment=experiment.name)
         for pair in experiment.compare
@@ -197,10 +197,15 @@ def without_replaced(results: Sequence[Result], comparisons: Sequence[Comparison
     ]
 
 
-def block_ns(experiment: Experiment) -> int:
-    """Return how long a further block takes, by the plan of a built-in lab."""
+def block_ns(experiment: Experiment, results: Sequence[Result] = ()) -> int:
+    """Return how long a further block takes: as its trials took, else by a built-in lab's plan."""
     compared = experiment.compared or {trial.point for trial in experiment.points}
-    return sum(trial_ns(trial) for trial in experiment.points if trial.point in compared)
+    took: dict[str, list[int]] = {}
+    for result in results:
+        took.setdefault(result.trial.point, []).extend([result.took_ns] if result.took_ns else [])
+    known = {point: sum(each) // len(each) for point, each in took.items() if each}
+    points = [trial for trial in experiment.points if trial.point in compared]
+    return sum(known.get(trial.point) or trial_ns(trial) for trial in points)
 
 
 def compare_blocks(
