@@ -247,6 +247,29 @@ def test_many_lines_go_on_in_a_further_figure() -> None:
     assert [6, 1] == [len(figure.legends[0].get_texts()) // 2 for figure in draw_sweeps(of)]
 
 
+def test_lines_without_a_number_have_no_figure() -> None:
+    """Others used the CPUs in every trial, so that no rate holds, and nothing was lost."""
+    of = sweep_of([at(send__batch=n, send__call=c) for c in "abcdefg" for n in (1, 2, 3)])
+    assert of is not None
+    struck = [
+        replace(line, places=tuple(replace(e, medians={}, trials={}) for e in line.places))
+        for line in of.lines
+    ]
+    assert [] == [*draw_sweeps(replace(of, lines=tuple(struck)))]
+    assert 1 == len([*draw_sweeps(replace(of, lines=(*struck[:6], of.lines[6])))])
+
+
+def test_lines_of_words_alone_are_drawn() -> None:
+    """The numbers may be in another figure of the same sweep."""
+    of = sweep_of([at(send__batch=n) for n in (1, 2, 3)])
+    assert of is not None
+    words = [
+        replace(e, value=None, text=name) for e, name in zip(of.lines[0].places, "abc", strict=True)
+    ]
+    (figure,) = draw_sweeps(replace(of, lines=(replace(of.lines[0], places=tuple(words)),)))
+    assert ["a", "b", "c"] == [text.get_text() for text in figure.axes[-1].get_xticklabels()]
+
+
 def test_no_label_stands_over_another() -> None:
     """Where labels are too near, the first is written."""
     assert ["1000B", "", "9000B"] == spaced([(1.0, "1000B"), (1.1, "1100B"), (9.0, "9000B")])

@@ -222,9 +222,14 @@ def _name(trial: Trial, others: Mapping[str, Any]) -> str:
 
 
 def draw_sweeps(swept: Sweep, width: float = WIDTH_INCHES) -> Iterator[Figure]:
-    """Draw rates and loss along the quantity, with as many lines per figure as are legible."""
+    """Draw rates and loss along the quantity, with as many lines per figure as are legible.
+
+    Lines whose rates are all struck out, and which lost nothing, have nothing to draw.
+    """
     for lines in in_groups(swept.lines, MOST_LINES):
-        yield _draw(replace(swept, lines=tuple(lines)), width)
+        group = replace(swept, lines=tuple(lines))
+        if group.metrics:
+            yield _draw(group, width)
 
 
 def _draw(swept: Sweep, width: float) -> Figure:
@@ -262,7 +267,7 @@ class _Axis:
     def __init__(self, swept: Sweep) -> None:
         places = [place for line in swept.lines for place in line.places]
         self.texts = {place.text: place.value for place in places}
-        known = sorted({value for value in self.texts.values() if value is not None})
+        known = sorted({value for value in self.texts.values() if value is not None}) or [0.0]
         self.log = known[0] > 0 and known[-1] / known[0] >= LOG_FROM
         low, high = (self._at(value) for value in (known[0], known[-1]))
         self.words = [text for text, value in self.texts.items() if value is None]
