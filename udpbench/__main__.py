@@ -91,7 +91,8 @@ def run_command_line() -> int:
         return error.exit_code
     except typer.TyperException as error:
         message = printable(error.format_message().rstrip("."))
-        print(f"udpbench: {message}; see udpbench --help", file=sys.stderr)
+        verb = getattr(getattr(error, "ctx", None), "command_path", "udpbench")
+        print(f"udpbench: {message}; see {verb} --help", file=sys.stderr)
         return InputError.exit_code
     except BrokenPipeError:
         raise

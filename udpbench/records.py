@@ -726,7 +726,13 @@ class _Names(dict[str, str]):
 
 
 def _no_run(path: Path) -> RecordError:
-    return RecordError(f"{path}: no such file; is this a run folder?")
+    inside = sorted(path.parent.glob(f"*/{RUN_FILE}"))
+    step = (
+        f"it holds runs: name one, such as {inside[-1].parent}"
+        if inside
+        else "is this a run folder?"
+    )
+    return RecordError(f"{path}: no such file; {step}")
 
 
 def _torn(path: Path, number: int, size_bytes: int) -> Finding:

@@ -348,6 +348,17 @@ def test_show_says_how_a_run_ended(
     assert line == capsys.readouterr().out.splitlines()[0]
 
 
+def test_a_folder_of_runs_is_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As that of ``serve --out``: a run in it is named."""
+    for name in ("0001", "0002"):
+        stored(tmp_path / "sv" / name, [record()])
+    assert 2 <= run(monkeypatch, "show", str(tmp_path / "sv"))
+    text = f"it holds runs: name one, such as {tmp_path / 'sv' / '0002'}"
+    assert text in capsys.readouterr().err.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -358,7 +369,7 @@ def test_show_says_how_a_run_ended(
             "results: contains no run; name a run folder, or run an experiment first",
         ),
         (["dance"], "udpbench: No such command 'dance'; see udpbench --help"),
-        (["show", "--loud"], "udpbench: No such option: --loud; see udpbench --help"),
+        (["show", "--loud"], "udpbench: No such option: --loud; see udpbench show --help"),
         (["run", "smoke", "--lease", "soon"], "--lease: soon: not a quantity"),
         (["run", "smoke", "--lease", "1ms"], "--lease: 1ms: out of range; expected: 1s to 1h"),
         (["tune"], "X: missing; expected: one; name an experiment, or resume a tune with --resume"),

@@ -50,6 +50,9 @@ ASKED: Mapping[str, Callable[[int], str]] = {
 }
 """Parameters of a client that are shown, by iperf3's names, and how."""
 LISTENING = "listening for iperf3 clients at "
+CLIENT_WORDS = "-u -b 1G -t 10 --get-server-output"
+PORT = 5201
+"""The port that iperf3's clients take by themselves."""
 LOOPBACK = ("127.0.0.1", "::1")
 
 
@@ -58,7 +61,7 @@ class ServeTerms:
     """Where to listen, and for how long."""
 
     addresses: tuple[str, ...] = LOOPBACK
-    port: int = 5201
+    port: int = PORT
     duration_ns: int | None = None
     """None: until Ctrl-C."""
     once: bool = False
@@ -209,6 +212,8 @@ class ServedHost:
     def _obey(self, event: ClientEvent) -> None:
         if event.event == "listening":
             self._screen.say(f"{LISTENING}{event.text}")
+            port = f" -p {self._terms.port}" if self._terms.port != PORT else ""
+            self._screen.say(f"on the client: iperf3 -c ADDRESS{port} {CLIENT_WORDS}")
         elif event.event == "refused":
             self._screen.say(f"refused: {event.text}")
         elif event.event == "prepared" and event.served is not None:
