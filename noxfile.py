@@ -139,11 +139,16 @@ WAITING = f"--numprocesses={1 + len(os.sched_getaffinity(0))}"
 """One process more than CPUs, for tests that wait half of their time."""
 TOOLS = ("lint", "types", "test")
 """Dependency groups of pyproject.toml, 400 MB, which a demonstration does not need."""
-CHECKS = ("quick", "lab", "agent", "native", "docs")
+CHECKS = ("quick", "agent", "native", "docs", "lab")
 BESIDE = "UDPBENCH_LAB_BESIDE"
-"""Set by ``test``: tests that wait for half of their time run beside others: lab tests marked apart
-beside quick, native ones beside agent."""
-APART = ("-m", f"apart and {SAMPLE}", "--numprocesses=3", "--dist=loadfile")
+"""Set by ``test``: tests that wait for half of their time run beside others: lab tests not marked
+quiet beside all, native ones beside agent."""
+LAB_PARTS = {
+    "not apart and not quiet": (),
+    "apart": ("--numprocesses=3", "--dist=loadfile"),
+    "quiet": (),
+}
+"""Which lab tests run one after the other, which three at a time, which without any other."""
 LAB, BUILT, SANITIZED = "lab", "native", "sanitized"
 BESIDES = ThreadPoolExecutor()
 running: dict[str, Future[int]] = {}
@@ -181,12 +186,14 @@ def run(
     env: dict[str, str] | None = None,
     codes: tuple[int, ...] = (0,),
 ) -> None:
-    """Run a program of the shared environment; it must exit with one of the given codes.
-
-    Lab tests that run beside come first: they have deadlines.
-    """
-    words = (*(("nice",) if LAB in running else ()), str(HOME / "bin" / program), *args)
+    """Run a program of the shared environment; it must exit with one of the given codes."""
+    words = (*after_lab_tests(), str(HOME / "bin" / program), *args)
     session.run(*words, env=env, external=True, success_codes=codes)
+
+
+def after_lab_tests() -> tuple[str, ...]:
+    """Return what gives a program the CPU time that lab tests beside leave: they have deadlines."""
+    return ("nice", "-n19") if LAB in running else ()
 
 
 def in_memory() -> dict[str, str]:
@@ -220,7 +227,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """Run every check, with a sample of the lab tests; about twelve minutes on two CPUs."""
+    """Run every check, with a sample of the lab tests; about eight minutes on two CPUs."""
     for name in CHECKS:
         session.notify(name)
 
@@ -230,7 +237,7 @@ def quick(session: nox.Session) -> None:
     """Run lint, types and unit, the last two in parallel; about five minutes."""
     lint(session)
     begin_lab_tests()
-    types = ["nice", HOME / "bin" / "mypy"]
+    types = ["nice", "-n19", HOME / "bin" / "mypy"]
     with subprocess.Popen(types, text=True, stdout=subprocess.PIPE) as mypy:
         try:
             unit(session)
@@ -301,12 +308,16 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
         deploy = ("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel))
         session.run(pip, *deploy, external=True)
         arguments = (WAITING, "-m", SAMPLE, *tests_in(session, "tests/agent"))
-        session.run(str(home / "bin" / "pytest"), *arguments, env=in_memory(), external=True)
+        words = (*after_lab_tests(), str(home / "bin" / "pytest"), *arguments)
+        session.run(*words, env=in_memory(), external=True)
 
 
 @nox.session
 def native(session: nox.Session) -> None:
-    """Test the C loops as built and, at the same time, under AddressSanitizer and UBSan."""
+    """Test the C loops as built and, at the same time, under AddressSanitizer and UBSan.
+
+    By name this runs the whole of each family, of which ``test`` draws some.
+    """
     prepare(session)
     if BUILT not in running:
         begin_native_tests(session)
@@ -316,7 +327,8 @@ def native(session: nox.Session) -> None:
 
 def begin_native_tests(session: nox.Session) -> None:
     """Begin the tests of the C loops in both ways."""
-    words = (WAITING, *tests_in(session, "tests/native"))
+    sample = ("-m", SAMPLE) if os.environ.get(BESIDE) else ()
+    words = (WAITING, *sample, *tests_in(session, "tests/native"))
     begin(BUILT, (pytest_beside(BUILT, *words), in_memory()))
     build = ROOT / ".nox" / SANITIZED
     shutil.rmtree(build, ignore_errors=True)
@@ -367,7 +379,12 @@ def begin_lab_tests() -> None:
     if not os.environ.get(BESIDE) or not runs_lab_tests():
         return
     install_system_packages(LAB_PACKAGES)
-    begin(LAB, (pytest_beside(LAB, *APART, "tests/lab"), {}))
+    parts = [
+        (pytest_beside(LAB, "-m", f"{part} and {SAMPLE}", *workers, "tests/lab"), {})
+        for part, workers in LAB_PARTS.items()
+        if part != "quiet"
+    ]
+    begin(LAB, *parts, to_the_end=True)
 
 
 def cache_of(name: str) -> Path:
@@ -377,17 +394,21 @@ def cache_of(name: str) -> Path:
 
 def pytest_beside(name: str, *words: str) -> tuple[str, ...]:
     """Return the command of tests that run beside others."""
-    return (str(HOME / "bin" / "pytest"), "-o", f"cache_dir={cache_of(name)}", *words)
+    pytest = str(HOME / "bin" / "pytest")
+    return (*after_lab_tests(), pytest, "-o", f"cache_dir={cache_of(name)}", *words)
 
 
-def begin(name: str, *commands: tuple[tuple[str, ...], dict[str, str]]) -> None:
+def begin(
+    name: str, *commands: tuple[tuple[str, ...], dict[str, str]], to_the_end: bool = False
+) -> None:
     """Begin commands, each with what its environment has beyond ours, until one fails."""
 
     def run_all() -> int:
         with output_of(name).open("wb") as output:
             both = {"stdout": output, "stderr": subprocess.STDOUT, "cwd": ROOT}
-            codes = (subprocess.run(w, env={**os.environ, **e}, **both) for w, e in commands)
-            return next((ended.returncode for ended in codes if ended.returncode), 0)
+            ended = (subprocess.run(w, env={**os.environ, **e}, **both) for w, e in commands)
+            codes = (each.returncode for each in ended if each.returncode not in (0, NO_TEST))
+            return max(codes, default=0) if to_the_end else next(codes, 0)
 
     running[name] = BESIDES.submit(run_all)
 
@@ -408,21 +429,17 @@ def output_of(name: str) -> Path:
 def run_lab_tests(
     session: nox.Session, *places: str, sample: str = "", packages=LAB_PACKAGES
 ) -> None:
-    """Run lab tests: those marked apart three at a time, each in its own lab; then the rest."""
+    """Run lab tests: those marked apart three at a time, each in its own lab."""
     prepare(session)
     if not runs_lab_tests():
         session.skip(f"the lab tests need root: sudo python3 noxfile.py {session.name}")
     install_system_packages(packages)
-    may_be_empty = (0, NO_TEST)
-    ended = [end(LAB)] if LAB in running else []
-    parts = (
-        ("apart", APART[2:], may_be_empty),
-        ("not apart", (), may_be_empty if session.posargs else (0,)),
-    )
-    for which, workers, codes in parts[len(ended) :]:
-        words = ("-m", which + sample, *workers, *tests_in(session, *places))
-        run(session, "pytest", *words, codes=codes)
-    if not set(ended) <= set(may_be_empty):
+    code = end(LAB) if LAB in running else None
+    for part, workers in LAB_PARTS.items():
+        if code is None or part == "quiet":
+            words = ("-m", part + sample, *workers, *tests_in(session, *places))
+            run(session, "pytest", *words, codes=(0, NO_TEST))
+    if code:
         session.error("lab tests that ran beside others failed: see above")
 
 

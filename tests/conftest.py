@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
+import sampled
 from hypothesis import settings
 
 settings.register_profile("shared machine", deadline=None)
@@ -20,3 +21,8 @@ from golden import (  # noqa: E402  its assertions explain themselves only from 
 )
 
 __all__ = ["golden", "pytest_addoption", "pytest_collection_modifyitems", "pytest_pyfunc_call"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let samples be drawn."""
+    config.pluginmanager.register(sampled)

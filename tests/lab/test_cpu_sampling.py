@@ -17,7 +17,7 @@ from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.judged_run import Chapter, judged
 from udpbench.records import RunWriter, new_header, read_run
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.quiet, pytest.mark.lab]
 
 
 def measured(folder: Path, **keys: Any) -> Chapter:

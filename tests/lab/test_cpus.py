@@ -18,6 +18,7 @@ from udpbench.model.record import TrialRecord
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
 pytestmark = [
+    pytest.mark.quiet,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]

@@ -1,7 +1,7 @@
 """Any death: whoever dies, whenever and wherever, the hosts end as they began, and it is told.
 
-A matrix of who, when and where. ``lab`` runs each victim, each moment and each place once,
-``deaths`` all of it.
+A matrix of who, when and where. ``deaths`` runs all of it, ``lab`` five of those that have each
+victim, each moment and each place once.
 """
 
 from __future__ import annotations
@@ -214,6 +214,7 @@ def differences(
                     yield f"{host}: {name}: {line}"
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize(
     "case", sampled([*MATRIX, *PROGRAMS, *OTHER_WAYS], SAMPLE, lambda case: case.apart), ids=str
 )

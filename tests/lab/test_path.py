@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import pytest
 from others_programs import OthersProgram
-from sampled import sampled
 from waiting import wait_until
 
 from udpbench.agent.rewrites import FlowMarks, of_iptables, of_nft
@@ -282,7 +281,8 @@ def chain(nodes: int) -> Lab:
     return lab_of(yaml.safe_dump(data, sort_keys=False), Path(f"chain{nodes}.yaml"))
 
 
-@pytest.mark.parametrize("seed", sampled(list(range(100)), [0, 1, 2]))
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("seed", range(100))
 def test_random_mixtures_over_chains_balance(tmp_path: Path, seed: int) -> None:
     """Each flow ends at a stage drawn for it, or arrives; nft counted the same, and 0 remains."""
     chance = random.Random(seed)
@@ -375,6 +375,7 @@ def quiet(pid: int) -> None:
     inside(pid, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -457,6 +458,7 @@ def test_what_a_node_would_send_elsewhere_is_refused(tmp_path: Path, words: str,
     assert [0] == seen, "nothing left, and no step followed"
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "words",
     [
@@ -581,7 +583,8 @@ BY_IPTABLES = (
 SEND = "import socket; socket.socket(2, 2).sendto(b'', ('127.0.0.2', 4321))"
 
 
-@pytest.mark.parametrize("seed", sampled(list(range(20)), [0, 1]))
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("seed", range(20))
 def test_a_rule_that_packets_pass_is_never_taken_for_others(seed: int) -> None:
     """Random rules of nft and iptables count a packet that is sent; each that did is read."""
     chance = random.Random(seed)
@@ -904,6 +907,7 @@ def changed_meanwhile(there: There, folder: Path, words: str) -> tuple[TrialReco
     return record, result
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("words", "what"),
     [
@@ -959,6 +963,7 @@ def test_a_namespace_of_another_name_is_not_entered(there: There, tmp_path: Path
             file.unlink()
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "attack",
     [
@@ -1004,6 +1009,7 @@ def test_whoever_changes_the_path_nothing_leaves_a_node_by_another_way(
     assert before != there.state(), "what the attacker changed is the attacker's"
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("family", "mode", "protocol"),
     [

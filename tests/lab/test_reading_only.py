@@ -12,6 +12,7 @@ from own_namespaces import left_since, own_namespaces
 from test_command_line import done
 
 pytestmark = [
+    pytest.mark.quiet,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]

@@ -17,6 +17,7 @@ from referee import planted
 from scoring import judge
 
 pytestmark = [
+    pytest.mark.quiet,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]

@@ -14,6 +14,7 @@ from udpbench.definition.load import load_experiment_data
 from udpbench.report.search import breaking_lines, found_text
 
 pytestmark = [
+    pytest.mark.quiet,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]

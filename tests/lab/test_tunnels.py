@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from sampled import sampled
 from test_bridges import frame_rule
 from test_path import (
     EACH,
@@ -109,6 +108,7 @@ def test_each_stage_of_a_tunnel_counts_what_was_planted_there(tmp_path: Path) ->
     assert EACH == result.received_packets
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("size", "fragment"), [("1422B", False), ("1472B", True), ("1472B", False)]
 )
@@ -157,7 +157,8 @@ def test_a_queue_behind_a_tunnel_that_is_full_is_its_cells(tmp_path: Path) -> No
     assert 50 * (burst - limit - 1) == entries(result)["vtep2.fwd_cells"][0]
 
 
-@pytest.mark.parametrize("seed", sampled(list(range(40)), [0, 1]))
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("seed", range(40))
 @pytest.mark.usefixtures("rewriting")
 def test_random_mixtures_through_a_tunnel_balance(tmp_path: Path, seed: int) -> None:
     """Each flow ends at a stage drawn for it, or arrives; nft counted the same, and 0 remains."""
@@ -202,6 +203,7 @@ ELSEWHERE = "02:00:00:00:09:09"
 REMOTE = "192.168.252.2"
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("node", "words", "why"),
     [
@@ -256,6 +258,7 @@ def test_a_tunnel_that_may_lead_elsewhere_is_refused(
     assert () == record.phases
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "words",
     [

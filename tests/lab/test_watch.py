@@ -339,6 +339,7 @@ def reader(request: pytest.FixtureRequest) -> Iterator[str]:
         assert "bound\n" == first_line
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("reader", "does", "wants"),
     [

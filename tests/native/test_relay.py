@@ -101,6 +101,7 @@ def arrived(
     return {name: stats[f"{name}_packets"] for name in NAMES if stats[f"{name}_packets"]}
 
 
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS.keys())
 @pytest.mark.parametrize(("harm", "expected"), HARMS.values(), ids=HARMS.keys())
 def test_harm_is_counted_exactly(
@@ -122,6 +123,7 @@ def test_harm_is_counted_by_several_workers_over_either_family(
     assert {name: count for name, count in expected.items() if name != "late"} == counts
 
 
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("call", RECEIVES)
 @pytest.mark.parametrize("name", HARMS.keys())
 def test_headers_tell_all_but_payloads(name: str, call: int) -> None:

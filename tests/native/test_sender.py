@@ -288,6 +288,7 @@ def test_errors_that_use_up_an_attempt(
     assert sender.next[0] == 6
 
 
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize("call", [lib.UB_SEND_SEND, lib.UB_SEND_SENDMMSG], ids=["one", "batch"])
 @pytest.mark.parametrize("number", {**SEND_RETRIED, **SEND_ERRORS}, ids=errno.errorcode.get)
 def test_every_errno_of_a_socket_is_conserved(

@@ -99,6 +99,7 @@ def conserved(stats: dict[str, int], numbers: list[int]) -> None:
     assert list(range(stats["sent_packets"])) == numbers
 
 
+@pytest.mark.drawn(27)
 @pytest.mark.parametrize("place", [0, 3, 7])
 @pytest.mark.parametrize("number", {**RETRIED, **USED_UP})
 def test_every_errno_of_the_kernel_is_conserved(
@@ -173,6 +174,7 @@ def receive(rings: tuple[Any, Any], events: list[int], **changes: Any) -> dict[s
         return receiver.stop()
 
 
+@pytest.mark.drawn(25)
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
 @pytest.mark.parametrize("number", ENDS)
 def test_every_errno_that_ends_a_request_is_counted(

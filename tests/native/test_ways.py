@@ -135,6 +135,7 @@ def test_every_row_of_a_call_names_its_constant_here(role: str) -> None:
     assert list(range(len(named))) == sorted(named)
 
 
+@pytest.mark.drawn(96)
 @pytest.mark.parametrize("receive", RECEIVES.values(), ids=RECEIVES.keys())
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS.keys())
 def test_every_pair_of_ways_conserves(send: dict[str, Any], receive: dict[str, int]) -> None:
@@ -155,6 +156,7 @@ def test_every_pair_of_ways_conserves(send: dict[str, Any], receive: dict[str, i
     assert completed == (messages(send) if "zerocopy" in send else 0)
 
 
+@pytest.mark.drawn(72)
 @pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
 @pytest.mark.parametrize("receive", RECEIVES.values(), ids=RECEIVES.keys())
 @pytest.mark.parametrize("send", SOME_SENDS.values(), ids=SOME_SENDS.keys())
@@ -170,6 +172,7 @@ def test_every_way_of_reading_conserves(
     assert receiver.totals() == ((COUNT, COUNT) if numbered else (0, 0))
 
 
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize("receive", SOME_RECEIVES.values(), ids=SOME_RECEIVES.keys())
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS.keys())
 def test_ways_conserve_over_ipv6(send: dict[str, Any], receive: dict[str, int]) -> None:

@@ -1,6 +1,6 @@
 """Hostile files and answers end in a documented code and a short error, soon and in little memory.
 
-``noxfile.py hostile`` runs the whole corpus, ``unit`` every twelfth case.
+``noxfile.py hostile`` runs the whole corpus, ``unit`` some of it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from udpbench.errors import PRECEDENCE, YES
 from udpbench.json_lines import ROOM_BYTES, ROOM_TIMES
 from udpbench.store.dataset import ROW_BYTES
 
-SAMPLED = 12
-PAGES_SAMPLE = "pages-text-lines"
 APART = """
 import sys
 sys.path[:] = sys.argv[1:]
@@ -78,23 +76,17 @@ def broken(name: str, folder: Path) -> list[str]:
     return [*wrong, known.stderr[:2000]] if wrong else []
 
 
-def is_sampled(place: int, name: str) -> bool:
-    """Return whether ``unit`` runs a case, too: of pages, which take seconds, a single one."""
-    return name == PAGES_SAMPLE if name.startswith("pages") else place % SAMPLED == 0
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if is_sampled(place, name) else pytest.mark.long)
-        for place, name in enumerate(CASES)
-    ],
-)
+@pytest.mark.drawn(20)
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("pages")])
 def test_what_is_hostile_is_refused_or_read(name: str, tmp_path: Path) -> None:
     """Nothing that a file or an agent says takes memory, time or a traceback."""
-    if not name.startswith("pages"):
-        assert [] == broken(name, tmp_path)
-        return
+    assert [] == broken(name, tmp_path)
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("pages")])
+def test_what_is_hostile_becomes_pages_or_is_refused(name: str, tmp_path: Path) -> None:
+    """Nor does it as PDF and PNG."""
     # typst waits forever for its threads, if it worked in this process before the fork.
     words = [sys.executable, "-c", APART, *sys.path]
     apart = subprocess.run(
