@@ -302,13 +302,14 @@ def test_rows_that_hold_nothing_are_not_read(declared: int | None, tmp_path: Pat
 
 
 def test_decoding_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the kernel's limit."""
+    """By the kernel's limit, where memory is no limit before."""
     day = tmp_path / "store" / "campaign=c" / "pair=p" / "day=2026-11-21"
     day.mkdir(parents=True)
     monkeypatch.setattr(dataset, "MOST_ROWS", 2**23)
     empty = arrow.nulls(2**23, arrow.string())
     parquet.write_table(arrow.table({"question": empty}), day / "x.parquet")
     _padded(day / "x.parquet", 2**23)
+    monkeypatch.setattr(dataset, "ROOM_BYTES", 2**33)
     monkeypatch.setattr(dataset, "MOST_CPU_S", 1)
     with pytest.raises(RecordError, match=r"x\.parquet: decoding it takes more than 1s of CPU"):
         read_runs(tmp_path / "store", point="none")
