@@ -7,8 +7,8 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +140,10 @@ def deafen_sender() -> None:
     rule(namespace_of("send0"), "input", "ip", "protocol", "icmp", "drop")
 
 
-def plant(pid: int, stage: str, to: str) -> None:
-    """Have packets to an address end at a stage of a node."""
+def plant(pid: int, stage: str, to: str, *counter: str) -> None:
+    """Have packets to an address end at a stage of a node; a rule counts them unless asked not to."""
     if stage in HOOKS:
-        rule(pid, HOOKS[stage], "ip", "daddr", to, "counter", "drop")
+        rule(pid, HOOKS[stage], "ip", "daddr", to, *(counter or ("counter",)), "drop")
     elif stage == "fwd_route":
         inside(pid, "ip", "route", "add", "unreachable", to)
     elif stage == "blackhole":
@@ -175,29 +175,122 @@ def test_a_router_forwards_every_packet(tmp_path: Path) -> None:
 PLANTS = ("fwd_prerouting", "fwd_netfilter", "postrouting", "fwd_route", "fwd_mtu")
 
 
-def test_each_stage_of_a_router_counts_what_was_planted_there(tmp_path: Path) -> None:
-    """Every flow but the first ends at a stage of its own: exactly there, and nothing remains."""
-    planted: list[int] = []
+NO_ROUTE_TO, MARTIAN_FROM, BESIDE = "10.8.0.1", "127.0.0.5", "10.7.0.2"
+MOVE = f"""
+import socket, struct
+plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+ends = (socket.inet_aton(address) for address in ("{MARTIAN_FROM}", "{BESIDE}"))
+header = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20, 0, 0, 64, 17, 0, *ends)
+for _ in range(3):
+    plain.sendto(b"x", ("{NO_ROUTE_TO}", 9))
+for _ in range(2):
+    raw.sendto(header, ("{BESIDE}", 0))
+"""
+"""Three packets without a route and two martians."""
+
+
+@contextmanager
+def neighbours() -> Iterator[Callable[[], None]]:
+    """Make two namespaces that are no part of the lab; yield what moves the machine's counters."""
+    hold = ("unshare", "--net", "sh", "-c", "echo; exec cat")
+    with ExitStack() as held:
+        holders = [
+            held.enter_context(
+                subprocess.Popen(hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
+            for _ in range(2)
+        ]
+        for holder in holders:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+        sending, refusing = (holder.pid for holder in holders)
+        for pid, words in (
+            (sending, f"ip link add side0 type veth peer name side1 netns {refusing}"),
+            (sending, "ip addr add 10.7.0.1/24 dev side0"),
+            (sending, "ip link set side0 up"),
+            (refusing, f"ip addr add {BESIDE}/24 dev side1"),
+            (refusing, "sysctl -qw net.ipv4.ip_forward=1"),
+            (refusing, "ip link set side1 up"),
+            (sending, f"ip route add 10.8.0.0/16 via {BESIDE}"),
+        ):
+            inside(pid, *words.split())
+
+        def received() -> int:
+            shown = Path(f"/proc/{refusing}/net/snmp").read_text().splitlines()
+            names, values = (line.split() for line in shown if line.startswith("Ip:"))
+            return int(values[names.index("InReceives")])
+
+        def move() -> None:
+            first = received()
+            inside(sending, sys.executable, "-c", MOVE)
+            wait_until("the neighbour has what was sent", lambda: received() == first + 5)
+
+        yield move
+        for holder in holders:
+            assert holder.stdin is not None
+            holder.stdin.close()
+
+
+@pytest.mark.parametrize("counter", ["counter", "continue"])
+def test_each_stage_of_a_router_counts_what_was_planted_there(tmp_path: Path, counter: str) -> None:
+    """Every flow but the first ends at a stage of its own: exactly there, and nothing remains.
+
+    A neighbour's packets move what the machine counts for all namespaces. Where rules do not count
+    what they drop, nothing tells those apart: the stages together have what was planted there.
+    """
+    moved: list[int] = []
 
     def plants() -> None:
-        planted.append(namespace_of("out0"))
         deafen_sender()
+        router, receiver = namespace_of("out0"), namespace_of("receive0")
         for number, stage in enumerate(PLANTS, 2):
-            plant(planted[0], stage, f"{RECEIVER}.{number}")
+            plant(router, stage, f"{RECEIVER}.{number}", counter)
+        plant(receiver, "fwd_prerouting", f"{RECEIVER}.{len(PLANTS) + 2}", counter)
 
-    flows = len(PLANTS) + 1
-    size = {"size": "200B"}
-    _, record, result = conducted(
-        tmp_path, load_lab("router"), before_the_proof(plants), traffic=traffic(flows, **size)
-    )
+    flows = len(PLANTS) + 2
+    with neighbours() as move:
+
+        def tell(progress: Progress) -> None:
+            before_the_proof(plants)(progress)
+            if progress.event == "sample" and progress.text == "measured" and not moved:
+                move()
+                moved.append(1)
+
+        load = traffic(flows, size="200B", rate="200pps")
+        _, record, result = conducted(tmp_path, load_lab("router"), tell, traffic=load)
+    assert [1] == moved
     assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
-    assert {
-        "router1.fwd_prerouting": (EACH, None),
-        "router1.fwd_route": (EACH, None),
-        "router1.fwd_mtu": (EACH, None),
-        "router1.fwd_netfilter": (2 * EACH, None),
-    } == entries(result)
+    planted = {
+        "router1.fwd_mtu": EACH,
+        "router1.fwd_netfilter": 2 * EACH,
+        "router1.fwd_prerouting": EACH,
+        "rx_netfilter": EACH,
+        "router1.fwd_route": EACH,
+        "router1.fwd_rp_filter": 0,
+        "rx_ip": 0,
+    }
+    by_machine = {"router1.fwd_route", "router1.fwd_rp_filter"}
+    if counter != "counter":
+        by_machine |= {"router1.fwd_prerouting", "rx_netfilter", "rx_ip"}
+    assert_spans(entries(result), planted, by_machine)
     assert EACH == result.received_packets
+
+
+def assert_spans(
+    counted_here: Mapping[str, tuple[int | None, int | None]],
+    planted: Mapping[str, int],
+    by_machine: Collection[str],
+) -> None:
+    """Assert that what was planted is at its stage: exactly, or within an interval if it may be."""
+    for name in {*planted, *counted_here}:
+        least, most = counted_here.get(name, (0, None))
+        exact = most is None
+        assert exact or name in by_machine, (name, counted_here)
+        assert (least or 0) <= planted.get(name, 0) <= (least or 0 if most is None else most), (
+            name,
+            counted_here,
+        )
 
 
 def test_a_bare_name_is_the_sum_over_all_nodes(tmp_path: Path) -> None:
@@ -322,23 +415,17 @@ def test_random_mixtures_over_chains_balance(tmp_path: Path, seed: int) -> None:
         tmp_path, chain(nodes), tell, traffic=traffic(len(fates) + 1, size="200B")
     )
     assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
-    expected: dict[str, tuple[int | None, int | None]] = {}
+    expected: dict[str, int] = {}
     for fate in filter(None, fates):
         name = f"router{fate[0]}.{COUNTED_AT.get(fate[1], fate[1])}"
-        expected[name] = ((expected.get(name, (0, None))[0] or 0) + EACH, None)
-    counted_here = entries(result)
-    if nodes == 1:
-        assert expected == counted_here
-    for name, (packets, _) in expected.items():
-        least, most = counted_here[name]
-        assert (least or 0) <= (packets or 0) <= (least if most is None else most)  # type: ignore[operator]
-    silent = ("fwd_route", "fwd_prerouting")
-    others = {name: span for name, span in counted_here.items() if stage_of(name) not in silent}
-    assert {n: s for n, s in expected.items() if stage_of(n) not in silent} == others
+        expected[name] = expected.get(name, 0) + EACH
+    silent = ("fwd_route", "fwd_rp_filter")
+    by_machine = {f"router{n}.{stage}" for n in pids for stage in silent}
+    assert_spans(entries(result), expected, by_machine)
     by_rules = {
         node: sum(
-            n or 0
-            for name, (n, _) in expected.items()
+            packets
+            for name, packets in expected.items()
             if name.startswith(f"{node}.") and stage_of(name) in HOOKS
         )
         for node in counts

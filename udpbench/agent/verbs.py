@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Callable, Optional
 
 from udpbench.agent.arp import ArpListener, send_arp
+from udpbench.agent.counters.rule_drops import rule_drops
 from udpbench.agent.counters.snapshot import bridge_ports, redirects, snapshot
 from udpbench.agent.host.changes import Changes
 from udpbench.agent.host.cpu_sampler import CpuSampler
@@ -214,6 +215,8 @@ class Verbs:
             drops = {f"stranger.{s.inode}.drops": s.drops for s in strange if s.drops is not None}
             taken.counters.update(drops)
             taken = replace(taken, strangers=tuple(strange.values()))
+            if "machine" not in self.scopes:
+                taken.counters.update(rule_drops(self._host, interface))
         if edge != "end":
             return taken
         return replace(taken, processes=self._processes.end(self._known(interface, controller)))

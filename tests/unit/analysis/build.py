@@ -60,6 +60,7 @@ COUNTERS = {
         "snmp.Udp.RcvbufErrors",
         "snmp.Udp.MemErrors",
         "socket.77.drops",
+        *("rules.prerouting.drops", "rules.input.drops"),
         *("xfrm.XfrmInPolBlock", "xfrm.XfrmInNoPols", "xfrm.XfrmInTmplMismatch"),
     ),
     "machine": (

@@ -29,7 +29,8 @@ COUNTERS = (
     *("netstat.TcpExt.IPReversePathFilter", "link.in0.rx_otherhost_dropped", "link.in0.rx_dropped"),
     *("link.in0.tx_packets", "link.in0.tx_dropped", "link.out0.tx_packets", "link.out0.tx_dropped"),
     *("qdisc.out0.drops", "qdisc.in0.ingress.drops", "ethtool.in0.rx_queue_0_xdp_drops"),
-    *("conntrack.drop", "conntrack.chainlength"),
+    *("conntrack.drop", "conntrack.chainlength", "conntrack.insert_failed"),
+    *("rules.prerouting.drops", "rules.input.drops"),
 )
 RECEIVED, FORWARDED = "snmp.Ip.InReceives", "snmp.Ip.ForwDatagrams"
 LEFT, SENT = "snmp.Ip.OutTransmits", "link.out0.tx_packets"
@@ -109,6 +110,81 @@ def test_a_counter_explains_its_stage(
     record = routed({"r": {**way, **moved}}, 7, machine, left)
     assert {f"r.{stage}": 7} == entries(record)
     assert 0 == judge(record).unaccounted
+
+
+UNKNOWN_RULES = ("rules.prerouting.drops", "rules.input.drops")
+
+
+def unruled(record: TrialRecord) -> TrialRecord:
+    """Return a record of hosts that do not know what their rules dropped."""
+    for phase in record.phases:
+        for snapshot in (*phase.before.values(), *phase.after.values()):
+            for name in UNKNOWN_RULES:
+                snapshot.counters.pop(name, None)
+    return record
+
+
+SHARED = {"rt_cache.in_no_route": 3, "rt_cache.in_martian_src": 2}
+
+
+def test_what_namespaces_share_is_believed_only_beside_rules_that_count() -> None:
+    """Neighbours move the machine's counters, too: else the stages have it together, all of it."""
+    way = passed(1000, forwarded=7)
+    ruled = {**way, "rules.prerouting.drops": 7}
+    assert {"r.fwd_prerouting": 7} == entries(routed({"r": ruled}, 7, SHARED))
+    partly = {**way, "rules.prerouting.drops": 4}
+    machine = {"rt_cache.in_no_route": 9}
+    assert {"r.fwd_prerouting": 4, "r.fwd_route": 3} == entries(routed({"r": partly}, 7, machine))
+    known = unruled(routed({"r": way}, 7, SHARED))
+    spans = {"r.fwd_prerouting": (2, 7), "r.fwd_route": (0, 3), "r.fwd_rp_filter": (0, 2)}
+    assert spans == limits(known)
+    assert 0 == judge(known).unaccounted
+    assert 1 == judge(unruled(routed({"r": way}, 8, SHARED))).unaccounted
+    assert -1 == judge(unruled(routed({"r": way}, 6, SHARED))).unaccounted
+
+
+def limits(record: TrialRecord) -> dict[str, tuple[int, int]]:
+    """Return the stages that may have lost packets, with the least and the most."""
+    ledger = judge(record).ledger
+    assert ledger is not None
+    return {
+        e.stage: (e.packets or 0, e.packets or 0 if e.at_most is None else e.at_most)
+        for e in ledger.entries
+        if e.packets or e.at_most
+    }
+
+
+def test_rules_that_dropped_others_packets_as_well_decide_nothing() -> None:
+    """More than is missing: some of them may be the traffic's."""
+    way = {**passed(1000, forwarded=7), "rules.prerouting.drops": 9}
+    spans = {"r.fwd_prerouting": (4, 7), "r.fwd_route": (0, 3)}
+    assert spans == limits(routed({"r": way}, 7, {"rt_cache.in_no_route": 3}))
+
+
+def test_what_a_namespace_counts_itself_is_no_neighbours() -> None:
+    """A packet that fails rp_filter, or has no route, is in the machine's counters as well."""
+    way = passed(1000, forwarded=7)
+    own = {"netstat.TcpExt.IPReversePathFilter": 4, "netstat.IpExt.InNoRoutes": 2}
+    machine = {"rt_cache.in_martian_src": 4, "rt_cache.in_no_route": 2}
+    record = unruled(routed({"r": {**way, **own}}, 7, machine))
+    assert {"r.fwd_rp_filter": (4, 4), "r.fwd_route": (2, 2), "r.fwd_prerouting": (1, 1)} == limits(
+        record
+    )
+
+
+def test_connection_tracking_before_and_behind_forward_is_told_apart_by_what_it_inserted() -> None:
+    """What it could not insert was behind; what a route may have taken is then an interval."""
+    way = passed(1000, forwarded=7, left=5)
+    tracked = {**way, "conntrack.drop": 12, "conntrack.insert_failed": 5}
+    assert {"r.fwd_conntrack": 12} == entries(routed({"r": tracked}, 12))
+    either = {
+        **passed(1000, forwarded=7, left=7),
+        "conntrack.drop": 7,
+        "conntrack.insert_failed": 7,
+    }
+    record = routed({"r": either}, 14, {"rt_cache.in_no_route": 7})
+    spans = {"r.fwd_conntrack": (7, 7), "r.fwd_route": (0, 7), "r.fwd_netfilter": (0, 7)}
+    assert (spans, 0) == (limits(record), judge(record).unaccounted)
 
 
 def test_every_stage_of_a_node_has_its_row_in_order() -> None:

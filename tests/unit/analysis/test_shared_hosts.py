@@ -15,8 +15,7 @@ from analysis.test_stages import lacking
 from udpbench.analysis.checks import ledger_checks
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import is_explained, lost_at_any, make_ledger, occupied_stages
-from udpbench.analysis.ledger.shared_hosts import narrowed
-from udpbench.analysis.ledger.skbs import Span
+from udpbench.analysis.ledger.skbs import Span, narrowed
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import readings_of
 from udpbench.drivers import DRIVERS

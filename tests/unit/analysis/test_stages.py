@@ -229,6 +229,18 @@ def test_a_martian_is_counted_by_the_machine_alone() -> None:
     assert {"rx_ip": 7} == entries(build.lossy(1000, moves, 7))
 
 
+def test_a_neighbours_martian_is_not_taken_for_a_drop_of_the_firewall() -> None:
+    """Rules that count decide; else both stages together have it, and nothing remains."""
+    moves = {
+        "right": {**RECEIVED, "snmp.Ip.InDelivers": 993, "rules.input.drops": 7},
+        "machine": {"rt_cache.in_martian_src": 2},
+    }
+    assert {"rx_netfilter": 7} == entries(build.lossy(1000, moves, 7))
+    unknown = lacking("rules.input.drops", build.lossy(1000, moves, 7))
+    assert ((0, 2), (5, 7)) == (interval(unknown, "rx_ip"), interval(unknown, "rx_netfilter"))
+    assert 0 == entries(unknown).get("unaccounted", 0)
+
+
 @pytest.mark.parametrize(("size_bytes", "stage"), [(32, "udp_memory"), (200, "udp_checksum")])
 def test_a_late_checksum_is_the_sockets_drop_as_well(size_bytes: int, stage: str) -> None:
     """Long datagrams are verified when they are read: then the socket counts them, too."""

@@ -9,13 +9,19 @@ ip_forward.c, ip_output.c); tests/lab/test_path.py loses packets at each. A row 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 from udpbench.analysis.ledger import before_ip, ip, skbs, tunnels
-from udpbench.analysis.ledger.skbs import Span, exactly
-from udpbench.analysis.ledger.stage import Expression, Limit, Stage, at, at_most, in_packets
-from udpbench.analysis.readings import AnyNode, CounterView, Readings
+from udpbench.analysis.ledger.skbs import Span, exactly, sum_of
+from udpbench.analysis.ledger.stage import (
+    Expression,
+    Stage,
+    at,
+    at_most,
+    in_packets,
+    spanned,
+)
+from udpbench.analysis.readings import AnyNode, CounterView
 
 HEADER_ERRORS = ("{ip}InHdrErrors", "{ip}InAddrErrors", "{ip}InDiscards", "{ipx}InTruncatedPkts")
 NO_ROUTES = "{ipx}InNoRoutes"
@@ -23,8 +29,8 @@ UNROUTED = "rt_cache.in_no_route"
 """Routes of the types unreachable, prohibit and blackhole count here alone, for all namespaces."""
 TOO_LONG = "{ip}FragFails"
 TRANSMITS, REQUESTS = "{ip}OutTransmits", tunnels.REQUESTS
-CONNTRACK = ("conntrack.drop", "conntrack.chainlength")
-"""Packets without an entry: the table or the bucket is full, or two packets made the same one."""
+NOT_INSERTED = "conntrack.insert_failed"
+"""At least those of them that were lost behind FORWARD, where entries are confirmed."""
 UNRESOLVED, FAILED = "arp_cache.unresolved_discards", "arp_cache.res_failed"
 QUEUE_DROPS, DEVICE_DROPS = "qdisc.{out}.drops", "link.{out}.tx_dropped"
 
@@ -46,62 +52,74 @@ def _header_skbs(node: AnyNode) -> int | None:
     return None if refused is None else refused + (node.counter(ip.OTHER_HOST) or 0)
 
 
-def _martians(node: AnyNode) -> int:
-    return ip.martians_among(ip.most_missing_skbs(node) or 0, node)
+def _told_apart(node: AnyNode) -> dict[str, Span] | None:
+    """Return what ended before FORWARD, by causes of which no counter of the node says all.
 
-
-def _reverse_path_skbs(node: AnyNode) -> int | None:
-    """Return what failed the reverse path filter, or had an impossible address; IPv4 alone."""
-    if node.view.traffic.family == 6:
-        return 0
-    failed = node.counter(ip.REVERSE_PATH)
-    return None if failed is None else failed + _martians(node)
-
-
-def _unrouted(node: AnyNode) -> Span:
-    """Return what a route refused without a counter of the namespace.
-
-    One counter serves all namespaces of a machine: of several nodes there, each may have refused
-    what is missing at it, and at least what the others cannot have.
+    A counter that all namespaces of a machine share is an upper limit: a neighbour may move it.
     """
-    refusing = [other for other in node.view.middle if other.machines == node.machines]
-    missing = {other.hosts: _silent(other) for other in refusing}
-    without = sum(other.counter(NO_ROUTES) or 0 for other in refusing)
-    refused = max((node.machine_counter(UNROUTED) or 0) - without, 0)
-    own = _silent(node)
-    others = sum(missing.values()) - missing.get(node.hosts, 0)
-    return Span(max(min(refused, own) - others, 0), min(refused, own))
+    missing = _missing_before_forward(node)
+    if missing is None:
+        return None
+    rules = ip.rules_dropped(node, "prerouting") if _counts_transmits(node) else None
+    tracked, later = _conntrack_skbs(node), node.counter(NOT_INSERTED)
+    # A node that begins or ends a tunnel tracks what it sends and takes itself, too.
+    known = later is not None and _counts_transmits(node) and not tunnels.tunnel_of(node)
+    silent = {
+        "martians": ip.martians(node),
+        "routes": Span(0, ip.most_counted_by_machine(node, UNROUTED, beyond=NO_ROUTES)),
+        "tracked": Span(max(tracked - (later or 0), 0) if known else 0, tracked),
+    }
+    return ip.told_apart(missing, rules, silent)
 
 
-def _silent(node: AnyNode) -> int:
-    """Return at most how many packets ended before FORWARD where only a machine counts them."""
-    if node.view.traffic.family == 6:
-        return 0
-    return max((ip.most_missing_skbs(node) or 0) - _martians(node), 0)
+def undecided_skbs(view: CounterView) -> Span:
+    """Return by how much stages of nodes say too little and too much, each by itself.
+
+    What all of them have together is known.
+    """
+    low = high = 0
+    for node in view.middle:
+        parts = _told_apart(node)
+        if parts is not None and not _is_bridge(node):
+            reach, missing = sum_of(parts), _missing_before_forward(node) or 0
+            low, high = low + missing - reach.low, high + reach.high - missing
+    return Span(low, high)
 
 
-def undecided_skbs(view: CounterView) -> int:
-    """Return how many packets ended at either of two stages of a node, as nobody else tells."""
-    return sum(span.high - span.low for span in map(_unrouted, view.middle))
+def _is_bridge(node: AnyNode) -> bool:
+    """Return whether none of the traffic gets to its IP layer."""
+    return tunnels.forwards_frames(node) and not tunnels.tunnel_of(node)
 
 
-def _route_packets(view: CounterView) -> Span | None:
+def _reverse_path_skbs(view: CounterView) -> Span | None:
+    """Return what failed the reverse path filter, or had an impossible address; IPv4 alone."""
     node = view.at("middle")
-    without = node.counter(NO_ROUTES)
-    return None if without is None else exactly(without) + _unrouted(node)
+    if view.traffic.family == 6:
+        return exactly(0)
+    failed, parts = node.counter(ip.REVERSE_PATH), _told_apart(node)
+    if failed is None:
+        return None
+    return exactly(failed) + (parts["martians"] if parts else exactly(0))
+
+
+def _unrouted_skbs(view: CounterView) -> Span | None:
+    node = view.at("middle")
+    without, parts = node.counter(NO_ROUTES), _told_apart(node)
+    if without is None:
+        return None
+    return exactly(without) + (parts["routes"] if parts else exactly(0))
 
 
 def _missing_before_forward(node: AnyNode) -> int | None:
     """Return what came in, was not refused, and was neither delivered nor forwarded.
 
-    With what routes may have refused in silence. Before Linux 6.8 what FORWARD and the MTU took is
-    in it, too.
+    With what nothing of the node counts. Before Linux 6.8 what FORWARD and the MTU took is in it,
+    too.
     """
     missing = ip.missing_skbs(node)
-    if missing is None:
-        return None
-    missing -= _martians(node)
-    return missing if _counts_transmits(node) else missing - (node.counter(TOO_LONG) or 0)
+    if missing is None or _counts_transmits(node):
+        return missing
+    return missing - (node.counter(TOO_LONG) or 0)
 
 
 def _counts_transmits(node: AnyNode) -> bool:
@@ -110,51 +128,31 @@ def _counts_transmits(node: AnyNode) -> bool:
 
 def _conntrack_skbs(node: AnyNode) -> int:
     """Return what connection tracking dropped; 0 where it is not loaded."""
-    return node.total(*CONNTRACK) or 0
+    return node.total(*ip.CONNTRACK) or 0
 
 
-def _tracked_first(node: AnyNode) -> int:
-    """Return how many of them were dropped in PREROUTING, where entries are made."""
-    missing = (_missing_before_forward(node) or 0) - _unrouted(node).low
-    return min(_conntrack_skbs(node), max(missing, 0))
-
-
-def _prerouting_packets(view: CounterView) -> Span | None:
+def _prerouting_skbs(view: CounterView) -> Span | None:
     node = view.at("middle")
-    if tunnels.forwards_frames(node) and not tunnels.tunnel_of(node):
-        return exactly(0)
-    missing, unrouted = _missing_before_forward(node), _unrouted(node)
-    if missing is None:
-        return None
-    missing -= _tracked_first(node)
-    return Span(missing - unrouted.high, missing - unrouted.low)
+    parts = _told_apart(node)
+    return exactly(0) if _is_bridge(node) else parts["rules"] if parts else None
 
 
-def _most_in_prerouting(readings: Readings) -> int | None:
-    span = _prerouting_packets(readings)
-    return None if span is None else max(span.high, 0) * skbs.most_packets(readings)
-
-
-def _most_unrouted(readings: Readings) -> int | None:
-    span = _route_packets(readings)
-    return None if span is None else span.high * skbs.most_packets(readings)
-
-
-def _forward_skbs(node: AnyNode) -> int | None:
+def _forward_skbs(view: CounterView) -> Span | None:
     """Return what is missing between ForwDatagrams and OutTransmits; None before Linux 6.8."""
-    forwarded, left = node.total(ip.FORWARDED), _whole_transmits(node)
-    if tunnels.forwards_frames(node) and not tunnels.tunnel_of(node):
-        return 0
-    if forwarded is None or left is None:
+    node = view.at("middle")
+    forwarded, left, parts = node.total(ip.FORWARDED), _whole_transmits(node), _told_apart(node)
+    if _is_bridge(node):
+        return exactly(0)
+    if forwarded is None or left is None or parts is None:
         return None
     own, too_long = node.counter(REQUESTS) or 0, node.counter(TOO_LONG) or 0
-    return forwarded - (left - own) - too_long - _tracked_last(node, forwarded - (left - own))
-
-
-def _tracked_last(node: AnyNode, missing: int) -> int:
-    """Return how many of what is missing behind FORWARD connection tracking dropped."""
-    tracked = _conntrack_skbs(node) - _tracked_first(node)
-    return min(tracked, max(missing, 0)) if tunnels.tunnel_of(node) else tracked
+    missing = forwarded - (left - own)
+    # What connection tracking dropped, and not before FORWARD, it dropped behind it.
+    tracked, first = _conntrack_skbs(node), parts["tracked"]
+    last = [tracked - first.low, tracked - first.high]
+    if tunnels.tunnel_of(node):
+        last = [min(skbs_lost, max(missing, 0)) for skbs_lost in last]
+    return Span(missing - too_long - last[0], missing - too_long - last[1])
 
 
 def _whole_transmits(node: AnyNode) -> int | None:
@@ -288,20 +286,21 @@ def _stage(
     )
 
 
-def _spanned(
-    name: str, skbs_lost: Expression, most: Limit, source: str, means: str, **more: Any
-) -> Stage:
-    """Return a stage of which an interval of skbs is known; each holds as many as any sent."""
+def _spanned(name: str, lost: Expression, source: str, means: str, **more: Any) -> Stage:
+    """Return a stage of which an interval of skbs may be known."""
+    packets = spanned(name, lost, skbs.sent_skb)
+    most = at_most(_high(lost))
+    return _row(
+        name=name, packets=packets, most=most, source=source, means=means, unit="skb", **more
+    )
 
-    def packets(view: CounterView) -> Span | None:
-        lost = skbs_lost(view)
-        if lost is None or lost.low < 0:
-            return lost
-        each = skbs.sent_skb(view)
-        return Span(each.packets(lost.low).low, each.packets(lost.high).high)
 
-    stage = partial(_row, name=name, packets=packets, most=most, source=source, means=means)
-    return stage(unit="skb", **more)
+def _high(lost: Expression) -> Callable[[CounterView], int | None]:
+    def high(view: CounterView) -> int | None:
+        span = lost(view)
+        return span.high if span is not None else None
+
+    return high
 
 
 ROWS = (
@@ -377,8 +376,7 @@ ROWS = (
     ),
     _spanned(
         "fwd_prerouting",
-        _prerouting_packets,
-        _most_in_prerouting,
+        _prerouting_skbs,
         f"Δ {ip.RECEIVES} − Δ {ip.FRAGMENTS} + Δ {ip.REASSEMBLED} − Δ {ip.DELIVERS} − "
         f"Δ {ip.FORWARDED} − what fwd_ip, fwd_rp_filter, fwd_route and fwd_conntrack count; before "
         "Linux 6.8 with what FORWARD dropped",
@@ -389,17 +387,17 @@ ROWS = (
     _stage(
         "fwd_conntrack",
         _of_node(_conntrack_skbs),
-        f"Δ {' + '.join(CONNTRACK)}",
+        f"Δ {' + '.join(ip.CONNTRACK)}",
         "Connection tracking had no entry for it: its table was full, or two packets made the same "
         "entry.",
-        counters=CONNTRACK,
+        counters=ip.CONNTRACK,
         parts="conntrack.*",
         refuses=True,
     ),
-    _stage(
+    _spanned(
         "fwd_rp_filter",
-        _of_node(_reverse_path_skbs),
-        f"Δ {ip.REVERSE_PATH} + martians of rt_cache",
+        _reverse_path_skbs,
+        f"Δ {ip.REVERSE_PATH} + at most the martians of rt_cache, of what no rule dropped",
         "The way back to its source does not lead through the interface it came in by (rp_filter), "
         "or its address is impossible there (a martian).",
         counters=(ip.REVERSE_PATH,),
@@ -408,9 +406,8 @@ ROWS = (
     ),
     _spanned(
         "fwd_route",
-        _route_packets,
-        _most_unrouted,
-        f"Δ {NO_ROUTES} + the part of Δ {UNROUTED} that is missing",
+        _unrouted_skbs,
+        f"Δ {NO_ROUTES} + at most Δ {UNROUTED} of what is missing and no rule dropped",
         "No route, or one of the types unreachable, prohibit or blackhole.",
         counters=(NO_ROUTES,),
         reasons=("IP_INNOROUTES", "IP_INADDRERRORS"),
@@ -425,9 +422,9 @@ ROWS = (
         reasons=("PKT_TOO_BIG",),
         refuses=True,
     ),
-    _stage(
+    _spanned(
         "fwd_netfilter",
-        _of_node(_forward_skbs),
+        _forward_skbs,
         f"Δ {ip.FORWARDED} + Δ {REQUESTS} − Δ {TRANSMITS} − Δ {TOO_LONG} − what fwd_conntrack has "
         "of it",
         "Dropped by the node's firewall in FORWARD or POSTROUTING, between which nothing counts.",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from udpbench.analysis.ledger import skbs
-from udpbench.analysis.ledger.stage import Also, Stage, at, at_most, in_packets
+from udpbench.analysis.ledger.skbs import Span, exactly, narrowed, sum_of
+from udpbench.analysis.ledger.stage import Also, Stage, at, at_most, spanned
 from udpbench.analysis.readings import AnyNode, known_sum
 
 OTHER_HOST = "link.{interface}.rx_otherhost_dropped"
@@ -25,6 +28,8 @@ IP_REFUSED = (
 )
 """Disjoint, and all of packets that InReceives has counted (net/ipv4/ip_input.c, ip6_input.c)."""
 REVERSE_PATH = "netstat.TcpExt.IPReversePathFilter"
+CONNTRACK = ("conntrack.drop", "conntrack.chainlength")
+"""Packets without an entry: the table or the bucket is full, or two packets made the same one."""
 MARTIANS = ("rt_cache.in_martian_src", "rt_cache.in_martian_dst")
 
 
@@ -79,49 +84,100 @@ def _refused_skbs(node: AnyNode) -> int:
     return refused + (node.counter(REVERSE_PATH) or 0)
 
 
-def _martian_skbs(node: AnyNode) -> int:
-    """Return the packets refused for an impossible address.
+def told_apart(missing: int, rules: int | None, silent: Mapping[str, Span]) -> dict[str, Span]:
+    """Return how many of the missing skbs each cause took that no counter has alone.
 
-    Only rt_cache counts them, for all namespaces of the machine together, so at most what is
-    missing here is ours.
+    ``rules`` is what the firewall's own counters say that it dropped; None: they do not. What all
+    of them leave is the firewall's.
     """
-    return martians_among(_gap_skbs(node) or 0, node)
+    if missing < 0:
+        return {**dict.fromkeys(silent, exactly(0)), "rules": exactly(missing)}
+    least = rules if rules is not None and rules <= missing else 0
+    fully = rules == least and least + sum_of(silent).high >= missing
+    limits = {
+        name: Span(min(span.low, missing - least), min(span.high, missing))
+        for name, span in silent.items()
+    }
+    return narrowed(exactly(missing), {**limits, "rules": Span(least, least if fully else missing)})
 
 
-def martians_among(missing: int, node: AnyNode) -> int:
-    """Return how many of the missing packets may have been martians; of IPv6 none."""
-    counted = [node.machine_counter(name) or 0 for name in MARTIANS]
-    return min(max(missing, 0), sum(counted)) if node.view.traffic.family == 4 else 0
+def rules_dropped(node: AnyNode, *hooks: str) -> int | None:
+    """Return what rules dropped at some hooks, if each that may drop counts it."""
+    names = [f"rules.{hook}.drops" for hook in hooks]
+    counted = [node.view.of_host(host, name) for host in node.hosts for name in names]
+    return None if None in counted else known_sum(counted)
 
 
-def ip_skbs(node: AnyNode) -> int | None:
+def martians(node: AnyNode) -> Span:
+    """Return at most how many impossible addresses came in, as the machine counts them.
+
+    For all its namespaces: so many were of the traffic only if nothing else explains them.
+    """
+    return Span(0, most_counted_by_machine(node, *MARTIANS, beyond=REVERSE_PATH))
+
+
+def most_counted_by_machine(node: AnyNode, *names: str, beyond: str) -> int:
+    """Return how many packets counters of the machine have that no namespace's own has; of IPv4.
+
+    The machine counts with them what hosts count themselves (net/ipv4/route.c).
+    """
+    view = node.view
+    if view.traffic.family == 6:
+        return 0
+    counted = sum(node.machine_counter(name) or 0 for name in names)
+    there = [host for host in view.deltas if view.machine_of(host) in node.machines]
+    return max(counted - sum(view.of_host(host, beyond) or 0 for host in there), 0)
+
+
+def _martians_of(node: AnyNode) -> Span:
+    rules = rules_dropped(node, "prerouting", "input")
+    tracked = Span(0, node.total(*CONNTRACK) or 0)
+    silent = {"martians": martians(node), "tracked": tracked}
+    return told_apart(_gap_skbs(node) or 0, rules, silent)["martians"]
+
+
+def undecided_skbs(node: AnyNode) -> int:
+    """Return how many skbs ended at either of the two stages, as nobody else tells."""
+    span = _martians_of(node)
+    return span.high - span.low if _ip_skbs(node) is not None else 0
+
+
+def _ip_skbs(node: AnyNode) -> Span | None:
     """Return what is counted; None if that is 0 and frames to another MAC are not (before 5.19)."""
-    refused = _ip_refused(node, _martian_skbs(node))
-    return refused if refused or _sees_other_hosts_frames(node) else None
+    refused = _ip_refused(node, _martians_of(node))
+    seen = _sees_other_hosts_frames(node) or (refused is not None and refused.high)
+    return refused if seen else None
 
 
 def most_refused_by_ip(node: AnyNode) -> int | None:
     """Return at most how many of the traffic are among them."""
     if not _sees_other_hosts_frames(node):
         return None
-    return _ip_refused(node, martians_among(missing_skbs(node) or 0, node))
+    most = min(max(missing_skbs(node) or 0, 0), martians(node).high)
+    refused = _ip_refused(node, exactly(most))
+    return None if refused is None else refused.high
 
 
 def _sees_other_hosts_frames(node: AnyNode) -> bool:
     return node.counter(OTHER_HOST) is not None
 
 
-def _ip_refused(node: AnyNode, martians: int) -> int | None:
+def _ip_refused(node: AnyNode, martian: Span) -> Span | None:
     if node.total(RECEIVES) is None:
         return None
     other_host = node.counter(OTHER_HOST) or 0
-    return _refused_skbs(node) + martians + other_host
+    return exactly(_refused_skbs(node) + other_host) + martian
 
 
-def netfilter_skbs(node: AnyNode) -> int | None:
+def _netfilter_skbs(node: AnyNode) -> Span | None:
     """Return what is missing within the IP layer and was not refused by it."""
-    gap = _gap_skbs(node)
-    return gap - _martian_skbs(node) if gap is not None else None
+    gap, martian = _gap_skbs(node), _martians_of(node)
+    return None if gap is None else Span(gap - martian.high, gap - martian.low)
+
+
+def _most_filtered(node: AnyNode) -> int | None:
+    span = _netfilter_skbs(node)
+    return None if span is None else span.high
 
 
 def _own_rules(node: AnyNode) -> int:
@@ -137,8 +193,9 @@ ROWS = (
     Stage(
         name="rx_ip",
         part="receiver",
-        packets=in_packets("rx_ip", at("receiver", ip_skbs), skbs.received_skb),
-        source=f"Δ {' + '.join((*IP_REFUSED, REVERSE_PATH, OTHER_HOST))} + martians of rt_cache",
+        packets=spanned("rx_ip", lambda view: _ip_skbs(view.receiver), skbs.received_skb),
+        source=f"Δ {' + '.join((*IP_REFUSED, REVERSE_PATH, OTHER_HOST))} + at most the martians of "
+        "rt_cache, of what no rule dropped",
         means="Refused by the IP layer: a bad header, an address that is not the host's, a "
         "source that fails the reverse path filter, or a frame to another MAC address.",
         most=at_most(at("receiver", most_refused_by_ip)),
@@ -162,7 +219,9 @@ ROWS = (
     Stage(
         name="rx_netfilter",
         part="receiver",
-        packets=in_packets("rx_netfilter", at("receiver", netfilter_skbs), skbs.received_skb),
+        packets=spanned(
+            "rx_netfilter", lambda view: _netfilter_skbs(view.receiver), skbs.received_skb
+        ),
         source=f"Δ {RECEIVES} − Δ {FRAGMENTS} + Δ {REASSEMBLED} − Δ {DELIVERS} − Δ {FORWARDED} − "
         f"what rx_ip counts after {RECEIVES}; over IPv6 also − (Δ {MULTICASTS} − Δ {ICMP6}), if "
         "above 0",
@@ -178,7 +237,7 @@ ROWS = (
                 name="Δ firewall.*/drop/*",
                 reads=lambda readings: readings.receiver.total(*RULES_IN),
                 low=lambda _: 0,
-                high=at("receiver", netfilter_skbs),
+                high=at("receiver", _most_filtered),
                 next_step="other traffic of the host matches the rule",
             ),
         ),

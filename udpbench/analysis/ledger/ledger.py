@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from udpbench.analysis.ledger import ip
 from udpbench.analysis.ledger.application import lost_answers
 from udpbench.analysis.ledger.between import AHEAD
 from udpbench.analysis.ledger.forwarding import undecided_skbs
@@ -45,8 +46,8 @@ def make_ledger(readings: Readings) -> Ledger:
     entries = tuple(_entry(stage, span, readings) for stage, span in spans.items())
     ended = {stage.name: span for stage, span in spans.items() if span is not None}
     explained = total_packets(ended, readings)
-    either = undecided_skbs(readings)
-    explained = Span(explained.low + either, explained.high - either)
+    nodes, end = undecided_skbs(readings), ip.undecided_skbs(readings.receiver)
+    explained = Span(explained.low + nodes.low + end, explained.high - nodes.high - end)
     remainder = _nearest_to_0(intended - received, explained)
     return Ledger(intended, received, entries, remainder)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from udpbench.analysis.ledger.sender import refusals
-from udpbench.analysis.ledger.skbs import Span, exactly
+from udpbench.analysis.ledger.skbs import Span, exactly, narrowed, sum_of
 from udpbench.analysis.ledger.sockets import socket_drops
 from udpbench.analysis.ledger.stage import Stage
 from udpbench.analysis.ledger.stages import stages_of
@@ -55,23 +55,6 @@ def divide(readings: Readings, lost: int) -> tuple[dict[Stage, Share], int]:
     return shares, lost - explained
 
 
-def narrowed(total: Span, parts: Mapping[str, Span]) -> dict[str, Span]:
-    """Return what each part can be if all of them add up to a total.
-
-    At least what the others leave when all of them are largest, at most what they leave when
-    smallest. A total out of their reach is taken as the nearest within it.
-    """
-    reach = _sum(parts)
-    least, most = (min(max(end, reach.low), reach.high) for end in (total.low, total.high))
-    return {
-        name: Span(
-            max(part.low, least - (reach.high - part.high)),
-            min(part.high, most - (reach.low - part.low)),
-        )
-        for name, part in parts.items()
-    }
-
-
 def _solution(
     parts: dict[str, Span], sums: Iterable[tuple[tuple[str, ...], Span]], lost: int
 ) -> tuple[dict[str, Span], int]:
@@ -79,10 +62,10 @@ def _solution(
     groups: dict[str, dict[str, Span]] = {}
     for names, total in sums:
         if members := _limited({name: parts.pop(name) for name in names}, total.high):
-            reach, group = _sum(members), " or ".join(names)
+            reach, group = sum_of(members), " or ".join(names)
             most = max(total.low, min(reach.high, total.high))
             parts[group], groups[group] = Span(max(reach.low, total.low), most), members
-    reach = _sum(parts)
+    reach = sum_of(parts)
     explained = min(max(lost, reach.low), reach.high)
     packets = narrowed(exactly(explained), parts)
     for group, members in groups.items():
@@ -95,9 +78,5 @@ def _limited(parts: Mapping[str, Span], most: int) -> dict[str, Span]:
 
     Drop reasons know the port alone, and another socket may have the same one at another address.
     """
-    excess = max(_sum(parts).low - most, 0)
+    excess = max(sum_of(parts).low - most, 0)
     return {name: Span(max(part.low - excess, 0), part.high) for name, part in parts.items()}
-
-
-def _sum(parts: Mapping[str, Span]) -> Span:
-    return sum(parts.values(), exactly(0))

@@ -6,6 +6,7 @@ veth, or what GRO has merged. Owns that arithmetic; knows no stage.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from udpbench.analysis.readings import CounterView
@@ -36,6 +37,28 @@ class Span:
 def exactly(packets: int) -> Span:
     """Return the span of a number that is known."""
     return Span(packets, packets)
+
+
+def sum_of(parts: Mapping[str, Span]) -> Span:
+    """Return the sum of independent numbers."""
+    return sum(parts.values(), exactly(0))
+
+
+def narrowed(total: Span, parts: Mapping[str, Span]) -> dict[str, Span]:
+    """Return what each part can be if all of them add up to a total.
+
+    At least what the others leave when all of them are largest, at most what they leave when
+    smallest. A total out of their reach is taken as the nearest within it.
+    """
+    reach = sum_of(parts)
+    least, most = (min(max(end, reach.low), reach.high) for end in (total.low, total.high))
+    return {
+        name: Span(
+            max(part.low, least - (reach.high - part.high)),
+            min(part.high, most - (reach.low - part.low)),
+        )
+        for name, part in parts.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -150,11 +150,25 @@ def counter(part: Part, pattern: str) -> Reading:
 def in_packets(stage: str, counted: Reading, each: Callable[[CounterView], Segments]) -> Expression:
     """Return an expression for the packets in a number of skbs; None stays unknown."""
 
-    def packets(readings: CounterView) -> Span | None:
+    def known(readings: CounterView) -> Span | None:
         lost = counted(readings)
-        return (
-            skbs.lost_packets(readings, stage, lost, each(readings)) if lost is not None else None
+        return skbs.exactly(lost) if lost is not None else None
+
+    return spanned(stage, known, each)
+
+
+def spanned(stage: str, lost: Expression, each: Callable[[CounterView], Segments]) -> Expression:
+    """Return the same of a number that may lie between two."""
+
+    def packets(readings: CounterView) -> Span | None:
+        span = lost(readings)
+        if span is None:
+            return None
+        least, most = (
+            skbs.lost_packets(readings, stage, number, each(readings))
+            for number in (span.low, span.high)
         )
+        return Span(least.low, most.high)
 
     return packets
 

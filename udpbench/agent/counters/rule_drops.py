@@ -1,0 +1,136 @@
+"""How many packets the rules of a network namespace dropped, if each that may drop counts them.
+
+Pure but for ``rule_drops``: parses what nft prints. A rule that cannot be understood may drop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Optional
+
+from udpbench.agent.host import programs
+from udpbench.agent.host.files import read
+from udpbench.agent.host.reading import ReadingHost as Host
+
+HOOKS = ("prerouting", "input")
+FAMILIES = ("ip", "inet")
+"""Those of IPv4: of IPv6 the counters of a namespace tell all that its rules did not drop."""
+LEGACY_TABLES = "/proc/thread-self/net/ip_tables_names"
+CALLS = "/proc/sys/net/bridge/bridge-nf-call-iptables"
+DROPPING = ("drop", "reject")
+HARMLESS = (
+    *("accept", "continue", "return", "log", "notrack", "mangle", "dnat", "snat", "masquerade"),
+    *("redirect", "jump", "goto"),
+)
+"""Statements that drop nothing, and that every packet passes."""
+CHOOSING = ("match", "limit", "quota")
+Chain = tuple[str, str, str]
+"""Family, table and name."""
+
+
+def rule_drops(host: Host, interface: str) -> dict[str, int]:
+    """Return ``rules.prerouting.drops`` and ``rules.input.drops``; without what is not counted.
+
+    Of packets that IP has received: a bridge that calls PREROUTING itself hands on what passed it,
+    and IP calls it no more (net/bridge/br_netfilter_hooks.c: ip_sabotage_in).
+    """
+    try:
+        if (read(host, LEGACY_TABLES) or "").split():
+            return {}
+        items = programs.ruleset(host) if host.firewall_rules() else []
+        drops = dict(counted(items))
+        if _bridge_calls(host, interface):
+            drops["prerouting"] = 0
+        return {f"rules.{hook}.drops": packets for hook, packets in drops.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _bridge_calls(host: Host, interface: str) -> bool:
+    """Return whether packets come in by a bridge that calls the rules for IP."""
+    bridge = host.link_target(f"/sys/class/net/{interface}/brport/bridge")
+    if bridge is None:
+        return False
+    switches = (CALLS, f"/sys/class/net/{bridge}/bridge/nf_call_iptables")
+    return any((read(host, path) or "0").strip() != "0" for path in switches)
+
+
+def counted(items: Collection[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
+    """Yield each hook of which all drops are counted, and how many packets those are."""
+    chains = {_place(each, "name"): each for each in _of(items, "chain")}
+    rules: dict[Chain, list[Mapping[str, Any]]] = {}
+    for rule in _of(items, "rule"):
+        rules.setdefault(_place(rule, "chain"), []).append(rule)
+    passed = {
+        hook: _reachable(hook, chains, rules)
+        for hook in {chain.get("hook") for chain in chains.values()} | {*HOOKS}
+        if hook
+    }
+    for hook in HOOKS:
+        elsewhere = {place for other, its in passed.items() if other != hook for place in its}
+        drops = [
+            _drops(rule, counts=place not in elsewhere)
+            for place in passed[hook]
+            for rule in rules.get(place, ())
+        ]
+        policies = {chains[place].get("policy") for place in passed[hook] if place in chains}
+        known = [number for number in drops if number is not None]
+        if "drop" not in policies and len(known) == len(drops):
+            yield hook, sum(known)
+
+
+def _of(items: Collection[Mapping[str, Any]], what: str) -> list[Mapping[str, Any]]:
+    listed = [item[what] for item in items if what in item]
+    return [item for item in listed if item["family"] in FAMILIES]
+
+
+def _place(item: Mapping[str, Any], name: str) -> Chain:
+    return item["family"], item["table"], item[name]
+
+
+def _reachable(
+    hook: str, chains: Mapping[Chain, Any], rules: Mapping[Chain, list[Mapping[str, Any]]]
+) -> list[Chain]:
+    """Return the chains that packets at a hook may pass."""
+    waiting = [place for place, chain in chains.items() if chain.get("hook") == hook]
+    for place in waiting:
+        for statement in (each for rule in rules.get(place, ()) for each in rule["expr"]):
+            for name in ("jump", "goto"):
+                target = (statement.get(name) or {}) if isinstance(statement, dict) else {}
+                further = (*place[:2], str(target.get("target")))
+                if target and further not in waiting:
+                    waiting.append(further)
+    return waiting
+
+
+def _drops(rule: Mapping[str, Any], counts: bool) -> Optional[int]:
+    """Return how many packets a rule dropped; None if that is not counted.
+
+    A counter says it that stands right before the verdict, of a rule for UDP or for IPv4 alone:
+    what else comes in is no loss of the traffic.
+    """
+    packets: Optional[int] = None
+    ours = rule["family"] == "ip"
+    for statement in rule["expr"]:
+        if not isinstance(statement, dict):
+            return None  # nft 1.0.6 has no JSON for it
+        ((name, does),) = statement.items()
+        if name == "counter":
+            packets = does["packets"]
+        elif name in DROPPING:
+            return packets if ours and counts else None
+        elif name in CHOOSING or (name == "xt" and does.get("type") == "match"):
+            packets = None
+            ours = ours or (name == "match" and _is_ours(does))
+        elif name not in HARMLESS:
+            return None
+    return 0
+
+
+def _is_ours(match: Mapping[str, Any]) -> bool:
+    """Return whether only packets of IPv4, or of UDP, pass a comparison."""
+    left = match["left"]
+    asked = (left.get("payload") or {}).get("protocol"), (left.get("meta") or {}).get("key")
+    if match["op"] != "==":
+        return False
+    return asked[0] in ("udp", "ip") or (asked[1] == "l4proto" and match["right"] in ("udp", 17))
