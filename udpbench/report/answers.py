@@ -550,6 +550,9 @@ def _to_change(chapters: Sequence[Chapter], words: Sequence[str]) -> Iterator[tu
         return
     chapter, finding = causes[0]
     sets = []
+    if finding.what == SENDER_BOUND and (taken := _taken_from_sender(chapter)) is not None:
+        yield f"{taken.helps} Then repeat it.", shlex.join(words)
+        return
     if finding.what == SENDER_BOUND and "traffic.rate" not in _varied(chapter):
         reached = [pps for result in chapter.results if (pps := _reached(result)) is not None]
         sets = [f"traffic.rate={format_rate(Rate(_below(min(reached))))}"] if reached else []
@@ -560,6 +563,12 @@ def _to_change(chapters: Sequence[Chapter], words: Sequence[str]) -> Iterator[tu
     elif not sets:
         does += " Only then repeat it."
     yield does, shlex.join([*words, *_sets(sets)])
+
+
+def _taken_from_sender(chapter: Chapter) -> Bottleneck | None:
+    """Return the first trial's bottleneck if others, not the sender's own work, held it up."""
+    first = next((each for each in map(limit, chapter.results) if each is not None), None)
+    return first if first is not None and first.name in ("others_cpu", "steal") else None
 
 
 def _reached(result: Result) -> float | None:
@@ -579,10 +588,11 @@ def _below(pps: float) -> int:
 
 
 def _varied(chapter: Chapter) -> set[str]:
-    """Return the keys in which an experiment's points differ, as they are written."""
+    """Return the keys in which an experiment's points differ, or that it sweeps, as written."""
     values = [
         {".".join(map(key_of, path.split("."))): str(value) for path, value in values_of(trial)}
         for trial in chapter.experiment.points
     ]
     keys = {key for each in values for key in each}
-    return {key for key in keys if len({each.get(key) for each in values}) > 1}
+    swept = {key for trial in chapter.experiment.points for key in trial.values}
+    return swept | {key for key in keys if len({each.get(key) for each in values}) > 1}

@@ -542,6 +542,30 @@ def test_advice_to_repeat_stands_once_and_names_who_has_to_stop() -> None:
     assert "udpbench run fast.yaml" == line
 
 
+@pytest.mark.parametrize("name", ["others_cpu", "steal", "sender_cpu"])
+def test_a_sender_that_others_held_up_need_not_send_less(name: str) -> None:
+    """What helps follows the cause that is named, not what was intended."""
+    short = chapter(short_of(2000))
+    (point,) = short.points
+    late = Bottleneck(name, "certain", "unsent", 1000, "others took 78 %", "stop them")
+    held_up = replace(point, results=(replace(point.results[0], diagnosis=(late,)),))
+    words = ["udpbench", "run", "fast.yaml"]
+    ((does, line),) = _to_change([replace(short, points=(held_up,))], words)
+    if name == "sender_cpu":
+        assert does.startswith("Lower traffic.rate")
+    else:
+        assert ("Stop them. Then repeat it.", "udpbench run fast.yaml") == (does, line)
+
+
+def test_a_swept_rate_is_not_set_from_outside() -> None:
+    """``--set`` of a path that a sweep sets is refused, also if the sweep has a single value."""
+    swept = replace(short_of(2000).trial, values={"traffic.rate": "2000pps"})
+    of = experiment(points=[swept], name=swept.experiment)
+    short = chapter(replace(short_of(2000), trial=swept), of=of)
+    ((_, line),) = _to_change([short], ["udpbench", "run", "fast.yaml"])
+    assert "udpbench run fast.yaml" == line
+
+
 def test_a_rate_below_what_a_sender_reached_is_round() -> None:
     """So that it is reached again."""
     assert [1, 1, 7, 90, 400_000] == [_below(pps) for pps in (0.5, 1.2, 8.4, 105, 529_261)]
