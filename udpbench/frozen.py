@@ -62,6 +62,12 @@ def _freeze(cls: type[C]) -> type[C]:
     return complete
 
 
+def complete_now(*classes: type) -> None:
+    """Write methods of frozen dataclasses that are to be used soon, when time is dear."""
+    for each in classes:
+        each.__init__ = _initialiser(each)  # type: ignore[misc]
+
+
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     """Return what returns the values of some attributes; attrgetter returns a single one bare."""
     if len(names) > 1:

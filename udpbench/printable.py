@@ -37,7 +37,11 @@ def all_printable(data: Any, keep: str = "\n\t") -> Any:
         return data
     if isinstance(data, dict):
         return {
-            printable(key, keep) if isinstance(key, str) else key: all_printable(value, keep)
+            printable(key, keep) if isinstance(key, str) else key: (
+                value if type(value) is int else all_printable(value, keep)
+            )
             for key, value in data.items()
         }
-    return [all_printable(item, keep) for item in data] if isinstance(data, (list, tuple)) else data
+    if isinstance(data, (list, tuple)):
+        return [item if type(item) is int else all_printable(item, keep) for item in data]
+    return data

@@ -620,9 +620,11 @@ def encode(value: Any) -> Any:
         parts = zip(names, values(value))
         return {k: part if type(part) in PLAIN else encode(part) for k, part in parts}
     if isinstance(value, (list, tuple)):
-        return [encode(item) for item in value]
+        return [item if type(item) in PLAIN else encode(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): encode(item) for key, item in value.items()}
+        return {
+            str(key): item if type(item) in PLAIN else encode(item) for key, item in value.items()
+        }
     return value
 
 

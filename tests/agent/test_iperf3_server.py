@@ -22,6 +22,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.iperf3 import server as server_module
 from udpbench.agent.iperf3 import talk
 from udpbench.agent.iperf3.server import CALLERS_MAX, Iperf3Server
+from udpbench.agent.iperf3.streams import Pools, StreamPool
 from udpbench.model.served import ServedTest
 from udpbench.protocol import ClientEvent
 
@@ -162,6 +163,37 @@ def test_what_a_client_leaves_out_is_left_out_of_its_numbers_alone(
     (stream,) = client.end(20, omitted_packets=10)["streams"]
     assert (3, 2, 20, 10, 900) == (
         *(stream["errors"], stream["omitted_errors"], stream["packets"]),
+        *(stream["omitted_packets"], stream["bytes"]),
+    )
+
+
+def test_streams_are_sampled_at_every_second_tick() -> None:
+    """A sample takes CPU time from who receives."""
+    ticked = []
+
+    class Ticked(StreamPool):
+        def tick(self) -> None:
+            ticked.append(self)
+
+    pools = Pools()
+    pools.open.append(Ticked(Host(), "host"))
+    for _ in range(4):
+        pools.tick()
+    assert 2 == len(ticked)
+
+
+def test_what_was_on_its_way_when_a_clients_first_seconds_were_over_is_not_lost(
+    driven: Driven, client: Client
+) -> None:
+    """They end a little later there: by then 14 were sent, of which 10 have arrived here."""
+    client.begin(omit=1, time=5)
+    client.send(range(1, 11))
+    begun = driven.wait("started")
+    wait_until("a second is over", lambda: time.monotonic_ns() > begun.clock_ns + 1_100_000_000)
+    client.send(range(11, 20))
+    (stream,) = client.end(20, omitted_packets=14)["streams"]
+    assert (1, 0, 14, 500) == (
+        *(stream["errors"], stream["omitted_errors"]),
         *(stream["omitted_packets"], stream["bytes"]),
     )
 

@@ -297,6 +297,32 @@ def test_an_observer_sees_what_the_reader_of_anothers_socket_does(started: Start
     assert {*use["calls"]} in ({"clock_nanosleep"}, {"pselect6 of nothing"})
 
 
+BOUND = """if True:
+    import socket
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind(("127.0.0.1", 7000))
+    print("bound", flush=True)
+    input()
+"""
+
+
+@as_root
+@pytest.mark.parametrize(("started", "named"), [((), 1), (("ownerless",), 0)], indirect=["started"])
+def test_who_holds_sockets_is_searched_for_unless_it_was_not_to(
+    started: Started, named: int
+) -> None:
+    """One that serves clients knows whose the sockets are."""
+    command = ("nsenter", f"--target={started.process.pid}", "--net", sys.executable, "-c", BOUND)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as holder:
+        assert holder.stdout is not None
+        first_line = holder.stdout.readline()
+        look = started.ask("look", pid=None, unit=None, exact=False)
+        holder.kill()
+    assert "bound\n" == first_line
+    assert [named] == [len(each["processes"]) for each in look["sockets"]]
+
+
 TRIES = """
 import json, os, socket, sys
 from udpbench.agent import observe

@@ -60,6 +60,18 @@ def test_only_what_changed_is_reported_again(receiver: socket.socket) -> None:
     assert cookie not in looks.look(None, None, exact=False).ended
 
 
+def test_without_owners_nobody_is_searched_for(receiver: socket.socket) -> None:
+    """Nor are threads looked at, though packets are dropped; sockets are listed as ever."""
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    looks = Looks(Host(), "here", owners=False)
+    assert [()] == here(looks.look(None, None, exact=False), receiver)
+    lose(receiver)
+    look = looks.look(None, None, exact=False)
+    assert ([()], {}, (), None) == (
+        *(here(look, receiver), look.threads, look.namespaces, looks.tick(0)),
+    )
+
+
 def test_a_process_is_watched_by_its_own_sockets(receiver: socket.socket) -> None:
     """For this namespace nothing has to be entered."""
     look = Looks(Host(), "here").look(os.getpid(), None, exact=False)

@@ -116,6 +116,16 @@ def test_the_standard_library_knows_them() -> None:
         Place(-1)
 
 
+def test_methods_are_written_at_once_where_time_will_be_dear() -> None:
+    """A class is the same before and after."""
+    before, written = Place(1, 2), Place.__init__
+    frozen.complete_now(Place)
+    assert written is not Place.__init__
+    assert before == Place(1, 2)
+    with pytest.raises(ValueError, match="nowhere"):
+        Place(-1)
+
+
 def test_only_frozen_classes_are_made() -> None:
     """Others have methods that are not shared."""
     with pytest.raises(TypeError, match="only for frozen classes"):

@@ -8,6 +8,7 @@ what takes a right, gives up all rights but two capabilities to read, and only t
     cpu-time            samples the CPUs from now on
     firewall            lists firewall rules, as they are when it starts
     reasons:5201        counts the kernel's drop reasons of datagrams to a port by BPF, if it can
+    ownerless           does not search for who holds sockets
 """
 
 from __future__ import annotations
@@ -134,8 +135,10 @@ class Observer(Bystander):
         capabilities: dict[str, bool],
         counting: Union[SocketCounts, OSError, None] = None,
         cpus: Optional[CpuSampler] = None,
+        owners: bool = True,
     ) -> None:
         super().__init__()
+        self._owners = owners
         self._host = host
         self._counting = counting
         self._cpus = cpus
@@ -169,7 +172,7 @@ class Observer(Bystander):
         if private:
             raise HelloRefused("an observer creates no namespace", host)
         self._name, self._run, self._scopes = host, run, scopes
-        self._looks = Looks(self._host, host, self._counting)
+        self._looks = Looks(self._host, host, self._counting, self._owners)
         self.lease_ns = lease_ns
         return greeting(self._host, self._capabilities)
 
@@ -279,7 +282,7 @@ def prepare(host: EarlyHost, words: Sequence[str]) -> Observer:
         cpus.begin_early(CPU_FREQUENCY)
     keep_only(host, KEPT)
     _prove_readable(host)
-    return Observer(host, capabilities, counting, cpus)
+    return Observer(host, capabilities, counting, cpus, owners="ownerless" not in words)
 
 
 def _take_place() -> Optional[OSError]:

@@ -73,8 +73,14 @@ class Looks:
     """Successive looks at one host."""
 
     def __init__(
-        self, host: Host, name: str, counting: Union[SocketCounts, OSError, None] = None
+        self,
+        host: Host,
+        name: str,
+        counting: Union[SocketCounts, OSError, None] = None,
+        owners: bool = True,
     ) -> None:
+        """Without ``owners`` nobody searches for who holds sockets, nor looks at their threads."""
+        self._names_owners = owners
         self._opened = counting
         """Opened, or why not, while that was permitted."""
         self._host = host
@@ -264,6 +270,8 @@ class Looks:
         before = self._listed
         new = listed.items() if listed is not before else ()
         changed = {cookie: each for cookie, each in new if each is not before.get(cookie)}
+        if not self._names_owners:
+            return changed
         ownerless = {cookie: each for cookie, each in self._sockets.items() if not each.processes}
         inodes = [each.inode for each in (*changed.values(), *ownerless.values())]
         self._owners.learn(inodes, unit)

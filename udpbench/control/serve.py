@@ -72,7 +72,7 @@ class ServeTerms:
     @property
     def observed(self) -> tuple[str, ...]:
         """What an observer is started with: the kernel's reasons say whose packets it dropped."""
-        return (f"reasons:{self.port}",)
+        return f"reasons:{self.port}", "ownerless"
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -151,7 +151,6 @@ class Attended:
     started_at: str
     start_ns: int = 0
     motion: list[Snapshot] = field(default_factory=list)
-    watch_ns: int = 0
     gone: bool = False
     """The interface by which its packets came was removed."""
     calm_ns: int = 0
@@ -183,6 +182,9 @@ class ServedHost:
         self._views = ExitStack()
         self._tell: Callable[[LiveHost], None] = lambda _: None
         self._onlooker: Onlooker | None = None
+        self._facts: dict[str, Facts] = {}
+        """By interface, for the view."""
+        self._watch_ns = 0
 
     @property
     def idle(self) -> bool:
@@ -205,9 +207,7 @@ class ServedHost:
         for event in self._server.clients(self._events):
             self._events += 1
             self._obey(event)
-        for test in self._attended.values():
-            if test.start_ns:
-                self._attend(test)
+        self._attend()
 
     def _obey(self, event: ClientEvent) -> None:
         if event.event == "listening":
@@ -253,23 +253,30 @@ class ServedHost:
 
     def _start(self, test: Attended, start_ns: int) -> None:
         test.start_ns = start_ns
-        test.watch_ns = self._clock.now_ns() + SECOND_NS
-        test.calm_ns = self._clock.now_ns() + self._duration_ns(test) - CALM_POLL_NS
+        now_ns = self._clock.now_ns()
+        test.calm_ns = now_ns + self._duration_ns(test) - CALM_POLL_NS
         if self._onlooker is not None:
+            self._watch_ns = min(self._watch_ns, now_ns + SECOND_NS)
             return
+        self._watch_ns = now_ns + SECOND_NS
         self._tell = self._views.enter_context(self._screen.live())
         port = Watched(port=self._terms.port)
-        self._onlooker = Onlooker(self._observer, port, None, self._clock)
+        self._facts[test.served.interface] = test.facts
+        self._onlooker = Onlooker(self._observer, port, None, self._clock, self._facts)
 
-    def _attend(self, test: Attended) -> None:
+    def _attend(self) -> None:
+        """Look at the host, for all tests that are going on, if that is due."""
+        tests = [each for each in self._attended.values() if each.start_ns]
         now_ns = self._clock.now_ns()
-        if now_ns >= test.watch_ns:
-            test.watch_ns = now_ns + max(SECOND_NS, self._duration_ns(test) // WATCHES_MAX)
+        if self._onlooker is None or not tests or now_ns < self._watch_ns:
+            return
+        shortest_ns = min(map(self._duration_ns, tests))
+        self._watch_ns = now_ns + max(SECOND_NS, shortest_ns // WATCHES_MAX)
+        for test in tests:
             latest = self._snapshot(test)
             test.motion.append(moved_since(test.latest, latest))
             test.latest = latest
-            if self._onlooker is not None:
-                self._tell(self._onlooker.look())
+        self._tell(self._onlooker.look())
 
     def _snapshot(self, test: Attended) -> Snapshot:
         """Read the host; of an interface that was removed the counters stay as they were last."""

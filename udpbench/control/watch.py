@@ -147,13 +147,19 @@ class Onlooker:
     """One watched host."""
 
     def __init__(
-        self, client: AgentClient, watched: Watched, kept: KeptLooks | None, clock: Clock
+        self,
+        client: AgentClient,
+        watched: Watched,
+        kept: KeptLooks | None,
+        clock: Clock,
+        facts: dict[str, Facts] | None = None,
     ) -> None:
+        """``facts`` are by interface, as far as they are known already, and become complete."""
         self._client = client
         self._clock = clock
         self._watched = watched
         self._kept = kept
-        self._facts: dict[str, Facts] = {}
+        self._facts = {} if facts is None else facts
         self.begun_ns = clock.now_ns()
         """When the first look was taken; the facts of many interfaces take seconds more."""
         self._first = self._latest = self._look(None)
@@ -185,7 +191,8 @@ class Onlooker:
         self.begun_ns = looked_ns if before is None else self.begun_ns
         end_ns = looked_ns + FACTS_NS
         there = set(look.interfaces)
-        self._facts = {name: facts for name, facts in self._facts.items() if name in there}
+        for gone in self._facts.keys() - there:
+            del self._facts[gone]
         for interface in look.interfaces:
             if interface not in self._facts:
                 with suppress(AgentError):  # it has just been removed: the next look says so

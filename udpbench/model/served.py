@@ -30,7 +30,7 @@ class ServedStream:
     omitted_packets: Optional[int] = None
     """Sent in the client's first seconds, which it leaves out (``-O``)."""
     omitted_received: int = 0
-    """Those of these packets that had arrived when these seconds were over here."""
+    """Those of these packets that were not missing when these seconds were over here."""
 
 
 @dataclass(frozen=True)

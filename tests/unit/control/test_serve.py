@@ -190,7 +190,7 @@ def test_a_host_is_read_before_a_test_begins_and_before_its_client_has_results()
     """In this order, whatever the client does."""
     world = Served()
     assert 1 == world.run(ServeTerms(once=True))
-    assert ["facts", "snapshot", "proceed", "facts", "snapshot", "proceed"] == words(world)
+    assert ["facts", "snapshot", "proceed", "snapshot", "proceed"] == words(world)
 
 
 def test_what_is_said_of_a_test(golden: Golden) -> None:
@@ -316,6 +316,40 @@ class Lasting(Serves):
             self.asked_ns.append(now_ns)
             self.open = 5 if now_ns - self.asked_ns[0] >= 2 * SECOND_NS else 3
         return super()._clients(since)
+
+
+class Both(Lasting):
+    """A server with two clients at once, which both send for as long as they asked for."""
+
+    def __init__(self, host: str, world: World, events: Callable[[str], list[ClientEvent]]) -> None:
+        super().__init__(host, world, events)
+        pairs = [(each, replace(each, test=2)) for each in events(host)]
+        self.waiting = [self.waiting[0], *(each for pair in pairs for each in pair)]
+        self.open = 3
+
+    def _clients(self, since: int) -> list[ClientEvent]:
+        if len(self.shown) == 2:
+            self.asked_ns.append(self.world.clock.now_ns())
+            lasted = self.asked_ns[-1] - self.asked_ns[0] >= 3 * SECOND_NS
+            self.open = 7 if lasted else 5
+        return super(Lasting, self)._clients(since)
+
+    def _proceed(self, test: int, output: str | None) -> None:
+        assert test in (1, 2)
+        self.shown.append(output)
+        self.open += 2 if len(self.shown) == 4 else 0
+
+
+def test_clients_that_are_served_at_once_are_shown_in_one_line_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The view is of the port; each test keeps what moved meanwhile."""
+    monkeypatch.setattr(Lasting, "asked_ns", [], raising=False)
+    monkeypatch.setattr(sys.modules[__name__], "Serves", Both)
+    world = Served()
+    assert 2 == world.run(ServeTerms(once=True, clients=2))
+    assert 2 == world.words.count("look shown")
+    assert [2, 2] == [len(record.motion) for record in world.records]
 
 
 def test_a_server_is_seldom_asked_while_its_client_sends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,7 @@ def test_a_line_names_the_worst_sockets(golden: Golden) -> None:
 def test_while_clients_are_served_others_losses_are_named_as_theirs(golden: Golden) -> None:
     """Nothing is advised that ``serve`` does not have; what is lost before sockets may be anyone's."""
     port = replace(LIVE, unwatched=SOCKET_STAGES)
-    golden.check(served_line(replace(port, sockets=())))
+    golden.check(served_line(replace(port, sockets=()), clients=2))
     golden.check(served_line(replace(port, sockets=LIVE.sockets[1:], stages=LIVE.stages[1:])))
     golden.check(served_line(replace(port, stages=(), gone=("eth0",), sockets=())))
 

@@ -78,7 +78,7 @@ def serve(
 
     screen = ServeView(
         tell,
-        lambda: nullcontext(lambda live: tell(printable(served_line(live), keep=""))),
+        lambda: nullcontext(lambda live: tell(printable(served_line(live, clients), keep=""))),
         kept.answer,
         kept.keep,
     )
