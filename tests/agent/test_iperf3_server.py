@@ -368,6 +368,20 @@ def test_a_length_beyond_the_limit_is_not_read(driven: Driven, length: int) -> N
         other.begin()
 
 
+@pytest.mark.parametrize("last", [talk.IPERF_DONE, talk.CLIENT_TERMINATE])
+def test_a_client_that_cannot_go_on_makes_room_for_the_next(
+    driven: Driven, client: Client, last: int
+) -> None:
+    """As one does whose system does not give it its ``-w``: before its streams, with a word."""
+    assert talk.CREATE_STREAMS == client.ask()
+    client.say(last)
+    with closing(Client(driven.port)) as other:
+        other.begin()
+    assert [f"{client.where[0]}: it broke off its test"] == [
+        each.text for each in driven.events if each.event == "refused"
+    ]
+
+
 def leave(client: Client) -> None:
     """Close the control connection."""
     client.control.close()

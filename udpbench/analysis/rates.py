@@ -336,8 +336,9 @@ def spread(readings: Readings) -> float | None:
     edges = edges_ns(readings, readings.receiver.workers)
     took_ns = edges[1] - edges[0] if edges is not None else 0
     longest_ns = max(readings.record.trial.duration_ns, min(took_ns, length_ns(readings.record)))
+    served = readings.record.served
     slow = sampling_ns(longest_ns) > SLOWEST_SAMPLING_NS
-    if slow or not readings.record.series:
+    if slow or (served is not None and not served.known_length) or not readings.record.series:
         return None
     rates = list(pps_by_bin(readings.receiver, SECOND_NS).values())
     if len(rates) < 2 or fmean(rates) <= 0:

@@ -60,6 +60,10 @@ def _findings(record: TrialRecord, served: ServedTest) -> Iterator[Finding]:
     if served.ignored:
         named = ", ".join(served.ignored)
         yield Finding("note", "the client asked for what has no effect here", client, named)
+    granted = [each.buffer_bytes for phase in record.phases[-1:] for each in phase.stats]
+    if served.asked.get("window") and any(granted):
+        value = f"{show_count(max(each or 0 for each in granted) // 2)} B"
+        yield Finding("note", "its -w gave each socket a receive buffer", client, value)
     if served.sent_packets is None and not served.ended:
         yield Finding("warning", "the client does not say how many packets it sent", client)
     own = own_number(served)

@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from udpbench.analysis.motion import SKEW_NS
 from udpbench.analysis.watch.host import FORWARDING, GONE, SOCKET_STAGES, LiveHost
 from udpbench.analysis.watch.sockets import NOT_KNOWN, NOT_YET_KNOWN, SocketLoss
 from udpbench.model.limits import SECOND_NS
@@ -232,7 +233,8 @@ def served_line(live: LiveHost, clients: int = 1) -> str:
         for each in before
     ]
     all_sockets = sum(each.pps for each in live.stages if each.stage in SOCKET_STAGES)
-    if all_sockets - own >= 1:
+    at_once = own * SKEW_NS / SECOND_NS  # lost between the readings of sockets and of counters
+    if all_sockets - own >= 1 + at_once:
         parts.append(f"other sockets of this host lost {show_pps(all_sockets - own)}")
     parts += [f"{name} {GONE}" for name in live.gone]
     return f"{live.host}: {live.elapsed_ns / SECOND_NS:.0f} s; {'; '.join(parts)}"

@@ -17,7 +17,7 @@ from golden import Golden
 from control.fake import FakeAgent, World, facts
 from udpbench.__main__ import main
 from udpbench.analysis.judge import judge
-from udpbench.analysis.served import answer, burst_text, own_number
+from udpbench.analysis.served import answer, burst_text, own_number, served_findings
 from udpbench.client_gate import ClientGate
 from udpbench.commands.verbs import serve as verb
 from udpbench.control.agents import Reach
@@ -490,6 +490,34 @@ def test_stored_tests_have_a_history_and_json(
     assert 1 == run("show", str(tmp_path / "0001"), "--json")
     (trial,) = json.loads(capsys.readouterr().out)["trials"]
     assert (1000, 900) == (trial["sent_packets"], trial["received_packets"])
+
+
+def test_the_buffer_that_a_client_got_is_shown(golden: Golden) -> None:
+    """If it asked for some; half of what the kernel says is for payload."""
+    world = Served()
+    world.run(ServeTerms(once=True))
+    (record,) = world.records
+    asked = replace(SERVED, asked={**ASKED, "window": 65536}, ignored=())
+    golden.check([str(each) for each in served_findings(replace(record, served=asked))])
+
+
+def test_rates_of_a_test_without_a_time_have_no_spread() -> None:
+    """Nobody knows how long it will take, so that it is sampled rarely, and rates are interpolated."""
+    world = Served()
+    world.run(ServeTerms(once=True))
+    (record,) = world.records
+    host = lab_to_watch(None, None).hosts[0].name
+    series = tuple(
+        Sample(f"{host}.receiver0", 3 + half * SECOND_NS // 2, {"received_packets": half**3})
+        for half in range(7)
+    )
+    (phase,) = record.phases
+    counts = {"last_ns": 3 * SECOND_NS + 5}
+    stats = tuple(replace(each, counts={**each.counts, **counts}) for each in phase.stats)
+    longer = replace(record, series=series, phases=(replace(phase, stats=stats),))
+    assert judge(longer).delivered_pps_spread
+    endless = replace(SERVED, asked={**ASKED, "time": 0, "num": 10**6})
+    assert judge(replace(longer, served=endless)).delivered_pps_spread is None
 
 
 def test_a_client_that_sends_in_bursts_is_named(golden: Golden) -> None:

@@ -194,6 +194,15 @@ def test_while_clients_are_served_others_losses_are_named_as_theirs(golden: Gold
     golden.check(served_line(replace(port, stages=(), gone=("eth0",), sockets=())))
 
 
+def test_what_was_lost_between_two_readings_is_nobody_elses() -> None:
+    """The host's counter is read a moment after the sockets: a part of a second's losses."""
+    (own,) = [replace(each, dropped_pps=10_000.0) for each in LIVE.sockets[:1]]
+    for more, others in ((100.0, False), (300.0, True)):
+        stage = StageLoss("udp_rcvbuf", 10_000 + more, 12_000)
+        live = replace(LIVE, unwatched=SOCKET_STAGES, sockets=(own,), stages=(stage,))
+        assert ("other sockets" in served_line(live)) is others
+
+
 def test_json_has_the_same_numbers() -> None:
     """A socket without anything to tell is only counted."""
     data = live_json(LIVE, AT)

@@ -15,6 +15,8 @@ from udpbench.agent.iperf3 import talk
 
 SLICE_NS = 20 * 10**6
 """Between two looks at what no descriptor tells: a condition, a message that was not taken."""
+BREAK_OFF = talk.state(talk.CLIENT_TERMINATE), talk.state(talk.IPERF_DONE)
+"""What a client says that cannot go on, such as with a ``-w`` that it does not get."""
 
 
 class Gone(Exception):
@@ -118,6 +120,8 @@ class Caller:
                     self.waits = self.talk.send(data or b"")
                 elif self.ended and not wait.deaf:
                     self.waits = self.talk.throw(Gone("it closed its connection"))
+                elif not wait.size_bytes and not wait.deaf and self._came[:1] in BREAK_OFF:
+                    self.waits = self.talk.throw(Gone("it broke off its test"))
                 elif now_ns >= wait.until_ns:
                     late = Gone(f"timed out: {wait.late}")
                     self.waits = self.talk.throw(late) if wait.late else self.talk.send(b"")

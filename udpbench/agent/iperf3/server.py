@@ -422,8 +422,8 @@ class Iperf3Server:
                 late_packets=max(count["behind_packets"] - count["read_packets"] + flow.packets, 0),
                 gap_packets=count["gap_packets"],
                 jitter_ns=count["jitter_16th_ns"] // 16,
-                omitted_packets=known[place].omitted_packets if known else None,
-                omitted_received=_omitted_received(test.streams[place], known[place : place + 1]),
+                omitted_packets=(omitted := known[place].omitted_packets if known else None),
+                omitted_received=max((omitted or 0) - test.streams[place].omitted_lost, 0),
             )
             for place, (count, flow) in enumerate(zip(counts, flows))
         )
@@ -448,7 +448,7 @@ class Iperf3Server:
             (time.monotonic_ns() - test.begun_ns) / SECOND_NS
         )
         bytes_read = [
-            count["read_bytes"] - _omitted_bytes(stream, own, count)
+            count["read_bytes"] - stream.left_out_bytes(own, count)
             for count, stream, own in zip(group.streams(), test.streams, served.streams)
         ]
         used = group.final_counts.get(test.spec.name if test.spec is not None else "", {})
@@ -487,19 +487,6 @@ class Iperf3Server:
         test.interface = test.interface or hello.interface
         with suppress(OSError):
             sock.send(hello.reply, socket.MSG_DONTWAIT)
-
-
-def _omitted_received(stream: Stream, said: Sequence[talk.ClientStream]) -> int:
-    """Return how many arrived of the packets that a client leaves out, if it says how many."""
-    omitted = said[0].omitted_packets if said else None
-    return max((omitted or 0) - stream.omitted_lost, 0)
-
-
-def _omitted_bytes(stream: Stream, own: ServedStream, count: dict[str, int]) -> int:
-    """Return their bytes: the client's seconds are not quite those of this host."""
-    if own.omitted_packets is None:
-        return stream.omitted_bytes
-    return count["read_bytes"] * own.omitted_received // max(count["read_packets"], 1)
 
 
 def _wait(test: Test) -> Literal["auto", "block", "epoll"]:

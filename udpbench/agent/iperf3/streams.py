@@ -11,7 +11,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -24,6 +24,7 @@ from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.usage import Cost
 from udpbench.errors import WorkerFailed
 from udpbench.model.record import FlowStats, Histogram
+from udpbench.model.served import ServedStream
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import PhaseOrder, Prepared, WorkersState
 
@@ -41,6 +42,12 @@ class Stream:
     omitted_bytes: int = 0
     omitted_lost: int = 0
     """Read, and missing, when the time was over that the client leaves out."""
+
+    def left_out_bytes(self, own: ServedStream, counts: Mapping[str, int]) -> int:
+        """Return what it leaves out: if it does not say how many packets, by the clock here."""
+        if own.omitted_packets is None:
+            return self.omitted_bytes
+        return counts["read_bytes"] * own.omitted_received // max(counts["read_packets"], 1)
 
 
 def room_packets(streams: Sequence[Stream], size_bytes: int) -> int:
