@@ -48,6 +48,7 @@ def state(host: SshHost) -> dict[str, list[str]]:
     return parse(host.run("sh", "-c", script("test0")))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("groups", "ending"),
     sampled(CASES, SAMPLE),

@@ -104,6 +104,7 @@ def own_cgroup() -> Iterator[Path]:
         group.rmdir()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("host", "at", "first", "last"),
     [

@@ -245,6 +245,7 @@ while True:
 """Reads, and sleeps after each datagram, polls without a pause, or has a filter that takes all."""
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("how", ["sleeps", "spins", "filters", "stopped"])
 def test_a_program_is_seen_in_what_it_does(tmp_path: Path, how: str) -> None:
     """Its thread's states, calls and times, its queue and drops, and whether it has a filter."""

@@ -280,6 +280,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("way", ["silent", "cookie cut off", "SYN"])
 def test_ten_thousand_half_open_connections_do_no_harm(
     hosts: Hosts, way: str, many_files: None, tmp_path: Path

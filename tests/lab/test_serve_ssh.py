@@ -80,6 +80,7 @@ def processes(host: SshHost) -> list[str]:
     return commands
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("user", ["root", USER])
 def test_a_host_is_served_over_ssh_and_left_as_it_was(
     pair: Pair, user: str, tmp_path: Path

@@ -498,6 +498,7 @@ def test_a_route_is_removed_and_none_beside_it(
 NET = "fd10::/64 dev receive0"
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize(
     ("before", "during"),
     [

@@ -152,7 +152,7 @@ def strange(number: int, uid: int = 1000, queued_bytes: int = 0) -> UdpSocket:
 def test_a_user_with_sockets_without_end_shortens_no_recording(tmp_path: Path) -> None:
     """Their number is in the recording, and what the user of another lost is, by name."""
     recorder = Recorder(tmp_path, LEAST_BYTES, {})
-    opened, seconds = 2000, 400
+    opened, seconds = 600, 400
     for second in range(seconds):
         first = 10 + opened * second
         theirs = [strange(n) for n in range(first, first + opened)]
