@@ -70,8 +70,9 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "reader_seconds_total": Family(
         COUNTER,
-        ("state", "comm", "unit"),
-        "What threads that read did while their sockets lost packets.",
+        ("state", *SOCKET),
+        "What the threads that read a socket did while their process lost packets; who reads "
+        "several counts at each that loses.",
     ),
     "cpu_softirq_seconds_total": Family(COUNTER, ("cpu",), "Time of a CPU in soft interrupts."),
     "namespace_readable": Family(
@@ -168,7 +169,8 @@ def _of_host(sums: Sums, with_address: bool) -> dict[str, Values]:
             if each.last_read_ns is not None
         },
         "reader_seconds_total": {
-            key: spent_ns / SECOND_NS for key, spent_ns in sums.reader_ns.items()
+            (state, *labels[:shown]): spent_ns / SECOND_NS
+            for (state, labels), spent_ns in sums.reader_ns.items()
         },
         "cpu_softirq_seconds_total": {
             (str(cpu),): spent_ns / SECOND_NS for cpu, spent_ns in sums.softirq_ns.items()

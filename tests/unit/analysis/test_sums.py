@@ -309,22 +309,27 @@ def test_queues_are_of_now_and_a_reader_that_stopped_is_dated() -> None:
     assert 25 * SECOND_NS == gauges.last_read_ns
 
 
-def test_what_readers_did_is_theirs_as_far_as_they_have_a_name() -> None:
-    """Those of sockets without one are ``other``."""
+def test_what_readers_did_is_told_by_socket() -> None:
+    """Programs of the same name are not each other's; those of sockets without labels ``other``."""
     use = ThreadUse("dns", 3 * SECOND_NS, SECOND_NS, 5 * SECOND_NS, {"R": 3}, {"recvmsg": 1})
-    seen = {"dns 9": (use,), "else 7": (use,)}
-    full = replace(DNS, drops=25)
-    sums = added(
-        [survey(look(0, DNS)), survey(look(5, full, moved=counted(20, *RCVBUF), threads=seen))]
-    )
+    idle = ThreadUse("dns", 0, 0, 5 * SECOND_NS, {"S": 3}, {"recvmsg": 1})
+    seen = {"dns 9": (use,), "dns 10": (idle,), "else 7": (use,)}
+    two = replace(DNS, cookie=2, inode=12, port=54, processes=("dns 10",))
+    calm = replace(DNS, cookie=3, inode=13, port=55)
+    begin = survey(look(0, DNS, two, calm))
+    full = [replace(each, drops=25) for each in (DNS, two)]
+    sums = added([begin, survey(look(5, *full, calm, moved=counted(40, *RCVBUF), threads=seen))])
     assert {
-        ("running", "dns", "dns.service"): 3 * SECOND_NS,
-        ("runnable", "dns", "dns.service"): SECOND_NS,
-        ("sleeping", "dns", "dns.service"): SECOND_NS,
-        ("running", OTHER, OTHER): 3 * SECOND_NS,
-        ("runnable", OTHER, OTHER): SECOND_NS,
-        ("sleeping", OTHER, OTHER): SECOND_NS,
-    } == sums.reader_ns
+        ("running", "53"): 3 * SECOND_NS,
+        ("runnable", "53"): SECOND_NS,
+        ("sleeping", "53"): SECOND_NS,
+        ("running", "54"): 0,
+        ("runnable", "54"): 0,
+        ("sleeping", "54"): 5 * SECOND_NS,
+        ("running", OTHER): 3 * SECOND_NS,
+        ("runnable", OTHER): SECOND_NS,
+        ("sleeping", OTHER): SECOND_NS,
+    } == {(state, labels.port): spent_ns for (state, labels), spent_ns in sums.reader_ns.items()}
 
 
 def test_many_interfaces_are_one() -> None:

@@ -86,7 +86,7 @@ def test_every_alert_says_what_it_is_and_what_to_type() -> None:
             assert {"summary", "description", "command"} == rule["annotations"].keys()
             assert {"severity"} == rule["labels"].keys()
             words = re.findall(r"\$labels\.(\w+)", rule["annotations"]["command"])
-            assert {*words} <= {"port", "netns"}
+            assert {*words} <= {"port", "netns", "stage"}
 
 
 @pytest.mark.parametrize("text", [RULES.read_text(), *queries()], ids=lambda text: text[:40])

@@ -44,6 +44,8 @@ Device = tuple[str, str]
 """Stage and interface."""
 
 
+NOBODY = SocketLabels(OTHER, OTHER, OTHER, OTHER, OTHER)
+"""Of readers whose sockets have no labels of their own."""
 Lost = tuple[str, SocketLabels]
 """Stage and labels."""
 
@@ -115,8 +117,8 @@ class Sums:
         self.read: dict[SocketLabels, int] = {}
         """Only with exact counts."""
         self.gauges: dict[SocketLabels, Gauges] = {}
-        self.reader_ns: dict[tuple[str, str, str], int] = {}
-        """State, process and unit → time of reading threads whose sockets lost packets."""
+        self.reader_ns: dict[tuple[str, SocketLabels], int] = {}
+        """State and socket → time of the threads that read it, once it has lost packets."""
         self.softirq_ns: dict[int, int] = {}
         self.readable: dict[str, bool] = {}
         """By namespace."""
@@ -229,9 +231,8 @@ class Sums:
         self._lose(space, look, possible)
         self._count_exactly(space, look)
         self._end(space, look)
-        for process, threads in look.threads.items():
-            comm = printable(process.rpartition(" ")[0], keep="")
-            self._add_reader(comm, self._units.get(process, ""), threads)
+        if look.threads:
+            self._add_readers(space, look.threads)
 
     def _observe(
         self, lately: Deltas, interfaces: Sequence[str], facts: Mapping[str, Facts]
@@ -430,19 +431,26 @@ class Sums:
                 earlier_ns = gauges.last_read_ns
                 gauges.last_read_ns = read_ns if earlier_ns is None else min(read_ns, earlier_ns)
 
-    def _add_reader(self, comm: str, unit: str, threads: Sequence[ThreadUse]) -> None:
-        if not any((labels.comm, labels.unit) == (comm, unit) for labels in self._budget.sets):
-            comm = unit = OTHER
-        for thread in reading_threads(threads):
-            asleep_ns = max(thread.elapsed_ns - thread.running_ns - thread.runnable_ns, 0)
-            times = {
-                "running": thread.running_ns,
-                "runnable": thread.runnable_ns,
-                "sleeping": asleep_ns,
-            }
-            for state, spent_ns in times.items():
-                key = (state, comm, unit)
-                self.reader_ns[key] = self.reader_ns.get(key, 0) + spent_ns
+    def _add_readers(self, space: _Space, seen: Mapping[str, Sequence[ThreadUse]]) -> None:
+        """Count what processes' threads did, at each of their sockets that have lost packets."""
+        lossy = {labels for _, labels in self.dropped}
+        labels: dict[str, set[SocketLabels]] = {process: set() for process in seen}
+        for known in space.sockets.values():
+            for process in known.now.processes if known.labels in lossy and known.shown else ():
+                if process in labels and known.labels is not None:
+                    labels[process].add(known.labels)
+        for process, threads in seen.items():
+            for thread in reading_threads(threads):
+                asleep_ns = max(thread.elapsed_ns - thread.running_ns - thread.runnable_ns, 0)
+                times = {
+                    "running": thread.running_ns,
+                    "runnable": thread.runnable_ns,
+                    "sleeping": asleep_ns,
+                }
+                for each in labels[process] or {NOBODY}:
+                    for state, spent_ns in times.items():
+                        key = (state, each)
+                        self.reader_ns[key] = self.reader_ns.get(key, 0) + spent_ns
 
 
 def label_of(stages: Iterable[str]) -> str:
