@@ -6,14 +6,17 @@ version 2, which crun asks for, in a mount namespace.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from test_path import EACH, before_the_proof, conducted, entries, traffic
@@ -45,6 +48,8 @@ exec nsenter -t {pid} --mount --net --wdns={folder} {user} {podman} --root {fold
 NOBODY = 65534
 AS_USER = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups env HOME={{0}} XDG_RUNTIME_DIR={{0}}/own"
 BRIDGE = "podman1"
+PR_SET_CHILD_SUBREAPER = 36
+"""Whoever has it set gets the daemons of its children as children."""
 LIMITS = (
     "--sysctl=net.ipv6.conf.all.disable_ipv6=1",
     "--cgroups=disabled",
@@ -60,11 +65,13 @@ class Engine:
     def __init__(self, folder: Path, rootless: bool = False) -> None:
         self.folder, self.namespace = folder, f"ub{os.getpid()}podman"
         self.rootless = rootless
+        self.before = {*psutil.Process().children(recursive=True)}
         self.kept = Path(tempfile.mkdtemp(prefix="ub"))
         """Where podman keeps what it knows: a path that is short enough for it."""
 
     def open(self) -> None:
         """Start two containers on its own network; a port of the second is published."""
+        assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
         system = self.kept / "system"
         (system / "bin").mkdir(parents=True)
         shutil.copy(BUSYBOX, system / "bin")
@@ -108,8 +115,13 @@ class Engine:
         command = ["ip", "netns", "exec", self.namespace, *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
+    def started(self) -> list[psutil.Process]:
+        """Return what podman has started: containers, and who looks after them."""
+        running = psutil.Process().children(recursive=True)
+        return [process for process in running if process not in self.before]
+
     def close(self) -> None:
-        """Remove the containers, and all that podman laid for them."""
+        """Remove the containers, and all that podman laid for them, also if podman does not."""
         try:
             self.run("rm", "--all", "--force", "--time=0")
             if self.rootless:
@@ -117,6 +129,12 @@ class Engine:
         finally:
             self.holder.kill()
             self.holder.wait()
+            left = self.started()
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left)
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
             subprocess.run(["ip", "netns", "del", self.namespace], check=True)
             shutil.rmtree(self.kept)
 
@@ -205,3 +223,17 @@ def engine_address(pid: int) -> str:
 def without_counts(rules: str) -> list[str]:
     """Return rules without the numbers of their counters."""
     return [word for word in rules.split() if not word.isdigit()]
+
+
+@pytest.mark.parametrize("rootless", [False, True])
+def test_what_podman_does_not_end_is_ended(tmp_path: Path, rootless: bool) -> None:
+    """Neither a container nor who looks after it outlives a test whose podman fails."""
+    own = Engine(tmp_path, rootless)
+    own.open()
+    started = own.started()
+    assert {"conmon", "busybox"} <= {process.name() for process in started}
+    (tmp_path / "bin" / "podman").write_text("#!/bin/sh\nexit 7\n")
+    with pytest.raises(AssertionError, match="rm"):
+        own.close()
+    assert [] == [process for process in started if process.is_running()]
+    assert not Path(f"/run/netns/{own.namespace}").exists()
