@@ -1,9 +1,10 @@
 """``udpbench serve`` beside iperf3's own server, with the same iperf3 client: ratios of pairs.
 
 Both run in the built-in lab, in turn, pinned by the client's ``-A`` to the two CPUs of its workers.
-``serving.py [ROUNDS]`` prints a row of the table that README.md holds for each load, and fails
+``serving.py [ROUNDS]`` prints the rows of the table that README.md holds for each load, and fails
 where a bar is missed: what arrives by at least RATE_BAR, or the CPU time of a packet by at most
-CPU_BAR. Needs root and iperf3. Priorities are left alone.
+CPU_BAR, once that of the process that receives, and once that of all processes of a server. The
+median of the pairs decides. Needs root and iperf3. Priorities are left alone.
 """
 
 from __future__ import annotations
@@ -80,17 +81,21 @@ def served(of: Stage, name: str) -> Iterator[list[psutil.Process]]:
             assert server.poll() is None, f"{name} ended"
             assert time.monotonic() < deadline, f"{name} does not listen"
             time.sleep(0.01)
-        first = psutil.Process(server.pid)
-        yield [first, *first.children(recursive=True)]
+        yield processes_of(server.pid)
     finally:
         server.terminate()
         server.wait()
 
 
+def processes_of(pid: int) -> list[psutil.Process]:
+    """Return a process and all below it."""
+    first = psutil.Process(pid)
+    return [first, *first.children(recursive=True)]
+
+
 def used_ns(processes: Sequence[psutil.Process]) -> float:
-    """Return the CPU time of processes up to now."""
-    times = [process.cpu_times() for process in processes]
-    return sum(each.user + each.system for each in times) * 1e9
+    """Return the CPU time of processes up to now, with that of their children that have ended."""
+    return sum(sum(process.cpu_times()[:4]) for process in processes) * 1e9
 
 
 def tested(of: Stage, name: str, options: Sequence[str]) -> Side:
@@ -106,7 +111,7 @@ def tested(of: Stage, name: str, options: Sequence[str]) -> Side:
         printed = json.loads(done.stdout)
         if "error" in printed:
             raise SystemExit(f"serving: {name}: {printed['error']}")
-        after = used_ns(receiving), used_ns(processes)
+        after = used_ns(receiving), used_ns(processes_of(processes[0].pid))
     total = printed["end"]["sum"]
     arrived = total["packets"] - total["lost_packets"]
     spent = (late - early for late, early in zip(after, before, strict=True))
@@ -128,18 +133,19 @@ def rows(load: str, taken: Sequence[tuple[Side, Side]]) -> Iterator[Row]:
     rates = [own.rate_pps / other.rate_pps for own, other in taken]
     costs = [own.each_ns() / other.each_ns() for own, other in taken]
     wholes = [own.each_ns(whole=True) / other.each_ns(whole=True) for own, other in taken]
-    met = interval(rates)[0] >= RATE_BAR or interval(costs)[1] <= CPU_BAR
-    bar = f"≥ {RATE_BAR}, or CPU time ≤ {CPU_BAR}"
-    kpps, each, lost = [], [], []
+    kpps, each, every, lost = [], [], [], []
     for side in zip(*taken, strict=True):
-        kpps.append(f"{median(test.rate_pps for test in side) / 1000:.0f}")
+        kpps.append(f"{median(test.rate_pps for test in side) / 1000:.1f}")
         each.append(f"{median(test.each_ns() for test in side):.0f}")
+        every.append(f"{median(test.each_ns(whole=True) for test in side):.0f}")
         lost.append(f"{sum(test.sent - test.received for test in side)}")
     arrived = f"{' against '.join(kpps)} kpps; lost {' against '.join(lost)}"
-    yield Row(f"{load}: arrived", f"{shown(rates)}; {arrived}", bar, met)
-    what = f"{load}: CPU time of a packet"
-    yield Row(what, f"{shown(costs)}; {' against '.join(each)} ns", bar, met)
-    yield Row(f"{load}: with all that looks on", shown(wholes), "shown", True)
+    yield Row(f"{load}: arrived", f"{shown(rates)}; {arrived}", "shown", True)
+    bar = f"≤ {CPU_BAR}, or ≥ {RATE_BAR} arrived"
+    for who, ratios, spent in (("who receives", costs, each), ("all", wholes, every)):
+        met = median(rates) >= RATE_BAR or median(ratios) <= CPU_BAR
+        what = f"{load}: CPU time of a packet, {who}"
+        yield Row(what, f"{shown(ratios)}; {' against '.join(spent)} ns", bar, met)
 
 
 def shown(ratios: Sequence[float]) -> str:

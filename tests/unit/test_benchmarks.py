@@ -271,8 +271,9 @@ def test_a_server_meets_its_bar_by_what_arrives_or_by_its_cpu_time(
     serving: ModuleType, packets: int, used_ns: float, met: bool
 ) -> None:
     """Where the client limits, more can not arrive."""
-    own = serving.Side(2000, packets, 1.0, used_ns * packets / 1000, 0.0)
-    other = serving.Side(2000, 1000, 1.0, 1000.0, 1000.0)
+    whole_ns = used_ns * packets / 1000
+    own = serving.Side(2000, packets, 1.0, whole_ns / 2, whole_ns)
+    other = serving.Side(2000, 1000, 1.0, 500.0, 1000.0)
     arrived, cost, whole = serving.rows("a load", [(own, other)] * 3)
-    assert (met, met, True) == (arrived.met, cost.met, whole.met)
+    assert (met, met) == (cost.met, whole.met)
     assert f"lost {3 * (2000 - packets)} against 3000" in arrived.value
