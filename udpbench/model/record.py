@@ -320,7 +320,7 @@ class HostLook:
     threads: dict[str, tuple[ThreadUse, ...]] = field(default_factory=dict)
     """Process, as of ``UdpSocket`` → its threads since the look before, if a socket dropped."""
     by_root: bool = False
-    """The agent is root: more rights would show it no more processes."""
+    """More rights would show the agent no more processes: it is root, or sees all of them."""
 
 
 SOCKET = " socket "

@@ -95,7 +95,9 @@ def answer(course: Flight) -> str:
 
 def title_of(incident: Incident) -> str:
     """Return when it was, and how much was lost."""
-    lasted = format_duration(round((incident.end_ns - incident.start_ns) / TENTH_NS) * TENTH_NS)
+    lasted_ns = incident.end_ns - incident.start_ns
+    unit_ns = TENTH_NS if lasted_ns < 10 * SECOND_NS else SECOND_NS
+    lasted = format_duration(round(lasted_ns / unit_ns) * unit_ns)
     packets = counted(sum(loss.packets for loss in incident.losses), "packet")
     span = f"{clock_of(incident.start_ns)} to {clock_of(incident.end_ns)}"
     return f"{span} ({lasted}): {packets}"

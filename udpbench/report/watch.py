@@ -159,16 +159,15 @@ class Lost(NamedTuple):
 
 def _lost(live: LiveHost) -> Iterator[Lost]:
     """Yield each place at which packets were lost."""
-    helps = live.helps()
     for loss in live.stages:
         if loss.stage not in (*SOCKET_STAGES, *live.unwatched):
             part = "before any socket" if loss.stage not in FORWARDING else "on the way through"
             where = f"at {_placed(loss.stage, loss.where)}, {part}"
-            yield Lost(where, loss.packets, helps.get(loss.stage, ""))
+            yield Lost(where, loss.packets, live.helps_at(loss.stage.split(" or ")))
     for each in live.sockets:
         if each.dropped:
-            step = helps.get(each.stages[0], "") if each.stages else ""
-            yield Lost(_at_socket(each), each.dropped, each.reader_helps or step)
+            step = each.reader_helps or live.helps_at(each.stages)
+            yield Lost(_at_socket(each), each.dropped, step)
     if live.unbound_packets:
         step = "find out why no socket was bound to it"
         yield Lost("at udp_no_port", live.unbound_packets, step)

@@ -73,7 +73,7 @@ def counted(packets: int, *names: str) -> dict[str, int]:
 
 def test_the_only_counter_that_moved_is_the_reason() -> None:
     """And it stays so while nothing contradicts it."""
-    full = replace(V4, drops=25)
+    full = replace(V4, drops=25, queued_bytes=200_000)
     looks = look(0, V4, V6), look(1, full, moved=counted(20, *RCVBUF))
     live = watched(*looks, look(2, moved=counted(20, *RCVBUF)))
     assert {53: (20, ("udp_rcvbuf",), True), 443: (0, (), False)} == reasons(live)
@@ -81,6 +81,18 @@ def test_the_only_counter_that_moved_is_the_reason() -> None:
     assert [loss.reader_helps for loss in live.sockets if loss.dropped] != [""]
     assert {} == live.helps(), "its reader has its own"
     assert live.lost
+
+
+def test_a_reader_in_front_of_an_empty_queue_is_not_said_to_stand_still() -> None:
+    """Nothing got into the queue: the socket's own filter refused it, or a full buffer did."""
+    moved = {**counted(20, *RCVBUF), **counted(40, "snmp.Udp.InErrors")}
+    full = replace(V4, drops=25)
+    for queued_bytes, never in ((0, False), (200_000, True)):
+        late = replace(full, queued_bytes=queued_bytes)
+        (loss,) = watched(look(0, V4), look(1, late, moved=moved)).losing
+        assert ("udp_filter", "udp_rcvbuf") == loss.stages
+        assert loss.reader is not None
+        assert never is (loss.reader.does == "never reads")
 
 
 def test_counters_that_moved_together_leave_several_reasons() -> None:
@@ -401,7 +413,7 @@ def reader(
             (thread(30, 0, recvmsg=6, futex=3),),
             0,
             "waits for datagrams 47 % of the time, sleeps 23 % of the time (in futex)",
-            "SO_RCVBUF of 512KiB (and net.core.rmem_max): up to 100 packets of a burst",
+            "a larger SO_RCVBUF, 208KiB first, 512KiB at most (as net.core.rmem_max allows): up to 100 ",
         ),
     ],
 )

@@ -6,7 +6,7 @@ say of all traffic.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -121,6 +121,14 @@ class LiveHost:
         if not self.chosen:
             return 0
         return _unlisted(self.stages, self.sockets, self.ended_dropped)
+
+    def helps_at(self, stages: Sequence[str]) -> str:
+        """Return what helps against a loss at a stage, or at each of which it may be any."""
+        known = self.helps()
+        steps = {stage: known[stage] for stage in stages if stage in known}
+        if len(stages) == 1:
+            return "".join(steps.values())
+        return "; ".join(f"if at {stage}: {step}" for stage, step in steps.items())
 
     def helps(self) -> dict[str, str]:
         """Return stage → what helps; none where each reader that loses has its own help."""

@@ -238,12 +238,11 @@ class _Replay:
     def _lose(self, live: LiveHost, netns: str, then_ns: int, now_ns: int) -> None:
         lost = {loss.stage: loss.pps for loss in live.stages if loss.pps}
         self.seconds.append(Second(now_ns, netns, live.received_pps, live.read_pps, lost))
-        helps = live.helps()
         for each in live.losing:
             packets = round(each.dropped_pps * live.seconds)
             place = _named(each.socket)
             reader = each.reader.does if each.reader is not None else ""
-            step = each.reader_helps or (helps.get(each.stages[0], "") if each.stages else "")
+            step = each.reader_helps or live.helps_at(each.stages)
             loss = Loss(
                 *(place, netns, each.stages, then_ns, now_ns, packets, each.dropped_pps),
                 *(reader, step),
@@ -256,10 +255,9 @@ class _Replay:
             is_loss = stage.stage not in live.unwatched and not is_of_socket
             if packets and is_loss and self._is_unusual(netns, stage.stage, stage.pps):
                 place = f"{stage.stage} {stage.where}".strip()
-                steps = [helps.get(name, "") for name in stage.stage.split(" or ")]
-                names = (stage.stage,)
+                names, step = (stage.stage,), live.helps_at(stage.stage.split(" or "))
                 self._extend(
-                    Loss(place, netns, names, then_ns, now_ns, packets, stage.pps, "", steps[0])
+                    Loss(place, netns, names, then_ns, now_ns, packets, stage.pps, "", step)
                 )
         self._load(live, netns, now_ns)
 

@@ -52,7 +52,7 @@ class SocketReader:
     emptied: int
     """At how many of these the queue was nearly empty: it had overflowed in a burst."""
     burst: int
-    """The most packets that were dropped between two looks."""
+    """The most packets that were dropped between two looks: of one burst, or of several."""
     datagram_bytes: int
     """About what a datagram takes of the buffer."""
     visible: bool
@@ -135,9 +135,12 @@ class SocketReader:
         size_bytes = self.wanted_bytes(buffer_bytes)
         if size_bytes is not None and self.time is not None:
             waits = f"it waits for datagrams {show_percent(self.time.waiting or 0.0)} of the time"
-            burst = f"up to {counted(self.burst, 'packet')} of a burst did not fit"
-            size = f"SO_RCVBUF of {format_bytes(size_bytes)} (and net.core.rmem_max)"
-            return f"{size}: {burst}, and {waits}"
+            burst = f"up to {counted(self.burst, 'packet')} did not fit between two looks"
+            # The kernel doubles what is asked for: this is twice of what it has.
+            first_bytes = min(buffer_bytes or 0, size_bytes)
+            size = f"a larger SO_RCVBUF, {format_bytes(first_bytes)} first"
+            size += f", {format_bytes(size_bytes)} at most" if first_bytes < size_bytes else ""
+            return f"{size} (as net.core.rmem_max allows): {burst}, and {waits}"
         if self.never:
             return READERS_HELPS["stopped"]
         if self.time is None or (not self.shares and self.bursts):
@@ -381,7 +384,8 @@ class _Readers:
             datagram_bytes=self._datagram_bytes,
             visible=bool(processes),
             by_root=self._now.by_root,
-            never=self._never_reads(loss.socket),
+            # Where nothing waits to be read, nothing got into the queue.
+            never=loss.socket.queued_bytes > 0 and self._never_reads(loss.socket),
             time=self._time(processes, waits=emptied > 0 or looks + 1 < LEAST_LOOKS),
         )
 
