@@ -16,6 +16,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -88,6 +89,7 @@ def install_system_packages(packages=PACKAGES) -> None:
     subprocess.run(["apt-get", "--quiet", "update"], env=quiet, stdout=subprocess.DEVNULL)
     has_policy = SERVICE_POLICY.exists()
     if not has_policy:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the policy would stay
         SERVICE_POLICY.write_text("#!/bin/sh\nexit 101\n")
         SERVICE_POLICY.chmod(0o755)
     try:
@@ -105,11 +107,12 @@ def enter_private_nox() -> None:
     install_system_packages()
     home = ROOT / ".nox" / "bootstrap"
     python = home / "bin" / "python"
-    command = [python, "-c", "import nox"]
+    # -P: files in the current folder must not shadow what is imported, perhaps by root.
+    command = [python, "-P", "-c", "import nox"]
     if not python.exists() or subprocess.run(command, capture_output=True).returncode != 0:
         print("preparing nox in .nox/bootstrap", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", NOX], check=True)
+        subprocess.run([sys.executable, "-P", "-m", "venv", "--clear", home], check=True)
+        subprocess.run([python, "-P", "-m", "pip", "install", "--quiet", NOX], check=True)
     os.execv(python, [str(python), __file__, *sys.argv[1:]])
 
 

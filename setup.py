@@ -7,6 +7,7 @@ from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
@@ -37,6 +38,19 @@ class BuildWithCommit(build_py):
             (Path(self.build_lib) / COMMIT).write_text(f"{commit()}\n")
 
 
+class EditableWithoutShipped(editable_wheel):
+    """Leaves out the folder without modules, which is read from the checkout.
+
+    For a namespace package setuptools (80) puts a relative folder into ``sys.path``: of whoever
+    writes the current folder.
+    """
+
+    def run(self) -> None:
+        """Install."""
+        self.distribution.packages.remove("udpbench.shipped")
+        super().run()
+
+
 class SourceWithCommit(sdist):
     """Packs the source with the same file."""
 
@@ -59,6 +73,10 @@ def man_pages() -> list:
 
 setup(
     cffi_modules=["native/build.py:ffibuilder"],
-    cmdclass={"build_py": BuildWithCommit, "sdist": SourceWithCommit},
+    cmdclass={
+        "build_py": BuildWithCommit,
+        "editable_wheel": EditableWithoutShipped,
+        "sdist": SourceWithCommit,
+    },
     data_files=[("share/man/man1", man_pages())] if "bdist_wheel" in sys.argv else [],
 )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import tarfile
 import tomllib
+from ast import literal_eval
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "docs", "experiments", "native", "tests", "udpbench")
@@ -25,6 +30,33 @@ FILES = (
     "setup.py",
 )
 BUILT = (".pyc", ".so")
+SETTING_UP = f"""
+import os, subprocess, sys
+commands = []
+def run(command, **_):
+    commands.append([str(word) for word in command])
+    return subprocess.CompletedProcess(command, len(commands) == 1)
+def execv(program, words):
+    sys.exit(print(commands))
+subprocess.run, os.execv, sys.modules["nox"] = run, execv, None
+text = open({str(ROOT / "noxfile.py")!r}).read()
+text = text.replace("    install_system_packages()\\n    home", "    home")
+exec(compile(text, "noxfile.py", "exec"), {{"__file__": "noxfile.py", "__name__": "noxfile"}})
+"""
+INSTALLING = f"""
+import sys, unittest.mock
+from pathlib import Path
+sys.modules["nox"] = unittest.mock.MagicMock()
+sys.path.insert(0, {str(ROOT)!r})
+import noxfile
+noxfile.os.geteuid = lambda: 0
+noxfile.SERVICE_POLICY = Path("policy-rc.d")
+noxfile.install_system_packages({{"x": lambda: False}})
+"""
+APT_GET = """#!/bin/sh
+test "$2" = update || { echo begun >&2; exec sleep 60; }
+"""
+"""Apt that goes on for ever, and says when it has begun."""
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +92,53 @@ def test_the_package_ships_its_types() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "py.typed" in project["tool"]["setuptools"]["package-data"]["udpbench"]
     assert (ROOT / "udpbench" / "py.typed").is_file()
+
+
+def test_an_editable_installation_imports_nothing_from_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For a package without __init__.py setuptools would put a relative folder into sys.path."""
+    installed: list[str] = []
+    install = lambda command: installed.extend(command.distribution.packages)  # noqa: E731
+    monkeypatch.setattr(editable_wheel, "run", install)
+    monkeypatch.chdir(ROOT)
+    run_setup = import_module("distutils.core").run_setup  # setuptools' own
+    project = run_setup("setup.py", stop_after="config")
+    project.get_command_obj("editable_wheel").run()
+    assert {"udpbench", "udpbench.agent"} <= {*installed}
+    folders = [ROOT.joinpath(*name.split(".")) for name in installed]
+    assert [] == [folder for folder in folders if not (folder / "__init__.py").is_file()]
+
+
+def test_what_sets_up_a_checkout_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    """Root may be in a folder that others write."""
+    (tmp_path / ".nox/bootstrap/bin").mkdir(parents=True)
+    (tmp_path / ".nox/bootstrap/bin/python").touch()
+    command = [sys.executable, "-P", "-c", SETTING_UP]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    commands = literal_eval(done.stdout.splitlines()[-1])
+    assert 3 == len(commands)
+    assert ["-P"] * 3 == [words[1] for words in commands]
+
+
+def test_whoever_ends_the_installation_of_packages_leaves_no_policy(tmp_path: Path) -> None:
+    """With it no package would start its services any more."""
+    apt = tmp_path / "apt-get"
+    apt.write_text(APT_GET)
+    apt.chmod(0o755)
+    installing = subprocess.Popen(
+        [sys.executable, "-P", "-c", INSTALLING],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert installing.stderr is not None
+    with installing, installing.stderr as said:
+        assert "begun\n" == said.readline()
+        assert (tmp_path / "policy-rc.d").exists()
+        os.killpg(installing.pid, signal.SIGTERM)
+    assert 143 == installing.returncode
+    assert not (tmp_path / "policy-rc.d").exists()
