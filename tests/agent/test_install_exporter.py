@@ -158,6 +158,59 @@ def test_a_recording_behind_a_link_goes_with_the_link(host: Path) -> None:
     assert [] == [name for name in ("flight", "private") if os.path.lexists(host / name)]
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
+def test_the_owner_of_a_folder_above_chooses_no_file_of_anothers(host: Path) -> None:
+    """Debian's folder for node_exporter is in one of prometheus', who may put a link there."""
+    own = unit(host).replace("node/a.prom", "node/own/a.prom")
+    (host / "node" / "own").mkdir()
+    installed(host)
+    install.enable(KEY, own)
+    (host / "root").mkdir()
+    for name in ("root/a.prom", "root/.a.prom.0123abcd"):
+        (host / name).write_text("root's")
+    os.chown(host / "node", 1234, 1234)
+    (host / "node" / "own").rmdir()
+    (host / "node" / "own").symlink_to(host / "root")
+    with pytest.raises(install.WrongFolder, match="own is a link of another user"):
+        install.enable(KEY, own)
+    assert f"{host}/node/own/a.prom" not in removed()
+    assert {".a.prom.0123abcd", "a.prom"} == {file.name for file in (host / "root").iterdir()}
+
+
+def test_a_link_of_the_administrators_leads_to_the_folder(host: Path) -> None:
+    """An absolute one, or one beside it; at a loop it ends."""
+    (host / "disk").mkdir()
+    (host / "node").rename(host / "disk" / "node")
+    (host / "node").symlink_to("link")
+    (host / "link").symlink_to(host / "disk" / ".." / "disk" / "node")
+    installed(host)
+    written_to = host / "disk" / "node" / "a.prom"
+    written_to.write_text("x")
+    assert f"{host}/node/a.prom" in removed()
+    assert not written_to.exists()
+    (host / "link").unlink()
+    (host / "link").symlink_to("node")
+    with pytest.raises(install.WrongFolder):
+        installed(host)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
+def test_the_owner_of_the_folder_needs_a_name(host: Path) -> None:
+    """As systemd's User= takes it."""
+    os.chown(host / "node", 4242, 4242)
+    with pytest.raises(install.WrongFolder, match="belongs to user 4242, who has no name"):
+        installed(host)
+
+
+def test_a_recording_is_in_a_folder_of_its_own(host: Path) -> None:
+    """For systemd gives the user of the service all that is in it, such as root's agents."""
+    (host / "flight").mkdir()
+    (host / "flight" / "agent").mkdir()
+    with pytest.raises(install.WrongFolder, match="flight has what is no recording: agent"):
+        installed(host)
+    assert not (host / "units" / install.UNIT).exists()
+
+
 def dying(act: Callable[[], object], step: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Do it in a process that is killed before a step; return whether it was."""
     pid = os.fork()

@@ -52,6 +52,7 @@ WANTS = "multi-user.target.wants"
 WRITTEN = re.compile(r"^(Textfile|Recording)=(/\S+)$", re.MULTILINE)
 """In the unit: what the exporter writes, and what goes with it."""
 HEAD = "[X-Udpbench]"
+STEP, MOST_LINKS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, 40
 SEGMENT = re.compile(r"(looks|loss)-[0-9]{10}-[0-9]{13}\.jsonl")
 FOLDERS_OWNER, ROOTS_RIGHTS = "@owner of the folder@", " @rights of root@"
 """In the unit: the user who may write the folder of the text file, and what that takes of root."""
@@ -96,6 +97,12 @@ class NoService(Refused):
     """A host that cannot run the exporter as a service."""
 
     step = "start udpbench export there by what starts its other services"
+
+
+class WrongFolder(Refused):
+    """A folder that the exporter must not write to."""
+
+    step = "name another"
 
 
 def hear() -> Optional[dict[str, Any]]:
@@ -532,6 +539,8 @@ def enable(key: str, unit: str) -> list[str]:
     with exclusive(SERVICE):
         if not is_whole(folder, os.getuid()):
             raise Refused(f"{folder} was removed in the meantime; try again")
+        for path in (path for kind, path in WRITTEN.findall(unit) if kind == "Recording"):
+            _refuse_shared_recording(path)
         _write_unit(_owned(_with_earlier(unit)))
         os.makedirs(os.path.dirname(link), 0o755, exist_ok=True)
         with suppress(FileExistsError):
@@ -570,9 +579,50 @@ def _owned(unit: str) -> str:
     folders = [os.path.dirname(path) for kind, path in WRITTEN.findall(unit) if kind == "Textfile"]
     if FOLDERS_OWNER not in unit or not folders:
         return unit
-    owner = os.stat(folders[0]).st_uid
+    fd = _open_folder(folders[0])
+    owner = os.fstat(fd).st_uid
+    os.close(fd)
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        raise WrongFolder(f"{folders[0]} belongs to user {owner}, who has no name") from None
     rights = LEAVING if owner == 0 else ""
-    return unit.replace(FOLDERS_OWNER, pwd.getpwuid(owner).pw_name).replace(ROOTS_RIGHTS, rights)
+    return unit.replace(FOLDERS_OWNER, name).replace(ROOTS_RIGHTS, rights)
+
+
+def _open_folder(path: str) -> int:
+    """Return the descriptor of a folder; WrongFolder at a link that another user made, or OSError.
+
+    A folder may be another user's, who then decides what is in its place: but not what of others is
+    behind it.
+    """
+    mine, links = {0, os.getuid()}, 0
+    at, left = os.open("/", STEP), path.split("/")[::-1]
+    try:
+        while left:
+            name = left.pop() or "."
+            try:
+                at, before = os.open(name, STEP, dir_fd=at), at
+            except NotADirectoryError:
+                to = os.readlink(name, dir_fd=at)
+                link = os.stat(name, dir_fd=at, follow_symlinks=False)
+                links += 1
+                if not {os.fstat(at).st_uid, link.st_uid} <= mine or links > MOST_LINKS:
+                    raise WrongFolder(f"{path}: {name} is a link of another user") from None
+                left += to.split("/")[::-1]
+                at, before = os.open("/" if to[0] == "/" else ".", STEP, dir_fd=at), at
+            os.close(before)
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _refuse_shared_recording(path: str) -> None:
+    """Raise WrongFolder for a folder with files of others: systemd gives all to the service."""
+    with suppress(FileNotFoundError):
+        for name in sorted(os.listdir(path)):
+            if not SEGMENT.fullmatch(name):
+                raise WrongFolder(f"{path} has what is no recording: {name}")
 
 
 def _write_unit(unit: str) -> None:
@@ -591,7 +641,7 @@ def disable() -> list[str]:
         systemd(("stop", UNIT))
         for kind, path in WRITTEN.findall(_read(UNITS, UNIT).decode()):
             there = os.path.lexists(path)
-            with suppress(OSError):  # it has files of others
+            with suppress(OSError, Refused):  # it has files of others
                 (_remove_textfile if kind == "Textfile" else _remove_recording)(path)
                 removed += [path] if there else []
     for path in (link, unit + UNFINISHED, unit):
@@ -609,9 +659,13 @@ def _remove_textfile(path: str) -> None:
     """Remove a file of metrics, and what a killed exporter left beside it."""
     folder, name = os.path.split(path)
     beside = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}")
-    for each in os.listdir(folder):
-        if each == name or beside.fullmatch(each):
-            os.unlink(os.path.join(folder, each))
+    fd = _open_folder(folder)
+    try:
+        for each in os.listdir(fd):
+            if each == name or beside.fullmatch(each):
+                os.unlink(each, dir_fd=fd)
+    finally:
+        os.close(fd)
 
 
 def _remove_recording(path: str) -> None:
