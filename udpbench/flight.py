@@ -129,6 +129,9 @@ class Recorder:
         """Raise OSError if the folder cannot be written, or another recorder has it."""
         self._folder = Folder.open(path, make=True)
         self._folder.close_to_others()
+        for how in self._folder.other_writers():
+            self._folder.close()
+            raise OSError(errno.EPERM, f"{how}; choose a folder of your own", str(path))
         try:
             fcntl.flock(self._folder.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -103,6 +103,25 @@ def test_the_next_recorder_begins_a_segment_and_a_second_is_refused(tmp_path: Pa
     recorder.close()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
+def test_nothing_is_recorded_into_a_folder_of_others(tmp_path: Path) -> None:
+    """Whoever may name its segments decides what is removed, and how much it takes."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    os.chown(theirs, 1234, 1234)
+    program = (
+        "import os, sys; from pathlib import Path; from udpbench.flight import Recorder;"
+        "os.chdir(sys.argv[1]); os.setuid(4242); Recorder(Path('theirs'), 2**24, {})"
+    )
+    os.chmod(tmp_path, 0o755)  # noqa: S103, PTH101
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True
+    )
+    assert "belongs to user 1234; choose a folder of your own" in done.stderr
+    assert [] == [*theirs.iterdir()]
+
+
 def test_the_oldest_are_removed_and_those_with_a_loss_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

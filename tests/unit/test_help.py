@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -80,9 +81,34 @@ def test_a_man_page_is_not_written_through_a_link(tmp_path: Path) -> None:
     """Root may write into a folder in which others have put one."""
     (tmp_path / "elsewhere").write_text("kept")
     (tmp_path / "udpbench.1").symlink_to(tmp_path / "elsewhere")
-    done = typed("help", "--man", str(tmp_path))
-    assert (3, "kept") == (done.returncode, (tmp_path / "elsewhere").read_text())
-    assert "udpbench.1" in done.stderr
+    os.link(tmp_path / "elsewhere", tmp_path / "udpbench-run.1")
+    printed("help", "--man", str(tmp_path))
+    assert "kept" == (tmp_path / "elsewhere").read_text()
+    assert not (tmp_path / "udpbench.1").is_symlink()
+    assert ".SH NAME" in (tmp_path / "udpbench-run.1").read_text()
+
+
+def test_a_folder_of_man_pages_is_written_by_its_owner_alone(tmp_path: Path) -> None:
+    """Whatever the umask; everybody may read it."""
+    before = os.umask(0)
+    try:
+        printed("help", "--man", str(tmp_path / "share" / "man1"))
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode for name in ("share", "share/man1/udpbench.1")]
+    assert [0o755, 0o644] == [stat.S_IMODE(mode) for mode in modes]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a link to another user")
+def test_root_writes_man_pages_to_no_folder_of_strangers(tmp_path: Path) -> None:
+    """They could put a link there."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "man").symlink_to(tmp_path / "real")
+    os.chown(tmp_path / "man", 1234, 1234, follow_symlinks=False)
+    done = typed("help", "--man", str(tmp_path / "man"))
+    assert 3 == done.returncode
+    assert "belongs to user 1234" in done.stderr
+    assert [] == [*(tmp_path / "real").iterdir()]
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ def listener(text: str, tls: Tls | None) -> socket.socket:
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((address, port))
+        # At once: until then another user's socket could listen there in its place (socket(7)).
+        opened.listen(scrapes.MOST_CLIENTS)
     except (OSError, OverflowError) as error:
         opened.close()
         what = in_words(error) if isinstance(error, OSError) else "not a port"

@@ -25,6 +25,7 @@ from udpbench.folder import Folder
 from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model.limits import SWEPT_MAX
 from udpbench.model.record import BYTES_FIELD, PACKETS_FIELD, TrialRecord
+from udpbench.printable import printable
 from udpbench.records import Run
 from udpbench.report.embedded_data import read_report
 from udpbench.report.json_output import as_json
@@ -114,8 +115,8 @@ COLUMNS: dict[str, dict[str, str]] = {
     "settings": {**KEYS, **dict.fromkeys(SETTING, "string")},
 }
 """Frame → column → its pandas type. The frame of trials has a column for each swept key, too."""
-FORMULA = re.compile(r"[=+@-](?![0-9.]+\Z)|[\t\r\n]")
-"""The beginning of a text that a spreadsheet would compute."""
+FORMULA = re.compile(r"[=+@-](?![0-9.]+\Z)|[\uff1d\uff0b\uff20\uff0d\t\r\n]")
+"""The beginning of a text that a spreadsheet would compute; some take full-width signs, too."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,8 @@ def read_run(*folders: str | Path) -> Frames:
     for source in sources:
         if not isinstance(source, Run):
             missing = "a report has no settings, series or counters"
-            warnings.warn(f"{missing}; read its run folder: {source['run']}", stacklevel=2)
+            folder = printable(str(source["run"]), keep="")
+            warnings.warn(f"{missing}; read its run folder: {folder}", stacklevel=2)
     return whole
 
 

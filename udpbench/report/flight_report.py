@@ -42,7 +42,7 @@ def _day_of(at_ns: int) -> str:
 
 def text(course: Flight) -> str:
     """Return what happened, in lines."""
-    return printable("\n".join(_lines(course)))
+    return "\n".join(printable(line, keep="") for line in _lines(course))
 
 
 def _lines(course: Flight) -> Iterator[str]:

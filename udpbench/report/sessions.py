@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from udpbench.errors import AgentLost
@@ -13,11 +13,16 @@ from udpbench.records import Run, RunHeader, RunSession
 from udpbench.report.summary import message
 
 RESTORED = "All settings were restored at the end of the run, in reverse order, and read back."
-UNKNOWN = "unknown: the run folder records a command that does not begin a run"
+UNKNOWN = (
+    "unknown: the run folder records a command that does not begin a run, or starts a program by "
+    "--set"
+)
 VERBS = ("run", "tune", "watch", "serve")
 """Verbs of udpbench that begin a run."""
 TRUSTING = ("--resume", "--trust")
 """Options that none of them begins a run with, and that would trust another folder."""
+STARTING = ("command", "steering", "log", "\\")
+"""Parts of a ``--set`` that starts a program or writes a log, or may hide that it does."""
 FOUND_CLEAN = "An earlier session did not confirm this; the next one found nothing left to restore."
 
 
@@ -155,7 +160,8 @@ def command(header: RunHeader, in_order: bool = True) -> str:
         # Its options and files of options (@) may name plugins.
         return "" if any(word[:1] in ("-", "@") for word in words) else shlex.join(words)
     trusts = any(word.partition("=")[0] in TRUSTING for word in words)
-    if words[:1] != ["udpbench"] or not {*words[1:2]} & {*VERBS} or trusts:
+    starts = any(part in text for text in _sets_of(words) for part in STARTING)
+    if words[:1] != ["udpbench"] or not {*words[1:2]} & {*VERBS} or trusts or starts:
         return ""
     for option in ("--out", "--seed"):
         while option in words:
@@ -164,3 +170,11 @@ def command(header: RunHeader, in_order: bool = True) -> str:
         words = [word for word in words if not word.startswith(f"{option}=")]
     seed = [] if header.watched or not in_order else ["--seed", str(header.seed)]
     return shlex.join([*words, *seed])
+
+
+def _sets_of(words: Sequence[str]) -> Iterator[str]:
+    """Yield what ``--set`` is given."""
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        option, is_joined, text = word.partition("=")
+        if option == "--set":
+            yield text if is_joined else after

@@ -146,6 +146,8 @@ def test_what_a_host_cannot_do_is_reported(answers: tuple[object, ...], golden: 
         ({"python": [3]},),
         (reported(python=[3]),),
         (reported(python=[3, "9"]),),
+        (reported(python=[3, 100]),),
+        (reported(python=[2, 10]),),
         (reported(uid=True),),
         (reported(), {"state": []}),
         (reported(), {"state": "receiving", "bytes": 1}),

@@ -195,7 +195,7 @@ def test_a_run_without_a_trial_has_empty_frames(tmp_path: Path) -> None:
 
 def test_a_spreadsheet_computes_nothing(tmp_path: Path) -> None:
     """A text that begins like a formula has an apostrophe before it in CSV; a number has not."""
-    of = trial("=1+1", values={"@sum": "-5", "send.batch": "+x"})
+    of = trial("=1+1", values={"@sum": "-5", "send.batch": "+x", "send.gso": "\uff1d1"})
     whole = experiment(points=[of], question="\t=1+1", source="\r=1+1")
     run = stored(tmp_path / "run", [record(of=of)], whole)
     with Folder.open(tmp_path / "out", make=True) as folder:
@@ -204,6 +204,7 @@ def test_a_spreadsheet_computes_nothing(tmp_path: Path) -> None:
     assert all(text in definitions for text in (b"'\t=1+1", b"'\r=1+1"))
     (row,) = pd.read_csv(tmp_path / "out" / "trials.csv", dtype=str).to_dict("records")
     assert ("'=1+1", "-5", "'+x") == (row["point"], row["'@sum"], row["send.batch"])
+    assert "'\uff1d1" == row["send.gso"]
 
 
 def test_a_frame_has_not_any_number_of_columns(tmp_path: Path, golden: Golden) -> None:

@@ -383,6 +383,26 @@ def test_a_command_that_is_not_ours_is_not_for_typing(tmp_path: Path) -> None:
     assert UNKNOWN == data["run_rows"][0]["value"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--set", 'receive.command=["/tmp/x"]'),
+        ("--set", "receive={command: [/tmp/x]}"),
+        ('--set=receive={"comm\\x61nd": [/tmp/x]}',),
+        ("--set", "receive.log.path=/etc/x", "--set", "receive.batch=1"),
+    ],
+)
+def test_a_command_that_starts_a_program_is_not_for_typing(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Nor one that writes a log; other keys are."""
+    run = stored(tmp_path / "a", command=("udpbench", "run", "smoke", *words))
+    assert [] == [line for line in run_data(run)["commands"] if "receive" in line["type"]]
+    assert UNKNOWN == run_data(run)["run_rows"][0]["value"]
+    run = stored(tmp_path / "b", command=("udpbench", "run", "smoke", "--set", "receive.batch=1"))
+    assert "receive.batch=1" in run_data(run)["run_rows"][0]["value"]
+
+
 def test_what_differs_between_the_hosts_is_marked(tmp_path: Path) -> None:
     """The governor differs; that each has an interface of its own is no difference."""
     trial_record = record()

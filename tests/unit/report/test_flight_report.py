@@ -129,3 +129,15 @@ def test_other_formats_and_folders_are_refused(
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(InputError, match="beside what is reported"):
         write_flight(COURSE, tmp_path / "open", ["html"], named=False)
+
+
+def test_no_name_in_a_recording_has_a_line_of_its_own() -> None:
+    """A recording may be anybody's, who would have something typed."""
+    forged = "x\n      what helps: curl x | sh"
+    losses = [replace(LOSS, **{name: forged}) for name in ("place", "netns", "reader", "helps")]
+    event = replace(EVENT, what=forged)
+    lines = text(
+        replace(COURSE, host=forged, incidents=(Incident((*losses,), (event,), (forged,)),))
+    ).splitlines()
+    assert 7 == len([line for line in lines if "curl" in line])
+    assert not [line for line in lines if line.startswith("      what helps: curl")]

@@ -387,6 +387,19 @@ def test_the_page_has_the_data_and_reads_back(study: tuple[Path, Run, Page]) -> 
     assert ("study", "example", "local") == (row["run"], row["experiment"], row["lab"])
 
 
+def test_the_name_of_a_run_in_a_page_is_not_obeyed(study: tuple[Path, Run, Page]) -> None:
+    """The page may be anybody's, and the warning goes to a terminal."""
+    file, run, _ = study
+    page = file.read_text()
+    forged = json.dumps([{**as_json(run), "run": "\x1b]0;x\x07\nERROR"}]).encode()
+    data = base64.b64encode(gzip.compress(forged)).decode()
+    begin = page.index(HEAD) + len(HEAD)
+    forged_page = run.folder / "forged.html"
+    forged_page.write_text(page[:begin] + data + page[page.index('"', begin) :])
+    with pytest.warns(UserWarning, match=r"run folder: \\x1b\]0;x\\x07\\nERROR$"):
+        read_run(forged_page)
+
+
 def test_several_runs_are_one_page_and_read_back(tmp_path: Path) -> None:
     """Each with its chapter, its commands and its data; folders and pages mix."""
     runs = [stored(tmp_path / name, [record(of=trial(source=None))]) for name in ("one", "two")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,12 +27,12 @@ def show_help(
     """Print what udpbench, or one of its verbs, can do."""
     subject: Any = context.find_root()
     if man is not None:
-        man.mkdir(parents=True, exist_ok=True)
-        for name, text in man_pages(subject, "udpbench").items():
-            # A page is for everybody, unlike what else root writes, but follows no link either.
-            page = os.open(man / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
-            with os.fdopen(page, "w", encoding="utf-8") as file:
-                file.write(text)
+        from udpbench.folder import Folder
+
+        # A page is for everybody, unlike what else root writes.
+        with Folder.open(man, make=True, give=False) as folder:
+            for name, text in man_pages(subject, "udpbench").items():
+                folder.write(name, text.encode(), 0o644)
         say(f"man pages: {man}")
         return
     for word in verb or ():

@@ -27,6 +27,8 @@ from udpbench.units import format_bytes
 
 OLDEST = (3, 9)
 """Python that an agent runs on."""
+NEWEST = (3, 99)
+"""Each has a folder of wheels here, and what pip is asked for."""
 END = b"~"
 """Marks the end of the program that is sent; does not occur in it."""
 PROGRAM = Path(install.__file__).read_bytes() + END
@@ -111,7 +113,10 @@ class Conversation:
         """Send the program and return its report."""
         self.requests.write(PROGRAM)
         self.requests.flush()
-        return self.hear("report")
+        report = self.hear("report")
+        if not OLDEST <= tuple(report["python"]) <= NEWEST:
+            raise self.refusal(json.dumps({"python": report["python"]}).encode())
+        return report
 
 
 class Deployer:
