@@ -136,8 +136,8 @@ def test_whoever_ends_the_installation_of_packages_leaves_no_policy(tmp_path: Pa
         start_new_session=True,
     )
     assert installing.stderr is not None
-    with installing, installing.stderr as said:
-        assert "begun\n" == said.readline()
+    with installing, installing.stderr as errors:
+        assert "begun\n" == errors.readline()
         assert (tmp_path / "policy-rc.d").exists()
         os.killpg(installing.pid, signal.SIGTERM)
     assert 143 == installing.returncode
