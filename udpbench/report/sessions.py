@@ -174,7 +174,7 @@ def command(header: RunHeader, in_order: bool = True) -> str:
 
 def _sets_of(words: Sequence[str]) -> Iterator[str]:
     """Yield what ``--set`` is given."""
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in pairwise([*words, ""]):
         option, is_joined, text = word.partition("=")
         if option == "--set":
             yield text if is_joined else after
