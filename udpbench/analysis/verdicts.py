@@ -11,7 +11,7 @@ import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, islice, product
 from operator import attrgetter
 from statistics import median
@@ -29,7 +29,7 @@ from udpbench.errors import CANNOT_TELL, FAILED, NO, worst_code
 from udpbench.metrics import METRICS, SEARCHED, goal_of, is_metric, plain_name
 from udpbench.model.experiment import Expectation, Experiment, Side
 from udpbench.model.result import Result
-from udpbench.units import show_count, show_ratio
+from udpbench.units import show_count, show_percent, show_ratio
 
 Answer = Literal["yes", "no", "cannot tell", "skipped"]
 Value = tuple[float, float] | None
@@ -438,7 +438,7 @@ def _text(
         return head + _text_of_blocks(comparison, op, *comparison.values)
     trials = comparison.trials or (("", ""),) * len(comparison.pairs)
     known = [
-        (_holds(op, a, b), _number(a, digits), _number(b, digits), pair)
+        (_holds(op, a, b), *_both(a, b, digits), pair)
         for (a, b), pair in zip(comparison.pairs, trials, strict=True)
         if a is not None and b is not None
     ]
@@ -468,6 +468,17 @@ def _text_of_blocks(comparison: _Comparison, op: str, a: Value, b: Value) -> str
 def _number(value: tuple[float, float], digits: Callable[[float], str] | None = None) -> str:
     low, high = ((digits or _digits)(end) for end in value)
     return low if low == high else f"{low} to {high}"
+
+
+def _both(
+    a: tuple[float, float], b: tuple[float, float], digits: Callable[[float], str] | None
+) -> tuple[str, str]:
+    """Return both as text, with more digits where they differ by less than is usually shown."""
+    texts = _number(a, digits), _number(b, digits)
+    if a == b or texts[0] != texts[1]:
+        return texts
+    more = partial(show_percent, form=".6g") if digits is show_ratio else "{:.10g}".format
+    return _number(a, more), _number(b, more)
 
 
 def _digits(value: float) -> str:

@@ -562,7 +562,17 @@ def _to_change(chapters: Sequence[Chapter], words: Sequence[str]) -> Iterator[tu
         does = f"{finding.clause[:1].upper()}{finding.clause[1:]}{value}: {finding.next_step}."
     elif not sets:
         does += " Only then repeat it."
-    yield does, shlex.join([*words, *_sets(sets)])
+    yield does, shlex.join([*_without(words, sets), *_sets(sets)])
+
+
+def _without(words: Sequence[str], sets: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command but for each ``--set`` of a key that is set anew."""
+    keys = {each.partition("=")[0] for each in sets}
+    for at, word in enumerate(words):
+        is_anew = "--set" in words[at : at + 1] and words[at + 1].partition("=")[0] in keys
+        was_anew = "--set" in words[at - 1 : at] and word.partition("=")[0] in keys
+        if not is_anew and not was_anew:
+            yield word
 
 
 def _taken_from_sender(chapter: Chapter) -> Bottleneck | None:

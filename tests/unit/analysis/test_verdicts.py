@@ -75,6 +75,9 @@ CABLED = [
         (TWO, "udp_rcvbuf > 0", "yes", "one: 500 is > 0; two: 100 is > 0"),
         (STRUCK, "delivered_pps[one] > 1", "cannot tell", "not counted (struck out): shared"),
         (STRUCK, "loss_ratio[one] < 0.46", "yes", "45.00 % is < 46.00 %"),
+        # What differs is not rounded into agreement.
+        (STRUCK, "loss_ratio[one] < 0.45001", "yes", "45 % is < 45.001 %"),
+        (ONE_STRUCK, "delivered_pps[one] < 500.0001", "yes", "500 is < 500.0001"),
         (STRUCK, "received_packets[one] >= 500", "yes", "500 is >= 500"),
         (ONE_STRUCK, "delivered_pps[one] > 1", "yes", "500 is > 1"),
         (ONE_STRUCK, "loss_ratio[one] < 0.46", "yes", "45.00 % is < 46.00 %"),

@@ -557,6 +557,21 @@ def test_a_sender_that_others_held_up_need_not_send_less(name: str) -> None:
         assert ("Stop them. Then repeat it.", "udpbench run fast.yaml") == (does, line)
 
 
+def test_a_rate_that_was_set_is_set_anew() -> None:
+    """The command has it once, whatever else it sets."""
+    before = [
+        "udpbench",
+        "run",
+        "fast.yaml",
+        "--set",
+        "traffic.rate=2kpps",
+        "--set",
+        "send.batch=1",
+    ]
+    ((_, line),) = _to_change([chapter(short_of(2000))], before)
+    assert "udpbench run fast.yaml --set send.batch=1 --set traffic.rate=900pps" == line
+
+
 def test_a_swept_rate_is_not_set_from_outside() -> None:
     """``--set`` of a path that a sweep sets is refused, also if the sweep has a single value."""
     swept = replace(short_of(2000).trial, values={"traffic.rate": "2000pps"})

@@ -45,7 +45,7 @@ Device = tuple[str, str]
 
 
 NOBODY = SocketLabels(OTHER, OTHER, OTHER, OTHER, OTHER)
-"""Of readers whose sockets have no labels of their own."""
+"""For readers whose sockets have no labels of their own."""
 Lost = tuple[str, SocketLabels]
 """Stage and labels."""
 
