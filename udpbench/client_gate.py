@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Self
@@ -42,14 +42,15 @@ class _Beside(Interrupt):
 class ClientGate:
     """A server for iperf3 clients beside a test: each of their tests is stored, and judged.
 
-    A context manager: it listens within the block. Raises what ``control.serve`` does, and
-    InputError.
+    A context manager: it listens within the block. ``note`` is called with the run folder of each
+    test whose result is asked for. Raises what ``control.serve`` does, and InputError.
     """
 
     def __init__(
         self,
         folder: Path,
         command: tuple[str, ...],
+        note: Callable[[Path], None],
         host: str | None = None,
         listen: str | None = None,
         port: int = 5201,
@@ -59,6 +60,7 @@ class ClientGate:
         self.port = port
         self._folder = folder
         self._command = command
+        self._note = note
         self._lab = lab_to_watch(host, None)
         self._terms = ServeTerms(addresses_of(listen), port)
         self._interrupt = _Beside()
@@ -86,6 +88,7 @@ class ClientGate:
             why = self._error or f"no iperf3 client ended a test within {within_s:g} s"
             raise TimeoutError(str(why)) from None
         (result,) = stored_results(folder).values()
+        self._note(folder)
         return result
 
     def _serve(self) -> None:

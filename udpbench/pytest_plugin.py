@@ -368,7 +368,8 @@ def udpbench_serve(
 
     gate = _gate(request.config, tmp_path_factory)
     name = request.node.nodeid
-    return partial(ClientGate, gate.folder_of(f"{name}-served"), ("pytest", name))
+    note = partial(_note_test, request.node)
+    return partial(ClientGate, gate.folder_of(f"{name}-served"), ("pytest", name), note)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -481,6 +482,17 @@ def _note(node: Any, point_answer: Answer, stored: Run) -> None:
     )
     for name, value in numbers(point_answer.result).items():
         node.user_properties.append((f"{head}.{name}", value))
+
+
+def _note_test(node: Any, folder: Path) -> None:
+    """Add what a client's test measured to the item; its results are shown if the item fails."""
+    from udpbench.gate import full_text
+    from udpbench.records import read_run
+
+    stored = read_run(folder)
+    for trial in stored.header.experiments[0].points:
+        _judge(node, stored, trial.point)
+    node.add_report_section("call", "udpbench", full_text(stored, _width()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import resource
 import shutil
 import socket
@@ -118,7 +119,8 @@ def test_a_client_that_shares_no_code_with_iperf3_is_served(hosts: Hosts, tmp_pa
 
 def test_a_device_that_runs_iperf3_gets_a_gate(tmp_path: Path) -> None:
     """The server runs beside the test, and each of its clients has a result and a run folder."""
-    with ClientGate(tmp_path, ("pytest",), port=5211) as server:
+    noted: list[Path] = []
+    with ClientGate(tmp_path, ("pytest",), noted.append, port=5211) as server:
         for lost in (0, 3):
             with closing(Client(5211)) as client:
                 client.begin()
@@ -129,10 +131,11 @@ def test_a_device_that_runs_iperf3_gets_a_gate(tmp_path: Path) -> None:
         with pytest.raises(TimeoutError, match="no iperf3 client"):
             server.result(within_s=0.1)
     assert ["0001", "0002"] == sorted(path.name for path in tmp_path.iterdir())
+    assert ["0001", "0002"] == [path.name for path in noted]
     with (
         socket.create_server(("127.0.0.1", 5211)),
         pytest.raises(HostError, match="in use"),
-        ClientGate(tmp_path / "other", ("pytest",), port=5211),
+        ClientGate(tmp_path / "other", ("pytest",), noted.append, port=5211),
     ):
         pass
 
@@ -158,6 +161,11 @@ def test_each_block_has_results_of_its_own(udpbench_serve):
             assert lost == served(server, lost).ledger["before_host"]
 
 
+def test_nothing_is_lost(udpbench_serve):
+    with udpbench_serve(port=5212) as server:
+        assert 0 == served(server, 7).ledger["before_host"]
+
+
 def test_nowhere(udpbench_serve):
     with udpbench_serve(listen="nowhere"):
         pass
@@ -178,11 +186,13 @@ def test_the_fixture_is_a_gate_in_a_test(tmp_path: Path) -> None:
         timeout=LIMIT_S,
         check=False,
     )
-    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "2 failed, 1 passed" in done.stdout, done.stdout
+    assert re.search(r"before_host +7", done.stdout), done.stdout
+    assert 3 == len(re.findall(r"^test_it\.py::test_\w+  (?:passed|failed)  ", done.stdout, re.M))
     assert "\n--listen: nowhere: not an address" in done.stdout
     assert "Traceback" not in done.stdout
     assert "ip_address" not in done.stdout
-    assert 2 == len([*(tmp_path / "runs").glob("*/*/run.jsonl")])
+    assert 3 == len([*(tmp_path / "runs").glob("*/*/run.jsonl")])
 
 
 # --- losses planted on the receiving side --------------------------------------------------------
