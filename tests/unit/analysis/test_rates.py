@@ -142,6 +142,7 @@ def rate_of(readings: Readings) -> float:
     return pps
 
 
+@pytest.mark.drawn(18)
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize(("pps", "workers"), [(1000, 1), (2000, 4), (10_000, 1)])
@@ -230,6 +231,7 @@ def blocks_of(wait: str, load: str, workers: int, seed: int, fixed: bool) -> lis
     return trials
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("fixed", [False, True], ids=["any phase", "one phase"])
 @pytest.mark.parametrize("load", ["steady", "bursts"])
 @pytest.mark.parametrize("workers", [1, 4])

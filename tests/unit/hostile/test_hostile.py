@@ -76,7 +76,7 @@ def broken(name: str, folder: Path) -> list[str]:
     return [*wrong, known.stderr[:2000]] if wrong else []
 
 
-@pytest.mark.drawn(20)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("pages")])
 def test_what_is_hostile_is_refused_or_read(name: str, tmp_path: Path) -> None:
     """Nothing that a file or an agent says takes memory, time or a traceback."""
