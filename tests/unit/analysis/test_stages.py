@@ -639,6 +639,24 @@ def test_what_is_lost_on_purpose_is_intended_and_sent() -> None:
     assert {"left.losses": 2} == entry(record, "tx_netfilter").parts
 
 
+@pytest.mark.parametrize(("refused", "backlog"), [(7, 0), (11, 4)])
+def test_what_was_sent_too_long_on_purpose_is_no_neighbours_backlog(
+    refused: int, backlog: int
+) -> None:
+    """The receiver's device counts both alike, and the machine counts others' as well."""
+    moves = {
+        "left": {"link.send0.tx_dropped": refused},
+        "right": {"link.receive0.rx_dropped": refused},
+        "machine": {"softnet.cpu0.dropped": 9},
+    }
+    record = build.lossy(1000, moves, backlog)
+    counts = {"attempted_packets": 7, "sent_packets": 7, "sent_messages": 7}
+    loss = build.worker("sender", counts, worker="left.loss_tx_device")
+    record = build.replace(record, phases=(build.replace(record.phases[0], losses=(loss,)),))
+    known = {"tx_device": 7, "rx_backlog": backlog}
+    assert {name: packets for name, packets in known.items() if packets} == entries(record)
+
+
 def test_what_a_worker_with_a_fault_left_is_what_it_told() -> None:
     """A queue is counted before its socket is closed; without a word nothing is known of it."""
     of = build.trial(receive=Receive(fault=Fault(1, 0, "exit")))

@@ -133,7 +133,8 @@ def backlog_skbs(readings: CounterView) -> int | None:
 
     ``enqueue_to_backlog`` counts each of them twice: in softnet_stat, which the whole machine
     shares, and in the receiving device's rx_dropped, which other drops share. The smaller of the
-    two includes neither.
+    two includes neither, unless both moved for another reason: what the device refused for its
+    length is known, and is none of them.
     """
     softnet = readings.receiver.machine_counter(SOFTNET_DROPPED)
     device = readings.receiver.counter(RX_DROPPED)
@@ -141,7 +142,19 @@ def backlog_skbs(readings: CounterView) -> int | None:
         return device
     if softnet is None or device is None:
         return None
-    return min(softnet, device)
+    return min(softnet, max(device - _too_long_skbs(readings), 0))
+
+
+def _too_long_skbs(readings: CounterView) -> int:
+    """Return the skbs that were sent on purpose beyond the MTU of the receiving veth.
+
+    It counts them in rx_dropped (net/core/dev.c: __dev_forward_skb2).
+    """
+    if not readings.built_in_lab or readings.within is not None or readings.at("link").hosts:
+        return 0
+    from_node = not readings.exits.keys().isdisjoint(readings.sender.hosts)
+    messages, _ = readings.lost_on_purpose("fwd_device" if from_node else "tx_device")
+    return messages
 
 
 def _has_own_backlog(readings: CounterView) -> bool:
