@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from rich.text import Text
 
@@ -206,14 +207,14 @@ def pictures(
     chapter: Chapter, most: int = MOST_PICTURES, points: Sequence[Point] | None = None
 ) -> tuple[PathPicture, ...]:
     """Return the picture of each point's representative trial; of ``points`` only, if given."""
-    shown = [
+    shown = (
         _picture(point, result, result.ledger, chapter)
         for point, result in accounted(chapter)
         if result.ledger is not None
         and result.ledger.intended_packets
         and (points is None or point in points)
-    ]
-    return tuple(shown[:most])
+    )
+    return tuple(islice(shown, most))
 
 
 def _picture(point: Point, result: Result, ledger: Ledger, chapter: Chapter) -> PathPicture:
