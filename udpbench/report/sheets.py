@@ -50,18 +50,16 @@ class Sheet:
     numbers: tuple[int, ...]
     """Places of the columns that are to the right."""
     rows: list[list[str]] = field(default_factory=list)
-    always: bool = False
-    """Shown where not everything is, too."""
 
 
-def result_sheets(chapter: Chapter) -> list[Sheet]:
-    """Return the tables that have rows, of each point's representative trial."""
+def result_sheets(chapter: Chapter, everything: bool = True) -> list[Sheet]:
+    """Return the tables that have rows, of each point's representative trial: all, or few."""
     sheets: dict[str, Sheet] = {}
     for point, result in represented(chapter):
-        for table in map(whole, result.tables):
+        for table in (whole(each) for each in result.tables if everything or each.always):
             titles = [_in_words(column) for column in table.columns]
             numbers = (n for n, c in enumerate(table.columns, start=1) if c.kind != "text")
-            plain = Sheet(table.caption, ("point", *titles), tuple(numbers), always=table.always)
+            plain = Sheet(table.caption, ("point", *titles), tuple(numbers))
             head = trial_name(point, result)
             for row in table.rows():
                 cells = [show_cell(cell, c) for cell, c in zip(row, table.columns, strict=True)]

@@ -148,8 +148,7 @@ def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Re
         yield from (Text(f"left out: {line}", style="dim") for line in left_out(chapter))
     yield from map(Text, breaking_lines(chapter.searches))
     yield from ledger_tables(chapter, width, everything)
-    for sheet in (s for s in result_sheets(chapter) if everything or s.always):
-        yield sheet_table(sheet)
+    yield from map(sheet_table, result_sheets(chapter, everything))
     yield from findings_parts(chapter, everything)
     if chapter.comparisons:
         yield from comparison_parts(chapter.comparisons)

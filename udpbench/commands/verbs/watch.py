@@ -121,7 +121,7 @@ def _print_cpu_time(folder: Path, as_json: bool) -> None:
     if as_json:
         return
     console = open_console()
-    for sheet in (each for each in result_sheets(chapter) if each.always):
+    for sheet in result_sheets(chapter, everything=False):
         console.print(sheet_table(sheet))
     about = [f for result in chapter.results for f in result.findings if f.kind == "cpu_time"]
     if about:
