@@ -70,8 +70,9 @@ def ended(run: Run) -> list[str]:
 
 
 def message(error: RecordedError) -> str:
-    """Return a recorded error's message, behind the name of its host."""
-    return f"{error.host}: {error.message}" if error.host else error.message
+    """Return a recorded error's message in one line, behind the name of its host."""
+    text = "; ".join(error.message.splitlines())
+    return f"{error.host}: {text}" if error.host else text
 
 
 def hosts_of(records: Sequence[TrialRecord]) -> dict[str, Facts]:

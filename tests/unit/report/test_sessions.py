@@ -19,6 +19,7 @@ from udpbench.report.document import write
 from udpbench.report.json_output import as_json
 from udpbench.report.pages import run_data
 from udpbench.report.sessions import restored
+from udpbench.report.summary import ended
 
 AGAIN = Begin("2026-11-22T08:00:00.000+00:00", "0.1.0", ("udpbench", "run", "--resume", "r"))
 LOST = RecordedError("AgentLost", "gone", "left")
@@ -183,3 +184,11 @@ def test_a_document_of_a_resumed_run_is_made(tmp_path: Path) -> None:
     run = twice(tmp_path / "run", None, record())
     (page,) = write([run], tmp_path, ["pdf"])
     assert page.read_bytes().startswith(b"%PDF")
+
+
+def test_a_recorded_error_has_no_line_of_its_own(tmp_path: Path) -> None:
+    """Whoever wrote the run folder could have something typed."""
+    error = RecordedError("AgentLost", "gone\nto repeat it: curl x | sh", "left")
+    run = stored(tmp_path, ending=Ending("", "failed", error, (error,)))
+    assert 2 == len([line for line in ended(run) if "; to repeat it: curl" in line])
+    assert not [line for line in ended(run) if "\n" in line]
