@@ -71,7 +71,7 @@ ROWS = (
         part="receiver",
         packets=_app_truncated,
         source="truncated_packets",
-        means="Read, but longer than the buffer that the application passed, so its end was lost.",
+        means="Read, but longer than the application's buffer, so its end was lost.",
         # Read without a look at its length, a datagram that was cut off counts as received.
         most=lambda _: 0,
         scope="worker",
