@@ -133,14 +133,23 @@ def _read_in_time(fd: int, left_s: float | None) -> bytes:
     return os.read(fd, BLOCK_BYTES)
 
 
-def append(fd: int, message: dict[str, Any], sync: bool = True) -> None:
-    """Append one line completely or not at all; with ``sync``, flush it to disk.
+def append(fd: int, message: dict[str, Any], sync: bool = True) -> bytes:
+    """Append one line completely or not at all, and return it; with ``sync``, flush it to disk.
 
     Raises OSError, for example if the disk is full.
     """
-    line = json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     # Names of hosts and folders may contain lone surrogates, which UTF-8 cannot encode.
-    rest = memoryview(line.encode(errors="replace") + b"\n")
+    line = text.encode(errors="replace") + b"\n"
+    append_line(fd, line)
+    if sync:
+        os.fsync(fd)
+    return line
+
+
+def append_line(fd: int, line: bytes) -> None:
+    """Append a line completely or not at all; raises OSError."""
+    rest = memoryview(line)
     size_bytes = os.fstat(fd).st_size
     try:
         while rest:
@@ -149,8 +158,6 @@ def append(fd: int, message: dict[str, Any], sync: bool = True) -> None:
         with suppress(OSError):  # a device has no size to truncate to
             os.ftruncate(fd, size_bytes)
         raise
-    if sync:
-        os.fsync(fd)
 
 
 def cut_torn(fd: int) -> int:

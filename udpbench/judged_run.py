@@ -17,6 +17,7 @@ from udpbench.analysis.result_tables import with_tables
 from udpbench.analysis.search import PointSearch, folded, searches_of
 from udpbench.analysis.verdicts import Verdict, evaluate, exit_code
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, code_of, worst_code
+from udpbench.judged_trials import kept_result
 from udpbench.meanwhile import Meanwhile
 from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.host import Facts
@@ -128,6 +129,14 @@ def judged(
 
 
 def _judged_each(records: Sequence[TrialRecord]) -> list[Result]:
+    """Return the result of each record: that which its run kept, or a new one."""
+    kept = list(map(kept_result, records))
+    pairs = zip(records, kept, strict=True)
+    others = iter(_judged_anew([record for record, result in pairs if result is None]))
+    return [next(others) if result is None else result for result in kept]
+
+
+def _judged_anew(records: Sequence[TrialRecord]) -> list[Result]:
     """Return the result of each record; of many, a second process judges the later half."""
     half = len(records) // 2
     others = Meanwhile(lambda: list(map(judge, records[half:])), len(records) >= MANY)
@@ -164,6 +173,8 @@ def _tuned(chapter: Chapter) -> TuningAnswer | None:
         return None
     roles: dict[Role, Facts] = {}
     for record in chapter.records:
+        if len(roles) == 2:  # both are known: of each the first that there is
+            break
         for spec in record.workers:
             if spec.host in record.facts:
                 roles.setdefault(spec.role, record.facts[spec.host])

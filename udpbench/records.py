@@ -9,16 +9,19 @@ The schema is ``model.RECORD_SCHEMA``; its history: 1 — the first form; 2 — 
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
 import re
+import stat
+import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.metadata import version
 from itertools import chain
 from math import isfinite
@@ -39,11 +42,21 @@ from udpbench.json_lines import (
     DamagedLine,
     Room,
     append,
+    append_line,
     cut_torn,
     object_in,
     open_regular,
     parsed_bytes,
     whole_lines,
+)
+from udpbench.judged_trials import (
+    JUDGED_FILE,
+    JudgedTrial,
+    LaterRecord,
+    SourceDigest,
+    own_key,
+    sealed,
+    unsealed,
 )
 from udpbench.meanwhile import Meanwhile
 from udpbench.model.experiment import Experiment, trial_count
@@ -66,7 +79,9 @@ from udpbench.model.record import (
     Snapshot,
     TrialRecord,
 )
+from udpbench.model.result import Result
 from udpbench.printable import printable
+from udpbench.protocol import encode
 from udpbench.stored_numbers import CutTrial, Pairs
 
 RUN_FILE = "run.jsonl"
@@ -90,6 +105,9 @@ AT_ONCE_BYTES = 2**24
 """Most memory that a line may take as Python's objects to be parsed and validated at once."""
 LONG_BYTES = 2**23
 """Size of a series from which on a second process saves more than it takes to begin."""
+OWN_TRIAL = re.compile(rb'\{"kind":"trial","sequence":([0-9]{1,18}),"record":\{')
+OWN_SERIES = re.compile(rb'\{"sequence":([0-9]{1,18}),"samples":\[')
+"""How udpbench begins these lines, which others may write in another way."""
 ESCAPE = re.compile(rb'\\[^"\\/]')
 """In JSON, of a character that may have to be shown as such an escape."""
 TABBED = (b'"value":', b'"before":', b'"after":')
@@ -305,6 +323,11 @@ class RunWriter:
         """Offset in the series file at which the parts of the current trial begin."""
         self._streamed = (0, 0)
         """Samples and snapshots of the current trial already written."""
+        self._source: SourceDigest | None = SourceDigest()
+        """The current trial's series; None if not all its names are printable."""
+        self._last: tuple[TrialRecord | None, str] = None, ""
+        """The record that was written last, and the digest of what it will be judged from."""
+        self._judged_fd: int | None = None
 
     @classmethod
     def create(cls, folder: Path, header: RunHeader) -> Self:
@@ -401,19 +424,54 @@ class RunWriter:
         samples, snapshots = self._streamed
         rest = record.series[samples:], record.motion[snapshots:]
         if any(rest) or any(self._streamed):
-            self._append(self._series_fd, self._part(*rest))
+            self._append_part(*rest)
         self._series_at, self._streamed = os.fstat(self._series_fd).st_size, (0, 0)
         plain = _plain(TrialRecord, replace(record, series=(), motion=()))
         plain["trial"]["settings"] = set_keys(plain["trial"]["settings"])
-        self._append(self._run_fd, {"kind": "trial", "sequence": self._number, "record": plain})
-        self.written, self._number = self.written + 1, self._number + 1
+        message = {"kind": "trial", "sequence": self._number, "record": plain}
+        line, source = self._append(self._run_fd, message), self._source
+        self.written, self._number, self._source = (
+            self.written + 1,
+            self._number + 1,
+            SourceDigest(),
+        )
+        self._last = None, ""
+        if source is not None and _is_printable(line):
+            self._last = record, source.with_line(line)
+
+    def keep_result(self, record: TrialRecord, result: Result) -> None:
+        """Store how the record that was written last was judged, to be read by the same build.
+
+        Nothing is lost if that fails: the record is judged again where its result is asked for.
+        """
+        last, digest = self._last
+        if last is not record:
+            return
+        kept = JudgedTrial(digest, record.status, record.built_in_lab, result)
+        with suppress(OSError, ValueError):  # of a full disk, and of what does not read back alike
+            if self._judged_fd is None:
+                self._judged_fd = self._open_judged()
+            if self._key is not None:
+                append_line(self._judged_fd, sealed(_judged_text(kept), self._key))
+
+    def _open_judged(self) -> int:
+        fd = self._held.file(JUDGED_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            cut_torn(fd)
+            return fd
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", JUDGED_FILE)
+
+    @cached_property
+    def _key(self) -> bytes | None:
+        return own_key(make=True)
 
     def stream(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
         """Append a part of the current trial's series; the trial's record includes it.
 
         Not synced: a busy disk would disturb the measurement.
         """
-        self._append(self._series_fd, self._part(samples, snapshots), sync=False)
+        self._append_part(samples, snapshots, sync=False)
         before = self._streamed
         self._streamed = before[0] + len(samples), before[1] + len(snapshots)
 
@@ -427,6 +485,15 @@ class RunWriter:
         samples = (_adapter(_SAMPLES).validate_python(part["samples"]) for part in parts)
         snapshots = (_adapter(_SNAPSHOTS).validate_python(part["snapshots"]) for part in parts)
         return tuple(chain.from_iterable(samples)), tuple(chain.from_iterable(snapshots))
+
+    def _append_part(
+        self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...], sync: bool = True
+    ) -> None:
+        line = self._append(self._series_fd, self._part(samples, snapshots), sync)
+        if self._source is not None and _is_printable(line):
+            self._source.add(line)
+        else:
+            self._source = None
 
     def _part(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> dict[str, Any]:
         return {
@@ -454,12 +521,14 @@ class RunWriter:
         """Close the files and release the lock."""
         os.close(self._run_fd)
         os.close(self._series_fd)
+        if self._judged_fd is not None:
+            os.close(self._judged_fd)
         self._held.close()
 
-    def _append(self, fd: int, message: dict[str, Any], sync: bool = True) -> None:
+    def _append(self, fd: int, message: dict[str, Any], sync: bool = True) -> bytes:
         self._refuse_gone()
         try:
-            append(fd, message, sync)
+            return append(fd, message, sync)
         except OSError as error:
             step = f"free space, then: udpbench run --resume {quote(str(self.folder))}"
             what = f"{self.folder}: cannot write to the run: {error.strerror}"
@@ -529,13 +598,18 @@ def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
     if first is None:
         raise RecordError(f"{path}: empty: the run was killed before it began; run again")
     header = _read_header(path, reading.parsed(*first), reading)
+    kept = _KeptResults.of_run(folder, reading)
+    if kept is not None:
+        kept.offset = len(first[1])
     aside = replace(reading, findings=[])
-    beside = Meanwhile(lambda: _read_series(folder / SERIES_FILE, aside), reading.is_long(folder))
+    beside = Meanwhile(
+        lambda: _read_series(folder / SERIES_FILE, aside), kept is None and reading.is_long(folder)
+    )
     begins = [Begin(header.started_at, header.udpbench, header.command)]
     trials: list[list[tuple[TrialRecord, int, str]]] = [[]]
     endings: list[Ending | None] = [None]
     for where, text in lines:
-        line = reading.trial(text) or reading.shown(reading.parsed(where, text))
+        line = (kept and kept.trial(where, text)) or reading.line(where, text)
         kind = "trial" if isinstance(line, _TrialLine) else line.get("kind")
         if kind == "trial":
             trials[-1].append((*_trial_of(line, where), where))
@@ -547,9 +621,9 @@ def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
             endings.append(None)
         else:
             raise RecordError(f"{where}: neither a trial nor an ending; the file is damaged")
-    series = beside.result()
+    series = beside.result() if kept is None else kept
     records = [[series.join(*trial) for trial in own] for own in trials]
-    numbers = {-1, *series.samples, *(number for own in trials for _, number, _ in own)}
+    numbers = {-1, *series.numbers, *(number for own in trials for _, number, _ in own)}
     parts = zip(begins, records, endings, strict=True)
     sessions = tuple(RunSession(begin, len(own), ending) for begin, own, ending in parts)
     latest, replaced = _latest(records)
@@ -628,6 +702,10 @@ class _Reading:
             return line if line is not None and line.sequence >= -1 else None
         return None
 
+    def line(self, where: str, text: bytes) -> _TrialLine | dict[str, Any]:
+        """Return the trial of a line, or what else it says."""
+        return self.trial(text) or self.shown(self.parsed(where, text))
+
     def _cut_trial(self, text: bytes) -> _TrialLine | None:
         """Return the trial of a line as udpbench writes it."""
         with suppress(ValueError, LookupError):
@@ -666,6 +744,10 @@ class _Reading:
             )
             return replace(line, samples=samples) if line.sequence >= -1 else None
         return None
+
+    def series_line(self, where: str, text: bytes) -> _SeriesLine:
+        """Return what a line of a series has, however it is written."""
+        return self.series(text) or _series_line(self.shown(self.parsed(where, text)), where)
 
     def parsed(self, where: str, text: bytes) -> dict[str, Any]:
         """Return the object of a line."""
@@ -827,6 +909,11 @@ class _Series:
     snapshots: dict[int, list[Snapshot]]
     findings: list[Finding]
 
+    @property
+    def numbers(self) -> Iterable[int]:
+        """Return the sequence numbers of all series."""
+        return self.samples
+
     def join(self, record: TrialRecord, number: int, where: str) -> TrialRecord:
         """Return a record with its series; raises RecordError."""
         own, moved = self.samples.get(number, ()), self.snapshots.get(number, ())
@@ -835,12 +922,109 @@ class _Series:
         return replace(record, series=tuple(own), motion=tuple(moved), findings=findings)
 
 
+class _KeptResults:
+    """What a run kept of its trials' results, and where the rest of these trials is."""
+
+    def __init__(self, folder: Path, reading: _Reading, texts: dict[str, bytes]) -> None:
+        self.findings: list[Finding] = []
+        self.offset = 0
+        """At which the next line of the run begins."""
+        self._folder = folder
+        self._reading = replace(reading, findings=self.findings)
+        self._texts = texts
+        self._series: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
+        """Sequence number → where, offset and bytes of each line of its series."""
+        self._sources: dict[int, SourceDigest] = defaultdict(SourceDigest)
+        if reading.folder_fd is not None:  # whoever gave it closes it
+            self._reading.folder_fd = os.dup(reading.folder_fd)
+            weakref.finalize(self, os.close, self._reading.folder_fd)
+
+    @classmethod
+    def of_run(cls, folder: Path, reading: _Reading) -> _KeptResults | None:
+        """Return what this user may rely on; None if that is nothing."""
+        key = own_key() if reading.schema == RECORD_SCHEMA else None
+        texts = unsealed(folder / JUDGED_FILE, reading.folder_fd, key) if key else {}
+        kept = cls(folder, reading, texts) if texts else None
+        return kept if kept is not None and kept._is_indexed() else None
+
+    def _is_indexed(self) -> bool:
+        """Find each trial's series; return False where one is not as udpbench writes it."""
+        at = 0
+        for where, text in self._reading.lines(self._folder / SERIES_FILE):
+            match = OWN_SERIES.match(text)
+            if match is None:
+                return False
+            number = int(match[1])
+            self._series[number].append((where, at, len(text)))
+            self._sources[number].add(text)
+            at += len(text)
+        return True
+
+    @property
+    def numbers(self) -> Iterable[int]:
+        """Return the sequence numbers of all series."""
+        return self._series
+
+    def trial(self, where: str, text: bytes) -> _TrialLine | None:
+        """Return the trial of a run's next line, of which only the result is read; else None."""
+        place = where, self.offset, len(text)
+        self.offset += len(text)
+        match = OWN_TRIAL.match(text)
+        number = int(match[1]) if match is not None else -1
+        digest = self._sources.get(number, SourceDigest()).with_line(text)
+        content = self._texts.pop(digest, None)
+        with suppress(ValueError):
+            if content is not None:
+                judged: JudgedTrial = _as_judged().validate_json(content)
+                read = partial(self._read, digest, number, place)
+                return _TrialLine("trial", LaterRecord(judged, read), number)
+        return None
+
+    def join(self, record: TrialRecord, number: int, where: str) -> TrialRecord:
+        """Return a record with its series, which a record that is read later gets then."""
+        if isinstance(record, LaterRecord):
+            return record
+        return self._joined(record, number, where, self._series_texts(number))
+
+    def _read(self, digest: str, number: int, place: tuple[str, int, int]) -> TrialRecord:
+        """Return the record of a trial of which the result is known; raises RecordError."""
+        where, text = self._text(RUN_FILE, place)
+        source, series = SourceDigest(), self._series_texts(number)
+        for _, part in series:
+            source.add(part)
+        if source.with_line(text) != digest:
+            raise RecordError(f"{where}: changed since it was read; try again")
+        with _uncollected():
+            record, _ = _trial_of(self._reading.line(where, text), where)
+            return self._joined(record, number, where, series)
+
+    def _joined(
+        self, record: TrialRecord, number: int, where: str, series: Iterable[tuple[str, bytes]]
+    ) -> TrialRecord:
+        lines = [self._reading.series_line(*each) for each in series]
+        samples = {number: [sample for line in lines for sample in line.samples]}
+        moved = {number: [snapshot for line in lines for snapshot in line.snapshots]}
+        return _Series(samples, moved, []).join(record, number, where)
+
+    def _series_texts(self, number: int) -> list[tuple[str, bytes]]:
+        return [self._text(SERIES_FILE, place) for place in self._series.get(number, ())]
+
+    def _text(self, name: str, place: tuple[str, int, int]) -> tuple[str, bytes]:
+        """Return where a line is, and its text."""
+        where, at, size_bytes = place
+        path = self._folder / name
+        try:
+            with open_regular(path, self._reading.folder_fd, follow=False) as file:
+                return where, os.pread(file.fileno(), size_bytes, at)
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+
+
 def _read_series(path: Path, reading: _Reading) -> _Series:
     samples: dict[int, list[Sample]] = defaultdict(list)
     snapshots: dict[int, list[Snapshot]] = defaultdict(list)
     for where, text in reading.lines(path):
-        line = reading.series(text)
-        line = line or _series_line(reading.shown(reading.parsed(where, text)), where)
+        line = reading.series_line(where, text)
         samples[line.sequence] += line.samples
         snapshots[line.sequence] += line.snapshots
     return _Series(samples, snapshots, reading.findings)
@@ -868,6 +1052,36 @@ def _validated(kind: type[T], plain: Any, where: str) -> T:
 def _exactly(kind: Any) -> SchemaValidator:
     """Return a validator that refuses text as numbers, and numbers that mean endless work."""
     return SchemaValidator(_exact(_adapter(kind).core_schema))
+
+
+@cache
+def _as_judged() -> SchemaValidator:
+    """Return a validator of judged trials, whose numbers are counts as well as rates."""
+    return SchemaValidator(_exact(_with_counts(_adapter(JudgedTrial).core_schema)))
+
+
+def _with_counts(schema: Any) -> Any:
+    """Return a schema that leaves an integer what it is, where a float is expected."""
+    if isinstance(schema, (list, tuple)):
+        return type(schema)(map(_with_counts, schema))
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "float":
+        return {"type": "union", "mode": "left_to_right", "choices": [{"type": "int"}, schema]}
+    return {key: _with_counts(part) for key, part in schema.items()}
+
+
+def _judged_text(judged: JudgedTrial) -> bytes:
+    """Return a judged trial as JSON; ValueError if that does not read back as it is."""
+    text = _compact(judged)
+    if _compact(_as_judged().validate_json(text)) != text:
+        raise ValueError("not the same when it is read back")
+    return text
+
+
+def _compact(judged: JudgedTrial) -> bytes:
+    plain = encode(judged)
+    return json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _plain_value(value: Any, levels: int = MOST_LEVELS // 2) -> Any:

@@ -87,10 +87,14 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tuning.recipe": ((*LEAVES, "definition.overrides", "tuning"), ()),
     "meanwhile": (("parent_death",), ()),
     "stored_numbers": (("json_lines", "model"), ()),
-    "records": ((*LEAVES, "meanwhile", "stored_numbers"), ("pydantic", "pydantic_core")),
+    "judged_trials": (("folder", "json_lines", "model"), ()),
+    "records": (
+        (*LEAVES, "judged_trials", "meanwhile", "stored_numbers"),
+        ("pydantic", "pydantic_core"),
+    ),
     "judged_run": (
         (
-            *(*LEAVES, "meanwhile", "records", "analysis"),
+            *(*LEAVES, "judged_trials", "meanwhile", "records", "analysis"),
             *("tuning.derived_points", "tuning.outcome", "tuning.tuner"),
         ),
         (),

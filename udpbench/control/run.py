@@ -257,6 +257,7 @@ class _Run:
         record = compared(end.record, self.stored)
         self.writer.write(record)
         result = judge(record)
+        self.writer.keep_result(record, result)
         if attempt.trial.search is None and not result.valid:
             with suppress(HostError):  # the next trial, or restoring, finds what is wrong
                 release_warm(attempt.bench)
