@@ -27,7 +27,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field, fields, is_dataclass
 from functools import cache, cached_property, partial, wraps
@@ -822,9 +822,50 @@ def _decode_union(kind: Any, plain: Any) -> Any:
     return decode(last, plain)
 
 
+RUN = 64
+"""Items of a long list that are written at once: json keeps the text of each key and number until
+its end, ten times as much as the line."""
+NESTED = (dict, list)
+
+
 def write_line(message: dict[str, Any]) -> bytes:
     """Return one message as a line, newline included."""
-    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    line = bytearray()
+    for piece in _pieces(message):
+        line += piece.encode()
+    return bytes(line) + b"\n"
+
+
+def _pieces(plain: Any) -> Iterator[str]:
+    """Yield the text of plain JSON data, that of long lists in runs."""
+    if not _has_long(plain):
+        yield _text(plain)
+    elif isinstance(plain, dict):
+        for place, (key, part) in enumerate(plain.items()):
+            yield f"{',' if place else '{'}{_text(key)}:"
+            yield from _pieces(part)
+        yield "}"
+    elif len(plain) <= RUN:
+        for place, part in enumerate(plain):
+            yield "," if place else "["
+            yield from _pieces(part)
+        yield "]"
+    else:
+        for place in range(0, len(plain), RUN):
+            yield "," if place else "["
+            yield _text(plain[place : place + RUN])[1:-1]
+        yield "]"
+
+
+def _has_long(plain: Any) -> bool:
+    if isinstance(plain, list) and len(plain) > RUN:
+        return True
+    parts = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ()
+    return any(_has_long(part) for part in parts if isinstance(part, NESTED))
+
+
+def _text(plain: Any) -> str:
+    return json.dumps(plain, separators=(",", ":"), allow_nan=False)
 
 
 def read_line(line: bytes) -> dict[str, Any]:

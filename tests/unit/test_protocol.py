@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +17,7 @@ from udpbench.model.host import Facts, Inspection, Setting
 from udpbench.model.limits import COUNTERS_MAX, CPUS_MAX, LENGTHS, SEEN_MAX, THREADS_MAX
 from udpbench.model.record import Process, Sample, Snapshot, ThreadUse, WorkerStats
 from udpbench.model.work import WorkerSpec
-from udpbench.protocol import Hello, Repeated, SampleReply, decode, encode
+from udpbench.protocol import RUN, Hello, Repeated, SampleReply, decode, encode, write_line
 from udpbench.records import _validated
 
 SAMPLE = {"worker": "left.sender0", "clock_ns": 1, "counts": {"sent_packets": 2}}
@@ -218,3 +220,25 @@ def test_no_machine_has_such_a_cpu(cpu: int) -> None:
         reply, in_record = refusals(kind, plain)
         assert f": {cpu} is not within 0 to {CPUS_MAX - 1}" in reply
         assert in_record.startswith("run.jsonl:2: ")
+
+
+@pytest.mark.parametrize("number", [0, 1, RUN, RUN + 1, 3 * RUN])
+def test_a_line_is_that_of_json_however_long_its_lists(number: int) -> None:
+    """Long lists are written in runs, wherever they are."""
+    rows = [{"a": [each], "b": None, "é": "ü\n"} for each in range(number)]
+    message = {"id": 1, "result": {"spaces": [{"look": {"rows": rows}}, {"look": None}, [], 2]}}
+    for each in (message, {"id": 1, "args": {}}, {"rows": rows, "end": True}):
+        assert json.dumps(each, separators=(",", ":")).encode() + b"\n" == write_line(each)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_line({"rows": [*rows, float("nan")]})
+
+
+def test_a_line_takes_little_more_memory_than_itself() -> None:
+    """The json module keeps the text of each key and number until its end: ten times as much."""
+    message = {"rows": [{"cookie": each, "drops": each} for each in range(10_000)]}
+    tracemalloc.start()
+    try:
+        size_bytes = len(write_line(message))
+        assert tracemalloc.get_traced_memory()[1] < 4 * size_bytes
+    finally:
+        tracemalloc.stop()

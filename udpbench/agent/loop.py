@@ -250,7 +250,7 @@ class Loop:
             with contextlib.suppress(OSError):  # the reader of stderr may be gone
                 traceback.print_exc()
             reply = {"id": number, "error": unexpected(error, request, self._session.name)}
-        if number:
+        if number and self._session.door is not None:
             self._latest_reply = reply
         return reply
 

@@ -20,12 +20,14 @@ from udpbench.model.host import Facts
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import UdpSocket
 from udpbench.model.survey import MachineLook
-from udpbench.protocol import VERBS, decode
+from udpbench.protocol import decode
 
 POLL_NS = SECOND_NS // 4
 """Between two checks for the end."""
 FACTS_NS = 60 * SECOND_NS
 """Between two readings of facts because something was changed; they take programs' time."""
+LATE_NS = 60 * SECOND_NS
+"""For an answer to come: a host that swaps is late, and what changed is in no other answer."""
 LEASE_NS = 300 * SECOND_NS
 """For which an observer that is asked nothing stays; each survey renews it."""
 
@@ -94,8 +96,7 @@ def _asked(client: AgentClient, exact: bool, closely: bool) -> MachineLook:
     It is a process of this program: of each of hundreds of sockets only the form is looked at,
     which takes a sixth of the time that an answer of another host needs.
     """
-    limit_ns = VERBS["survey"].limit_s * SECOND_NS
-    plain = client.channel.request("survey", limit_ns, exact=exact, closely=closely)
+    plain = client.channel.request("survey", LATE_NS, exact=exact, closely=closely)
     try:
         looks = [each["look"] for each in plain["spaces"] if each["look"] is not None]
         sockets = [tuple(map(_socket, look["sockets"])) for look in looks]

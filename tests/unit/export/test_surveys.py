@@ -11,10 +11,11 @@ from analysis.test_sums import DNS
 from control.fake import FakeAgent, World, facts
 
 from udpbench.errors import AgentError, AgentLost
-from udpbench.export.surveys import Surveyed, observer, surveys
+from udpbench.export.surveys import LATE_NS, Surveyed, observer, surveys
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import HostLook, Snapshot
 from udpbench.model.survey import MachineLook, SpaceLook
+from udpbench.protocol import VERBS
 
 
 class Surveyor(FakeAgent):
@@ -106,3 +107,17 @@ def test_an_answer_that_is_none_is_an_error(wrong: object, monkeypatch: pytest.M
     first = next(surveyed(world, SECOND_NS))
     assert first.error is not None
     assert "malformed reply" in first.error.message
+
+
+def test_a_late_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For longer than a verb may take: without it, what changed would be missing for good."""
+    world, limits_ns = World(), []
+    request = Surveyor.request
+
+    def answer(own: Surveyor, verb: str, deadline_ns: int, **args: Any) -> Any:
+        limits_ns.append(deadline_ns if verb == "survey" else 0)
+        return request(own, verb, deadline_ns, **args)
+
+    monkeypatch.setattr(Surveyor, "request", answer)
+    next(surveyed(world, SECOND_NS))
+    assert LATE_NS == max(limits_ns) > VERBS["survey"].limit_s * SECOND_NS
