@@ -567,15 +567,17 @@ def _cannot(what: str, folder: Path, error: OSError) -> RecordError:
     return RecordError(f"{folder}: cannot {what}: {error.strerror}; name another with --out")
 
 
-def read_run(folder: Path, folder_fd: int | None = None) -> Run:
+def read_run(folder: Path, folder_fd: int | None = None, later: bool = False) -> Run:
     """Return the run stored in ``folder``, even if it was killed or is in progress.
 
-    With ``folder_fd`` it is that of the open folder, wherever the path leads by now. An incomplete
-    last line, left by a kill during a write, is skipped with a finding. Raises RecordError if the
-    folder is missing, foreign, of another schema, or damaged.
+    With ``later`` results that this user's own run kept are taken, and the rest of their records is
+    read where it is asked for, as long as the folder is there. With ``folder_fd`` it is that of the
+    open folder, wherever the path leads by now. An incomplete last line, left by a kill during a
+    write, is skipped with a finding. Raises RecordError if the folder is missing, foreign, of
+    another schema, or damaged.
     """
     with _uncollected():
-        return _read_run(folder, folder_fd)
+        return _read_run(folder, folder_fd, later)
 
 
 @contextmanager
@@ -590,7 +592,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
+def _read_run(folder: Path, folder_fd: int | None = None, later: bool = False) -> Run:
     path = folder / RUN_FILE
     reading = _Reading(Room(), _Names(), folder_fd)
     lines = reading.lines(path)
@@ -598,7 +600,7 @@ def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
     if first is None:
         raise RecordError(f"{path}: empty: the run was killed before it began; run again")
     header = _read_header(path, reading.parsed(*first), reading)
-    kept = _KeptResults.of_run(folder, reading)
+    kept = _KeptResults.of_run(folder, reading) if later else None
     if kept is not None:
         kept.offset = len(first[1])
     aside = replace(reading, findings=[])

@@ -55,7 +55,7 @@ def kept(folder: Path, records: Sequence[TrialRecord] | None = None, *experiment
 
 def known(folder: Path) -> list[bool]:
     """Return of each record of a run whether its kept result is believed."""
-    return [kept_result(each) is not None for each in read_run(folder).records]
+    return [kept_result(each) is not None for each in read_run(folder, later=True).records]
 
 
 def as_csv(frame: Any) -> Any:
@@ -135,9 +135,9 @@ def test_what_was_kept_is_shown_as_what_is_judged_anew(kind: str, tmp_path: Path
     folder = tmp_path / "run"
     KINDS[kind](folder)
     assert any(known(folder))
-    by_kept = shown(read_run(folder), tmp_path / "out")
+    by_kept = shown(read_run(folder, later=True), tmp_path / "out")
     (folder / JUDGED_FILE).unlink()
-    anew = shown(read_run(folder), tmp_path / "out")
+    anew = shown(read_run(folder, later=True), tmp_path / "out")
     assert not any(known(folder))
     assert anew.keys() == by_kept.keys()
     for name, value in anew.items():
@@ -147,24 +147,32 @@ def test_what_was_kept_is_shown_as_what_is_judged_anew(kind: str, tmp_path: Path
 def test_only_the_result_is_read_at_first(tmp_path: Path) -> None:
     """The rest is read where it is asked for, and is what it would have been."""
     folder = kept(tmp_path / "run")
-    first, second = read_run(folder).records
+    first, second = read_run(folder, later=True).records
     assert {"trial", "status", "built_in_lab"} < vars(first).keys()
     assert "phases" not in vars(first)
     (folder / JUDGED_FILE).unlink()
-    plain = read_run(folder).records
+    plain = read_run(folder, later=True).records
     assert first.phases == plain[0].phases
     assert TrialRecord is type(first)
     assert LaterRecord is type(second)
     assert (first, second) == plain
     assert hash(type(first)) == hash(type(second))
-    assert replace(read_run(folder).records[0], status="failed").status == "failed"
+    assert replace(read_run(folder, later=True).records[0], status="failed").status == "failed"
+
+
+def test_whoever_does_not_ask_for_later_has_all_at_once(tmp_path: Path) -> None:
+    """As a test of the ledger, whose run is in a folder that is gone with its end."""
+    folder = kept(tmp_path / "run")
+    run = read_run(folder)
+    shutil.rmtree(folder)
+    assert all(type(each) is TrialRecord and each.phases for each in run.records)
 
 
 def test_a_run_whose_folder_is_held_is_read_later_wherever_it_is(tmp_path: Path) -> None:
     """As ``run`` reads what it has just measured; whoever held the folder has closed it."""
     folder = kept(tmp_path / "run")
     fd = os.open(folder, os.O_RDONLY)
-    run = read_run(folder, fd)
+    run = read_run(folder, fd, later=True)
     os.close(fd)
     folder.rename(tmp_path / "elsewhere")
     assert all(each.phases for each in run.records)
@@ -220,7 +228,9 @@ def test_what_is_not_this_runs_own_is_judged_anew(what: str, tmp_path: Path) -> 
     change, left = NOT_BELIEVED[what]
     change(folder)
     assert left == known(folder)
-    assert [2] == [len(chapter.every_trial) for chapter in chapters_of(read_run(folder))]
+    assert [2] == [
+        len(chapter.every_trial) for chapter in chapters_of(read_run(folder, later=True))
+    ]
 
 
 def test_results_of_another_build_are_judged_anew(
@@ -372,7 +382,7 @@ def test_a_run_that_changes_while_it_is_read_is_an_error(
 ) -> None:
     """Its parts would be of two runs."""
     folder = kept(tmp_path / "run")
-    first = read_run(folder).records[0]
+    first = read_run(folder, later=True).records[0]
     change(folder)
     with pytest.raises(RecordError, match=error):
         _ = first.phases

@@ -32,7 +32,7 @@ def readable_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
     runs, problems = [], []
     for folder in folders:
         try:
-            run = read_run(folder)
+            run = read_run(folder, later=True)
         except RecordError as error:
             problems.append(str(error))
         else:

@@ -44,7 +44,7 @@ def read_stored(folder: Path | None) -> Run:
         folder = last_run(RESULTS)
         for how in other_writers(folder.resolve()):
             say(f"the last run is {folder}, which {how}", sys.stderr)
-    stored = read_run(folder)
+    stored = read_run(folder, later=True)
     gc.freeze()  # a verb keeps it until its end: looking at it again and again took a tenth
     return stored
 

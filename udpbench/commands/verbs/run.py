@@ -244,7 +244,7 @@ def _read_back(held: Folder, outcome: Outcome) -> Run:
     from udpbench.records import read_run
 
     try:
-        return read_run(held.path, held.fd)
+        return read_run(held.path, held.fd, later=True)
     except RecordError:
         if outcome.error is None and not outcome.restore_errors:
             raise
