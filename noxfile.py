@@ -230,7 +230,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """Run every check, with a sample of the lab tests; about eight minutes on two CPUs."""
+    """Run every check, with a sample of the lab tests; about ten minutes on two CPUs."""
     for name in CHECKS:
         session.notify(name)
 
@@ -311,8 +311,8 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
         deploy = ("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel))
         session.run(pip, *deploy, external=True)
         arguments = (WAITING, "-m", SAMPLE, *tests_in(session, "tests/agent"))
-        words = (*after_lab_tests(), str(home / "bin" / "pytest"), *arguments)
-        session.run(*words, env=in_memory(), external=True)
+        pytest = str(home / "bin" / "pytest")
+        session.run(pytest, *arguments, env=in_memory(), external=True)
 
 
 @nox.session
@@ -398,7 +398,7 @@ def cache_of(name: str) -> Path:
 def pytest_beside(name: str, *words: str) -> tuple[str, ...]:
     """Return the command of tests that run beside others."""
     pytest = str(HOME / "bin" / "pytest")
-    return (*after_lab_tests(), pytest, "-o", f"cache_dir={cache_of(name)}", *words)
+    return (pytest, "-o", f"cache_dir={cache_of(name)}", *words)
 
 
 def begin(

@@ -13,6 +13,8 @@ from udpbench.agent.host import native
 from udpbench.agent.workers import process
 
 ROOT = os.geteuid() == 0
+OWN_NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
+"""These tests may themselves run behind others."""
 
 
 def in_a_thread(do: Callable[[], Any]) -> Any:
@@ -61,7 +63,7 @@ def test_a_thread_has_its_own_priority(cpu: str, disk: str, expected: Any) -> No
     ("cpu", "disk", "expected"),
     [
         ("nice -5", "realtime 1", (-5, os.SCHED_OTHER, 0, 1 << 13 | 1)),
-        ("fifo 10", "realtime 0", (0, os.SCHED_FIFO, 10, 1 << 13)),
+        ("fifo 10", "realtime 0", (OWN_NICENESS, os.SCHED_FIFO, 10, 1 << 13)),
     ],
 )
 def test_root_may_be_better_than_normal(cpu: str, disk: str, expected: tuple[int, ...]) -> None:

@@ -451,7 +451,7 @@ def test_wrong_options_are_refused_before_a_client_comes(
         assert 2 == run("serve", *words)
         golden.check(capsys.readouterr().err.splitlines())
     with pytest.raises(InputError, match="port: 65536: out of range"):
-        ClientGate(tmp_path, ("pytest",), port=2**16)
+        ClientGate(tmp_path, ("pytest",), Path.touch, port=2**16)
 
 
 def test_a_server_that_is_started_again_stores_beside_what_is_there(tmp_path: Path) -> None:
