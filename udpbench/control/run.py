@@ -271,12 +271,16 @@ class _Run:
     def _refuse_again(self, record: TrialRecord) -> None:
         """Raise WorkerFailed if a user's program could not be started, and never was in this run.
 
-        Each further trial would start it in vain, and wait for it as long.
+        Each further trial would start it in vain, and wait for it as long; unless others of the run
+        have another receiver.
         """
         command, error = record.trial.receive.command, record.error
+        every = {point.receive.command for each in self.experiments for point in each.points}
         if command is None or error is None or record.phases:
             self.started.add(command)
-        elif error.kind == WorkerFailed.__name__ and command not in self.started:
+        elif (
+            error.kind == WorkerFailed.__name__ and command not in self.started and len(every) == 1
+        ):
             text = f"{error.message}; no further trial was run, as each would start it again"
             raise WorkerFailed(text, error.host)
 

@@ -549,6 +549,16 @@ def test_a_program_that_cannot_start_is_started_once(tmp_path: Path, worked: boo
     ]
 
 
+def test_beside_a_program_that_cannot_start_another_is_tried(tmp_path: Path) -> None:
+    """Each trial fails or not by itself."""
+    world = World()
+    world.raises("prepare receiver", WorkerFailed("./server: it ended", "receiver"))
+    two = {"a": {"receive.command": ["./server"]}, "b": {"receive.command": ["./other"]}}
+    outcome, run = go(world, tmp_path, experiment(variants=two, repetitions=1))
+    assert None is outcome.error
+    assert ["done", "failed"] == sorted(record.status for record in run.records)
+
+
 def test_what_a_failed_phase_saw_is_kept(tmp_path: Path) -> None:
     """Snapshots and counts of the phase in which a worker died are in the record."""
     world = World()
