@@ -355,7 +355,7 @@ def _of_points(chapter: Chapter) -> str:
         return by_loss
     if least in best:
         return (
-            f"No winner among {len(chapter.points)} points: even the lowest, {name_of(least)}, "
+            f"No winner among {_judged_points(chapter)}: even the lowest, {name_of(least)}, "
             f"{_of_point(least, False)}, is within the interval of the highest, "
             f"{name_of(best[0])}, {_of_point(best[0], False)}."
         )
@@ -363,7 +363,7 @@ def _of_points(chapter: Chapter) -> str:
     more = f" and {len(alike) - FEW_POINTS} more" if len(alike) > FEW_POINTS else ""
     also = f", not certainly more than {', '.join(alike[:FEW_POINTS])}{more}" if alike else ""
     return (
-        f"Best of {len(chapter.points)} points: {name_of(best[0])}, {_of_point(best[0], False)}"
+        f"Best of {_judged_points(chapter)}: {name_of(best[0])}, {_of_point(best[0], False)}"
         f"{also}. Worst: {name_of(least)}, {_of_point(least, False)}."
     )
 
@@ -380,7 +380,7 @@ def _lossy_alike(chapter: Chapter) -> str:
         return ""
     (least, low), (most, high) = ends
     return (
-        f"No winner among {len(chapter.points)} points: {name_of(least)} lost least, "
+        f"No winner among {_judged_points(chapter)}: {name_of(least)} lost least, "
         f"{_loss_text(low)}, and {name_of(most)} most, {_loss_text(high)}, but their intervals "
         "overlap."
     )
@@ -404,6 +404,14 @@ def _loss_text(loss: Estimate) -> str:
     return f"{text} [{loss.low * 100:.2f} – {loss.high * 100:.2f}]"
 
 
+def _judged_points(chapter: Chapter) -> str:
+    """Return of how many points the best is known: those without a valid trial are not judged."""
+    judged, every = sum(bool(point.valid) for point in chapter.points), len(chapter.points)
+    return (
+        f"{every} points" if judged == every else f"{judged} of {every} points with a valid trial"
+    )
+
+
 def _by_loss(chapter: Chapter) -> str:
     """Return which points lost least and most; empty if their intervals overlap."""
     if not (ends := _losses(chapter)):
@@ -414,7 +422,7 @@ def _by_loss(chapter: Chapter) -> str:
     if lower <= upper:
         return ""
     return (
-        f"Best of {len(chapter.points)} points: {name_of(least)} lost least, {_loss_text(low)}"
+        f"Best of {_judged_points(chapter)}: {name_of(least)} lost least, {_loss_text(low)}"
         f"{_no_more(chapter, least, upper)}. "
         f"Worst: {name_of(most)} lost {_loss_text(high)}."
     )

@@ -145,6 +145,7 @@ def _keys() -> list[str]:
 
 
 def _paths() -> list[str]:
-    """Return all paths that steps set."""
+    """Return all paths that steps set, those of whoever is late at both ends."""
     steps = (step for steps in REMEDY_STEPS.values() for step in steps)
-    return [each.partition("=")[0] for step in steps for each in step.sets]
+    paths = [each.partition("=")[0] for step in steps for each in step.sets]
+    return [path.replace("<late>", end) for path in paths for end in ("send", "receive")]

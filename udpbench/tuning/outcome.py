@@ -128,13 +128,15 @@ def _without_help(tuning: Tuning, limits: Bottleneck, ended: str) -> str:
     tries = [each for each in tuning.rounds if each.planned.kind == "try"]
     if not tries and limits.name in UNPLACED:
         return f"Cannot tell what would help. {limits.sentence}"
-    compared = [comparison for each in tries for comparison in each.comparisons]
-    undecided = ", ".join(chain.from_iterable(each.undecided for each in tries))
+    steps = {step.name: step for each in tries for step in each.planned.tried.values()}
+    compared = [each.planned.tried[c.b].name for each in tries for c in each.comparisons]
+    unknown = chain.from_iterable(each.undecided for each in tries)
+    undecided = ", ".join(_in_full(steps[name]) for name in unknown)
     if undecided:
         why = f": {_too_short(tuning)}" if ended == "time" else ""
         why = f": {ENDINGS[ended]}" if ended == "broken" else why
         return f"Undecided whether {undecided} would help{why}. {_limit(limits)}"
-    names = ", ".join(comparison.b for comparison in compared)
+    names = ", ".join(_in_full(steps[name]) for name in compared)
     if names and limits.name not in BEYOND_SETTINGS:
         return f"No tried step helps: {names}. {_limit(limits)}"
     excluded = _excluded(tuning)
@@ -144,11 +146,16 @@ def _without_help(tuning: Tuning, limits: Bottleneck, ended: str) -> str:
     return f"No setting helps{f' (tried: {names})' if names else ''}: {beyond}. {_limit(limits)}"
 
 
+def _in_full(step: TuningStep) -> str:
+    """Return a step's name with what it sets, unless the name says that."""
+    return step.name if "=" in step.name else f"{step.name} ({', '.join(step.sets)})"
+
+
 def _excluded(tuning: Tuning) -> str:
     """Return which steps against the bottlenecks the user has excluded; empty if none."""
     tune, limits = tuning.tune, tuning.ending.limits if tuning.ending is not None else ()
     every = steps_against(limits, replace(tune, only=(), never=()), ())
-    names = [step.name for step in every if not is_allowed(step, tune)]
+    names = [_in_full(step) for step in every if not is_allowed(step, tune)]
     return f": --only or --never excludes {', '.join(names)}" if names else ""
 
 

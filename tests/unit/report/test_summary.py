@@ -153,6 +153,16 @@ def test_points_without_rates_are_compared_by_what_they_lost() -> None:
     )
 
 
+def test_points_without_a_valid_trial_are_not_among_those_judged() -> None:
+    """The best of those that could be judged is not called the best of all."""
+    points = [replace(BUSY.trial, point=name) for name in "abcdef"]
+    judged_, missing = points[:4], points[4:]
+    records = [replace(BUSY, trial=each) for each in judged_]
+    records += [replace(failed(), trial=each) for each in missing]
+    text = answer(chapter(*records, of=experiment(points=points)))
+    assert text.startswith("No winner among 4 of 6 points with a valid trial: ")
+
+
 @pytest.mark.parametrize(
     ("trials", "expected"),
     [

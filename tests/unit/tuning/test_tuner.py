@@ -378,6 +378,15 @@ def test_steps_that_the_user_excluded_are_named(golden: Golden) -> None:
     golden.check(plain_answer(tuning).sentence)
 
 
+def test_a_step_says_what_it_sets(golden: Golden) -> None:
+    """A name that is no setting can neither be tried by hand nor excluded."""
+    others = (limit("others_cpu", late="receive"),)
+    tuning, _ = play(to_tune(), lambda _: (5_000.0, others))
+    golden.check(plain_answer(tuning).sentence)
+    tuning, _ = play(to_tune(never=("receive.priority",)), lambda _: (5_000.0, others))
+    golden.check(plain_answer(tuning).sentence)
+
+
 def test_a_step_that_changes_nothing_is_not_tried() -> None:
     """The point has what it would set."""
     tuning, _ = play(to_tune(receive={"gro": True}), lambda _: (5_000.0, (UNMERGED,)))
