@@ -412,9 +412,12 @@ def test_a_comparison_reads_a_run_once(tmp_path: Path, monkeypatch: pytest.Monke
     run_of(tmp_path / "x", {"a": BASE})
     run_of(tmp_path / "y", {"a": BASE})
     read: list[Path] = []
-    monkeypatch.setattr(
-        "udpbench.records.read_run", lambda folder: (read.append(folder), read_run(folder))[1]
-    )
+
+    def reading(folder: Path, later: bool = False) -> Run:
+        read.append(folder)
+        return read_run(folder, later=later)
+
+    monkeypatch.setattr("udpbench.records.read_run", reading)
     exit_code(monkeypatch, "compare", tmp_path / "x", tmp_path / "y")
     assert [tmp_path / "x", tmp_path / "y"] == read
 
