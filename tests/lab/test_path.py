@@ -414,7 +414,13 @@ def test_random_mixtures_over_chains_balance(tmp_path: Path, seed: int) -> None:
     _, record, result = conducted(
         tmp_path, chain(nodes), tell, traffic=traffic(len(fates) + 1, size="200B")
     )
-    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    measured = record.phases[-1]
+    assert ("done", 0) == (result.status, result.unaccounted), (
+        *(record.error, entries(result), truth, counts, result.received_packets),
+        {name: sorted(measured.after) for name in measured.before},
+        {name: dict(each.counters) for name, each in measured.after.items() if "router" in name},
+        {name: dict(each.counters) for name, each in measured.before.items() if "router" in name},
+    )
     expected: dict[str, int] = {}
     for fate in filter(None, fates):
         name = f"router{fate[0]}.{COUNTED_AT.get(fate[1], fate[1])}"
