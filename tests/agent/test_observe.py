@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import json
 import os
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,15 @@ from golden import Golden
 import udpbench
 from udpbench.agent.host.privileges import DAC_READ_SEARCH, OBSERVER_USER, SYS_PTRACE, mask
 from udpbench.agent.host.reading import ReadingHost
-from udpbench.agent.observe import EXACT_MAX, ORDERS, Observer, is_trusted_here
+from udpbench.agent.observe import (
+    COLLECTED_LOOKS,
+    EXACT_MAX,
+    ORDERS,
+    Observer,
+    is_trusted_here,
+)
 from udpbench.errors import AgentError, HelloRefused
+from udpbench.model.survey import MachineLook
 from udpbench.protocol import PROTOCOL, VERBS, build_id
 
 PACKAGE = Path(udpbench.__file__).parent
@@ -127,6 +136,30 @@ def test_no_verb_of_an_observer_sets_anything(golden: Golden) -> None:
         observer.serve("apply", {"settings": []})
     with golden.raises(HelloRefused):
         observer.serve("facts", {"interface": "lo"})
+
+
+class Parsed:
+    """What refers to itself, as an answer does that pyroute2 has parsed."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_what_was_parsed_does_not_stay_until_there_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cycles among what is new are searched for every few surveys."""
+    left: list[weakref.ref[Parsed]] = []
+
+    class Surveying:
+        def survey(self, *_: bool) -> MachineLook:
+            left.append(weakref.ref(Parsed()))
+            return MachineLook(0, ())
+
+    observer, before = Observer(ReadingHost(), {}), gc.get_threshold()
+    monkeypatch.setattr(observer, "_looks", Surveying())
+    for _ in range(COLLECTED_LOOKS):
+        observer.survey(exact=False)
+    gc.set_threshold(*before)
+    assert 1 == len([each for each in left if each() is not None])
 
 
 def test_an_observer_that_was_not_to_sample_says_so() -> None:
