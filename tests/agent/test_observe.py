@@ -22,13 +22,13 @@ import udpbench
 from udpbench.agent.host.privileges import DAC_READ_SEARCH, OBSERVER_USER, SYS_PTRACE, mask
 from udpbench.agent.host.reading import ReadingHost
 from udpbench.agent.observe import (
-    COLLECTED_LOOKS,
     EXACT_MAX,
     ORDERS,
     Observer,
     is_trusted_here,
 )
 from udpbench.errors import AgentError, HelloRefused
+from udpbench.heap import TIDIED_LOOKS
 from udpbench.model.survey import MachineLook
 from udpbench.protocol import PROTOCOL, VERBS, build_id
 
@@ -156,7 +156,7 @@ def test_what_was_parsed_does_not_stay_until_there_is_much(monkeypatch: pytest.M
 
     observer, before = Observer(ReadingHost(), {}), gc.get_threshold()
     monkeypatch.setattr(observer, "_looks", Surveying())
-    for _ in range(COLLECTED_LOOKS):
+    for _ in range(TIDIED_LOOKS):
         observer.survey(exact=False)
     gc.set_threshold(*before)
     assert 1 == len([each for each in left if each() is not None])

@@ -49,6 +49,7 @@ from udpbench.agent.notes import Note, is_trusted, note_names, proven_notes
 from udpbench.agent.recording import record_tree
 from udpbench.agent.watch import Looks
 from udpbench.errors import AgentError, HelloRefused
+from udpbench.heap import TIDIED_LOOKS, tidy
 from udpbench.model.host import Facts, Inspection
 from udpbench.model.lab import INSIDE
 from udpbench.model.limits import CPU_FREQUENCY, Edge, Scope
@@ -72,9 +73,6 @@ PLACES, EXACT_MAX = "udpbench-exact/", 4
 """Each has programs of its own that run for every UDP packet of the machine."""
 COLLECTED = 50_000
 """Objects made before cycles are looked for: a survey makes thousands, hardly one in a cycle."""
-COLLECTED_LOOKS = 10
-"""Surveys between two searches for cycles among what is new: what pyroute2 parses is in some, of
-3,000 objects a minute."""
 EARLY = ("pyroute2.netlink.exceptions", "udpbench._native", "subprocess")
 """Imported while their files may be read: others may not read a folder of root's alone."""
 
@@ -205,8 +203,8 @@ class Observer(Bystander):
         """Return the state of every network namespace, and what changed since the last survey."""
         gc.set_threshold(COLLECTED)
         self._surveys += 1
-        if self._surveys % COLLECTED_LOOKS == 0:
-            gc.collect(0)
+        if self._surveys % TIDIED_LOOKS == 0:
+            tidy()
         looks: Any = self._looks
         result: MachineLook = looks.survey(exact, closely)
         if self._cpus is None or not closely:

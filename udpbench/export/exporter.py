@@ -26,6 +26,7 @@ from udpbench.errors import AgentLost, InputError, Problem, in_words
 from udpbench.export.surveys import Own, Surveyed
 from udpbench.flight import Recorder
 from udpbench.folder import Folder
+from udpbench.heap import TIDIED_LOOKS, tidy
 from udpbench.model.limits import SECOND_NS
 
 SERVER = scrapes.__name__
@@ -260,8 +261,10 @@ class Exporter:
 
     def run(self, each: Iterable[Surveyed]) -> None:
         """Show every survey until there are no more."""
-        for surveyed in each:
+        for number, surveyed in enumerate(each, 1):
             self.show(surveyed)
+            if number % TIDIED_LOOKS == 0:
+                tidy()
 
     def __enter__(self) -> Exporter:  # noqa: PYI034 - Self is of Python 3.11
         return self
