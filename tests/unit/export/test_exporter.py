@@ -20,6 +20,7 @@ from udpbench.export.exporter import Exporter, ServedPage, TextFile, listener
 from udpbench.export.run import Options, check, run
 from udpbench.export.surveys import Own, Surveyed
 from udpbench.flight import LEAST_BYTES, Recorder
+from udpbench.heap import TIDIED_LOOKS
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.survey import MachineLook
 
@@ -182,6 +183,15 @@ def test_what_comes_and_goes_leaves_nothing(tmp_path: Path) -> None:
     finally:
         gc.enable()
     assert max(kept[75:]) <= max(kept[25:75])
+
+
+def test_what_is_free_goes_back_every_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after each, which would take more time."""
+    times: list[int] = []
+    monkeypatch.setattr(module, "tidy", lambda: times.append(1))
+    with Exporter(OWN, False, None, None, print) as exporter:
+        exporter.run([LOOK] * (2 * TIDIED_LOOKS + 1))
+    assert 2 == len(times)
 
 
 def test_a_failure_is_counted_and_said_once(golden: Golden) -> None:
