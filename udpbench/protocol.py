@@ -566,6 +566,7 @@ AGENT_LEAVES = (
     "errors",
     "folder",
     "frozen",
+    "heap",
     "host_settings",
     "json_lines",
     "metrics",

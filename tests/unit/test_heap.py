@@ -14,7 +14,7 @@ BLOCK_BYTES, BLOCKS, EACH = 2**14, 2**12, 64
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
 def test_what_is_free_between_what_is_in_use_goes_back() -> None:
-    """Of 64 MiB nearly all, though blocks here and there are kept."""
+    """Nearly all of 64 MiB, though blocks here and there are kept."""
     blocks = [bytes(BLOCK_BYTES) + b"x" for _ in range(BLOCKS)]
     kept = blocks[::EACH]
     before_bytes = _resident_bytes()
