@@ -32,12 +32,12 @@ def read(
     datagrams: list[bytes], wide: bool = False, sock: socket.socket | None = None, **more: Any
 ) -> tuple[dict[str, int], Any]:
     """Return what the loop counts, and the stream."""
-    streams = ffi.new("struct ub_iperf3_stream[1]")
-    own = {"read": lib.UB_READ_IPERF3, "streams": streams, "wide_counters": wide}
+    stream = ffi.new("struct ub_iperf3_stream *")
+    own = {"read": lib.UB_READ_IPERF3, "streams": stream, "wide_counters": wide}
     with sock or receiving_socket() as opened:
         loop = Receiving(ffi, lib, opened, 1)
         stats = loop.receive(datagrams, sizes=(48,), room_bytes=64, **own, **more)
-    return stats, streams[0]
+    return stats, stream  # what it points to lasts as long as it
 
 
 @pytest.mark.parametrize("wide", [False, True])
