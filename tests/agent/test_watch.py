@@ -72,6 +72,19 @@ def test_without_owners_nobody_is_searched_for(receiver: socket.socket) -> None:
     )
 
 
+@pytest.mark.parametrize("owners", [False, True])
+def test_who_sees_every_process_needs_no_root(
+    owners: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An observer has given root up, and kept the right to see; if nobody searches, none is seen."""
+    monkeypatch.setattr(SocketOwners, "sees_all", property(lambda _: True))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    look = Looks(Host(), "here", owners=owners).look(None, None, exact=False)
+    assert owners is look.by_root
+    monkeypatch.setattr(SocketOwners, "sees_all", property(lambda _: False))
+    assert not Looks(Host(), "here").look(None, None, exact=False).by_root
+
+
 def test_a_process_is_watched_by_its_own_sockets(receiver: socket.socket) -> None:
     """For this namespace nothing has to be entered."""
     look = Looks(Host(), "here").look(os.getpid(), None, exact=False)

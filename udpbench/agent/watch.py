@@ -156,7 +156,7 @@ class Looks:
             namespaces=self._owners.namespaces if pid is None else (),
             names_reasons=self._counting is not None and self._counting.names_reasons,
             threads=self._uses([*self._others.dropping, *dropping], changed.values(), watched),
-            by_root=os.geteuid() == 0 or self._owners.sees_all,
+            by_root=os.geteuid() == 0 or (self._names_owners and self._owners.sees_all),
         )
 
     def survey(self, exact: bool, closely: bool = False) -> MachineLook:

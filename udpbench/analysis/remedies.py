@@ -200,10 +200,14 @@ def remedy_text(name: str, of_program: bool) -> str:
 
 def helps_at(place: str, of_program: bool) -> str:
     """Return what helps at a stage, or at each of several: ``at link: …. At rx_ring: …``."""
-    stages = place.split(" or ")
-    if len(stages) == 1:
-        return remedy_text(place, of_program)
-    return "at " + ". At ".join(f"{stage}: {remedy_text(stage, of_program)}" for stage in stages)
+    return at_each({stage: remedy_text(stage, of_program) for stage in place.split(" or ")})
+
+
+def at_each(steps: Mapping[str, str]) -> str:
+    """Return what helps at each of some stages; of a single one without its name."""
+    if len(steps) < 2:
+        return "".join(steps.values())
+    return "at " + ". At ".join(f"{stage}: {step}" for stage, step in steps.items())
 
 
 _STEPS = """\

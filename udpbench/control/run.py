@@ -12,6 +12,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 from udpbench.analysis.judge import judge
@@ -275,12 +276,12 @@ class _Run:
         have another receiver.
         """
         command, error = record.trial.receive.command, record.error
-        every = {point.receive.command for each in self.experiments for point in each.points}
         if command is None or error is None or record.phases:
             self.started.add(command)
-        elif (
-            error.kind == WorkerFailed.__name__ and command not in self.started and len(every) == 1
-        ):
+        elif error.kind == WorkerFailed.__name__ and command not in self.started:
+            points = chain.from_iterable(each.points for each in self.experiments)
+            if any(point.receive.command != command for point in points):
+                return
             text = f"{error.message}; no further trial was run, as each would start it again"
             raise WorkerFailed(text, error.host)
 

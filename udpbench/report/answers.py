@@ -11,6 +11,7 @@ import math
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import PurePath
 
 from udpbench.analysis.checks.offered_load import SENDER_BOUND
@@ -573,14 +574,15 @@ def _to_change(chapters: Sequence[Chapter], words: Sequence[str]) -> Iterator[tu
     yield does, shlex.join([*_without(words, sets), *_sets(sets)])
 
 
-def _without(words: Sequence[str], sets: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command but for each ``--set`` of a key that is set anew."""
+def _without(words: Sequence[str], sets: Sequence[str]) -> list[str]:
+    """Return the words of a command but for each ``--set`` of a key that is set anew."""
     keys = {each.partition("=")[0] for each in sets}
-    for at, word in enumerate(words):
-        is_anew = "--set" in words[at : at + 1] and words[at + 1].partition("=")[0] in keys
-        was_anew = "--set" in words[at - 1 : at] and word.partition("=")[0] in keys
-        if not is_anew and not was_anew:
-            yield word
+    anew = {
+        place
+        for place, (word, value) in enumerate(pairwise(words))
+        if word == "--set" and value.partition("=")[0] in keys
+    }
+    return [word for place, word in enumerate(words) if not anew & {place, place - 1}]
 
 
 def _taken_from_sender(chapter: Chapter) -> Bottleneck | None:

@@ -258,7 +258,7 @@ def view(live: LiveHost, rows: int, width: int = WIDE) -> RenderableType:
     if not live.lost:
         parts.append(Text("nothing lost"))
     parts += [Text(f"{name} {GONE}") for name in live.gone]
-    for stage, helps in live.helps().items():
+    for stage, helps in live.helps.items():
         parts.append(Text(f"{stage}: {helps}"))
     parts += [
         Text(f"{loss.owner} {loss.address}: {loss.reader_helps}")
@@ -387,7 +387,7 @@ def live_json(live: LiveHost, time: str, every_socket: bool = False) -> dict[str
             }
             for loss in live.stages
         ],
-        "helps": live.helps(),
+        "helps": live.helps,
         "sockets": [_socket_json(loss) for loss in telling],
         "sockets_watched": len(live.sockets),
         "sockets_ended": live.ended,

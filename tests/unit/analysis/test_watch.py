@@ -79,7 +79,7 @@ def test_the_only_counter_that_moved_is_the_reason() -> None:
     assert {53: (20, ("udp_rcvbuf",), True), 443: (0, (), False)} == reasons(live)
     assert [("udp_rcvbuf", 0.0, 20)] == [(e.stage, e.pps, e.packets) for e in live.stages]
     assert [loss.reader_helps for loss in live.sockets if loss.dropped] != [""]
-    assert {} == live.helps(), "its reader has its own"
+    assert {} == live.helps, "its reader has its own"
     assert live.lost
 
 
@@ -127,7 +127,7 @@ def test_a_kernel_that_counts_filter_and_memory_together_leaves_both() -> None:
     assert [("udp_filter or udp_memory", 100.0, 100)] == [
         (loss.stage, loss.pps, loss.packets) for loss in live.stages
     ]
-    assert ["udp_filter", "udp_memory"] == list(live.helps())
+    assert ["udp_filter", "udp_memory"] == list(live.helps)
     assert (True, 0) == (live.lost, live.unlisted)
     unlisted = watched(replace(old[0], sockets=()), replace(old[1], sockets=()))
     assert (True, 100) == (unlisted.lost, unlisted.unlisted)

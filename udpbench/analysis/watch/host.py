@@ -25,6 +25,7 @@ from udpbench.analysis.motion import (
 )
 from udpbench.analysis.queue_counters import QueueUse, queue_uses
 from udpbench.analysis.readings import FAMILIES, CounterView, Nodes, Readings, known_sum
+from udpbench.analysis.remedies import at_each
 from udpbench.analysis.watch.history import HostState
 from udpbench.analysis.watch.sockets import SocketLoss, losses_by_socket
 from udpbench.model.experiment import Receive, Traffic
@@ -124,12 +125,9 @@ class LiveHost:
 
     def helps_at(self, stages: Sequence[str]) -> str:
         """Return what helps against a loss at a stage, or at each of which it may be any."""
-        known = self.helps()
-        steps = {stage: known[stage] for stage in stages if stage in known}
-        if len(stages) == 1:
-            return "".join(steps.values())
-        return "; ".join(f"if at {stage}: {step}" for stage, step in steps.items())
+        return at_each({stage: self.helps[stage] for stage in stages if stage in self.helps})
 
+    @cached_property
     def helps(self) -> dict[str, str]:
         """Return stage → what helps; none where each reader that loses has its own help."""
         named = {stage for loss in self.stages for stage in loss.stage.split(" or ")}
