@@ -414,12 +414,16 @@ def test_random_mixtures_over_chains_balance(tmp_path: Path, seed: int) -> None:
     _, record, result = conducted(
         tmp_path, chain(nodes), tell, traffic=traffic(len(fates) + 1, size="200B")
     )
-    measured = record.phases[-1]
+    nodes_counted = {
+        (phase.name, edge, name): dict(each.counters)
+        for phase in record.phases
+        for edge, snapshots in (("before", phase.before), ("after", phase.after))
+        for name, each in snapshots.items()
+        if name.startswith("router")
+    }
     assert ("done", 0) == (result.status, result.unaccounted), (
         *(record.error, entries(result), truth, counts, result.received_packets),
-        {name: sorted(measured.after) for name in measured.before},
-        {name: dict(each.counters) for name, each in measured.after.items() if "router" in name},
-        {name: dict(each.counters) for name, each in measured.before.items() if "router" in name},
+        nodes_counted,
     )
     expected: dict[str, int] = {}
     for fate in filter(None, fates):
