@@ -387,6 +387,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         raise _in_words(error) from None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Sum a failure up by its first line: where CI is set, pytest prints all lines as summary."""
+    report = yield
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None and item.get_closest_marker("udpbench") is not None:
+        crash.message = crash.message.split("\n", 1)[0]
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: Any) -> Optional[tuple[str, str, str]]:
     """Call a test that nobody can judge so; it fails all the same."""

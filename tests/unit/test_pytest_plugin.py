@@ -234,8 +234,13 @@ def test_a_missed_expectation_explains_itself(project: Project) -> None:
     assert "pytest_plugin.py" not in text
 
 
-def test_what_nobody_can_judge_fails_in_other_words(project: Project) -> None:
+@pytest.mark.parametrize("ci", [False, True])
+def test_what_nobody_can_judge_fails_in_other_words(
+    project: Project, monkeypatch: pytest.MonkeyPatch, ci: bool
+) -> None:
     """As an item and through the fixture: no pass without proof, and no verdict of the program."""
+    monkeypatch.delenv("BUILD_NUMBER", raising=False)
+    monkeypatch.setenv("CI", "1" if ci else "")
     project.world("arriving=990")
     held = ONE.replace("unaccounted == 0", "received_packets > 0")
     project.file("gate.udpbench.yaml", held)
