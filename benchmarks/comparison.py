@@ -23,7 +23,7 @@ from report import REPETITIONS, measured, multiplied
 POINTS, ROUNDS = 100, 5
 BUDGET = 2.0
 """Reading both runs twice."""
-READ = "import sys; from pathlib import Path; from udpbench.records import read_run; "
+READ = "import sys; from pathlib import Path; from udpbench.records.reader import read_run; "
 READ += "[read_run(Path(name)) for name in sys.argv[1:]]"
 NONE_WORSE_OR_UNTOLD = (0, 5)
 """Both runs hold the same trials; whether that can be told depends on their scatter."""

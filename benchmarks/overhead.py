@@ -23,7 +23,9 @@ from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Progress
-from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 
 BUDGETS_NS = {"other": 800_000_000, "further": 350_000_000, "search": 300_000_000}
 """What a trial may cost beyond its phases, quiet times included: of another point than the one

@@ -22,7 +22,9 @@ from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.model.result import Result
-from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 from udpbench.units import format_duration, parse_duration
 
 ACHIEVED_ERROR = 0.001

@@ -17,7 +17,9 @@ from typing import Any
 
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.records import Run, RunHeader, RunWriter, now_utc, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import Run, RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 
 BUDGET_S = 30.0
 COMMANDS = (("show",), ("report", "--format", "html"), ("report", "--format", "pdf"), ("report",))

@@ -29,7 +29,7 @@ from ways import BARE, BARE_MERGED, MERGED, PLAIN, Row, compiled, machine, ratio
 from udpbench.analysis.cpu_use import OWN
 from udpbench.analysis.judge import judge
 from udpbench.model.result import CpuLoad
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 ROUNDS = 9
 SEED = 20261123

@@ -53,7 +53,9 @@ from udpbench.model.lab import Lab
 from udpbench.model.result import Progress, Result
 from udpbench.printable import printable
 from udpbench.proven_kernels import kept
-from udpbench.records import RUN_FILE, Run, RunWriter, new_header, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, Run, new_header
+from udpbench.records.writer import RunWriter
 from udpbench.report.search import found_text
 from udpbench.report.summary import LAB_LABEL, message, reason
 from udpbench.report.tables import parts

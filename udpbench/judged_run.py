@@ -24,7 +24,7 @@ from udpbench.model.host import Facts
 from udpbench.model.limits import Role
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Result
-from udpbench.records import Run
+from udpbench.records.run import Run
 from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.outcome import TuningAnswer, answer_of
 from udpbench.tuning.outcome import exit_code as exit_code_of_tuning

@@ -50,7 +50,7 @@ class JudgedTrial:
 def _code() -> bytes:
     """Return a digest of the code on which results depend: what judges, and what that imports."""
     package, digest = Path(__file__).parent, hashlib.sha256()
-    rooms = (package / room for room in ("analysis", "model"))
+    rooms = (package / room for room in ("analysis", "model", "records"))
     files = [*package.glob("*.py"), *(file for room in rooms for file in room.rglob("*.py"))]
     for file in sorted(files):
         digest.update(b"%s\0" % file.relative_to(package).as_posix().encode())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from udpbench.gate import Answer, Baseline, Gate
     from udpbench.model.experiment import Experiment
     from udpbench.model.result import Progress
-    from udpbench.records import Run
+    from udpbench.records.run import Run
 
 SUFFIXES = (".yaml", ".yml")
 DEFAULT_FILES = ("*.udpbench.yaml",)
@@ -137,7 +137,7 @@ def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
 
 def _warn_of_writers(what: str, folder: Path) -> None:
     """Warn of everybody else who could have written a stored run."""
-    from udpbench.records import writers_of
+    from udpbench.records.folders import writers_of
 
     for how in writers_of(folder):
         forged = f"{what} {folder}: {how}, so it may be forged"
@@ -497,7 +497,7 @@ def _note(node: Any, point_answer: Answer, stored: Run) -> None:
 def _note_test(node: Any, folder: Path) -> None:
     """Add what a client's test measured to the item; its results are shown if the item fails."""
     from udpbench.gate import full_text
-    from udpbench.records import read_run
+    from udpbench.records.reader import read_run
 
     stored = read_run(folder)
     for trial in stored.header.experiments[0].points:

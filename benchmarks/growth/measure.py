@@ -45,7 +45,7 @@ from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import TrialRecord
 from udpbench.parent_death import end_with_parent
-from udpbench.records import Run
+from udpbench.records.run import Run
 
 INHERENT, NONE = 1.1, 0.1
 """Bars: in proportion, with what is measured wrongly; and not at all."""

@@ -14,7 +14,7 @@ import pytest
 from analysis.build import LOAD_MS, experiment, failed, hog, lossy, record, series, shared, trial
 from report.stored import ODD, drawn_study, stored, swept
 
-from udpbench.records import Run
+from udpbench.records.run import Run
 from udpbench.report import document
 
 if TYPE_CHECKING:

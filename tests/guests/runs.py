@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from udpbench.model.record import Phase, TrialRecord
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 PATIENT = Path(__file__).with_name("patient.py")
 STARTED: list[subprocess.Popen[str]] = []

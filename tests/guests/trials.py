@@ -26,7 +26,9 @@ from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.lab import Lab
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Progress
-from udpbench.records import RunWriter, new_header, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import new_header
+from udpbench.records.writer import RunWriter
 from udpbench.units import Rate
 
 EVERY_SETTING = Path(__file__).parents[1] / "lab/every_setting.yaml"

@@ -37,7 +37,9 @@ from udpbench.errors import InputError
 from udpbench.model.limits import Role
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Progress
-from udpbench.records import RUN_FILE, RunWriter, new_header, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, new_header
+from udpbench.records.writer import RunWriter
 
 WITHIN, LEAST_NS = 0.10, 20.0
 """Part of what was saved, or so many nanoseconds, by which the sum may be off."""

@@ -21,7 +21,9 @@ from udpbench.errors import InputError
 from udpbench.model.experiment import Experiment
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Result
-from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 
 SIZES = (18, 32, 68, 69, 200, 500, 1400)
 """Around what is special: the header, early and late checksums, and what an skb is charged."""

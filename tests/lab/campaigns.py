@@ -35,7 +35,8 @@ from test_reading_only import state
 from waiting import wait_until
 
 from udpbench.campaign.open_ports import scheduler_command, worker_command
-from udpbench.records import RUN_FILE, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE
 
 PAIRS = [f"rack{number}" for number in range(1, 9)]
 LIMIT_S = 1800.0

@@ -13,7 +13,8 @@ from pathlib import Path
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.model.result import Progress
-from udpbench.records import RunHeader, RunWriter, now_utc
+from udpbench.records.run import RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 
 
 def say(progress: Progress) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 from waiting import DEADLINE_S, wait_until
 
-from udpbench.records import Run, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import Run
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("controller.py")))
 

@@ -32,7 +32,9 @@ from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.model.record import Snapshot, TrialRecord
 from udpbench.model.result import Progress
-from udpbench.records import RunWriter, new_header, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import new_header
+from udpbench.records.writer import RunWriter
 
 OVERALL, EACH = 0.95, 0.8
 READER_CPU, SENDER_CPU = 0, 1

@@ -28,7 +28,9 @@ from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.model.experiment import Experiment
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Progress, Result
-from udpbench.records import RunWriter, new_header, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import new_header
+from udpbench.records.writer import RunWriter
 
 PORT = 4321
 OURS = {

@@ -34,7 +34,7 @@ from waiting import wait_until
 from udpbench.agent.host.frames import headers, packed_addresses, udp_checksum
 from udpbench.analysis.judge import judge
 from udpbench.model.record import TrialRecord
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 ROOT = Path(__file__).parents[2]
 TESTS = 100

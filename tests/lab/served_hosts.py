@@ -15,7 +15,7 @@ from typing import Any
 from waiting import wait_until
 
 from udpbench.analysis.judge import judge
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 LIMIT_S = 60
 STORED = "run folder: "

@@ -12,7 +12,7 @@ from test_command_line import LIMIT_S, start_with_phases
 from udpbench.campaign import cell_run
 from udpbench.campaign.cells import CampaignFolder, cells_of, load_labs, stored_result, task_of
 from udpbench.definition.load import load_experiments
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 pytestmark = [
     pytest.mark.lab,

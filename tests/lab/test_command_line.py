@@ -21,7 +21,7 @@ from sampled import sampled
 
 from udpbench.analysis.doctor import most_distorting
 from udpbench.definition.load import load_lab
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 from udpbench.report.summary import hosts_of
 
 pytestmark = [

@@ -15,7 +15,9 @@ import pytest
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.judged_run import Chapter, judged
-from udpbench.records import RunWriter, new_header, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import new_header
+from udpbench.records.writer import RunWriter
 
 pytestmark = [pytest.mark.quiet, pytest.mark.lab]
 

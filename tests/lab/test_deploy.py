@@ -39,7 +39,7 @@ from udpbench.definition.load import load_lab
 from udpbench.errors import AgentError, ConnectError
 from udpbench.model.lab import Connect, Lab
 from udpbench.model.limits import SECOND_NS
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
 

@@ -19,7 +19,7 @@ from test_deploy import BARE, tree
 
 from udpbench.analysis.judge import judge
 from udpbench.definition.load import load_lab
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
 

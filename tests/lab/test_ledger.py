@@ -19,7 +19,9 @@ from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.model.experiment import Experiment
 from udpbench.model.record import TrialRecord
-from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 
 pytestmark = pytest.mark.lab
 

@@ -17,7 +17,9 @@ from udpbench.analysis.readings import Readings, readings_of
 from udpbench.control.run import RunOptions, run
 from udpbench.definition import losses
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 
 pytestmark = pytest.mark.lab
 

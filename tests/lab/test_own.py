@@ -26,7 +26,8 @@ from udpbench.definition.shipped import folder as shipped_folder
 from udpbench.errors import InputError
 from udpbench.model.experiment import Experiment, Search
 from udpbench.model.limits import SECOND_NS
-from udpbench.records import RunHeader, RunWriter, now_utc
+from udpbench.records.run import RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 
 pytestmark = pytest.mark.lab
 

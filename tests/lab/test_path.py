@@ -25,7 +25,9 @@ from udpbench.model.lab import Lab
 from udpbench.model.limits import SECOND_NS, stage_of
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Progress, Result
-from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 
 pytestmark = [
     pytest.mark.apart,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 pytestmark = [pytest.mark.apart, pytest.mark.lab]
 

@@ -14,7 +14,8 @@ from ssh_hosts import pair_of_hosts
 from test_command_line import LIMIT_S, await_line, done, start_with_phases
 
 from udpbench.analysis.judge import judge
-from udpbench.records import RUN_FILE, SERIES_FILE, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, SERIES_FILE
 
 pytestmark = [
     pytest.mark.apart,

@@ -30,7 +30,7 @@ from udpbench.agent.host.frames import packed_addresses
 from udpbench.analysis.judge import judge
 from udpbench.client_gate import ClientGate
 from udpbench.errors import HostError
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 pytestmark = [
     pytest.mark.apart,

@@ -19,7 +19,7 @@ from ssh_hosts import BARE, NETWORK, UP, USER, Pair, SshHost, pair_of_hosts, tre
 from waiting import wait_until
 
 from udpbench.analysis.judge import judge
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 pytestmark = [
     *ssh_hosts.needed(),

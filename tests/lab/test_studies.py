@@ -18,7 +18,9 @@ from udpbench.definition.load import load_experiments, load_lab
 from udpbench.model.experiment import Experiment
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.result import Result
-from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 
 pytestmark = [
     pytest.mark.long,

@@ -12,7 +12,7 @@ from busy import ended_well
 from ordinary_user import run_as_user
 
 from udpbench.analysis.judge import judge
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 pytestmark = pytest.mark.lab
 

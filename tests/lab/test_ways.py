@@ -24,7 +24,9 @@ from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Progress, Result
-from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 
 pytestmark = [
     pytest.mark.apart,

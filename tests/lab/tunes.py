@@ -21,7 +21,9 @@ from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.model.limits import SECOND_NS
-from udpbench.records import RunWriter, new_header, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import new_header
+from udpbench.records.writer import RunWriter
 from udpbench.tuning.derived_points import asked, tuned
 
 REPAIRED = ("burst", "inline", "backlog", "udp-mem", "twenty-threads", "firewall")

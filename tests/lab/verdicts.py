@@ -40,7 +40,9 @@ from udpbench.errors import RecordError
 from udpbench.judged_run import Chapter, judged
 from udpbench.model.experiment import LOOKS, Experiment
 from udpbench.model.limits import SECOND_NS
-from udpbench.records import RUN_FILE, RunWriter, new_header, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, new_header
+from udpbench.records.writer import RunWriter
 
 NO_DIFFERENCE = (SAME, CANNOT_TELL, CANNOT_COMPARE)
 FALSE_ALARMS = 5 / 40

@@ -91,7 +91,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "stored_numbers": (("json_lines", "model"), ()),
     "judged_trials": (("folder", "json_lines", "model"), ()),
     "records": (
-        (*LEAVES, "judged_trials", "meanwhile", "stored_numbers"),
+        (*LEAVES, "judged_trials", "meanwhile", "records", "stored_numbers"),
         ("pydantic", "pydantic_core"),
     ),
     "judged_run": (

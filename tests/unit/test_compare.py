@@ -31,7 +31,8 @@ from udpbench.errors import InputError
 from udpbench.metrics import margin_of
 from udpbench.model.experiment import PointPair
 from udpbench.model.record import TrialRecord
-from udpbench.records import Run, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import Run
 
 BASE = (2000, 2010, 1990, 2005, 1995, 2015, 1985)
 FAST = tuple(round(1.1 * pps) for pps in BASE)
@@ -417,7 +418,7 @@ def test_a_comparison_reads_a_run_once(tmp_path: Path, monkeypatch: pytest.Monke
         read.append(folder)
         return read_run(folder, later=later)
 
-    monkeypatch.setattr("udpbench.records.read_run", reading)
+    monkeypatch.setattr("udpbench.records.reader.read_run", reading)
     exit_code(monkeypatch, "compare", tmp_path / "x", tmp_path / "y")
     assert [tmp_path / "x", tmp_path / "y"] == read
 

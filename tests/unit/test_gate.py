@@ -30,7 +30,8 @@ from udpbench.gate import (
 from udpbench.model.experiment import PointPair, Search
 from udpbench.model.record import Finding, RecordedError, TrialRecord
 from udpbench.model.result import Result
-from udpbench.records import Ending, Run, RunWriter
+from udpbench.records.run import Ending, Run
+from udpbench.records.writer import RunWriter
 
 ONE, TWO = trial("one"), trial("two")
 LOST = RecordedError("AgentLost", "gone", "right")

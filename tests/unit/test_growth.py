@@ -18,7 +18,7 @@ from test_benchmarks import benchmark
 from udpbench.control.plan import rehearse
 from udpbench.definition.load import load_experiment_data
 from udpbench.judged_run import judged
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 from udpbench.report.plan import print_rehearsal, print_trials
 from udpbench.report.terminal import Terminal, drawn
 

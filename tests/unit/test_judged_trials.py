@@ -32,7 +32,9 @@ from udpbench.judged_trials import (
     own_key,
 )
 from udpbench.model.record import Finding, TrialRecord
-from udpbench.records import RUN_FILE, SERIES_FILE, Begin, Run, RunWriter, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, SERIES_FILE, Begin, Run
+from udpbench.records.writer import RunWriter
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write
 from udpbench.report.json_output import as_json
@@ -247,13 +249,15 @@ def test_the_code_is_all_that_judges(tmp_path: Path, monkeypatch: pytest.MonkeyP
     package = tmp_path / "udpbench"
     (package / "analysis" / "checks").mkdir(parents=True)
     (package / "model").mkdir()
+    (package / "records").mkdir()
     seen = set()
-    for name in ("units.py", "analysis/judge.py", "analysis/checks/order.py", "model/result.py"):
+    files = ("analysis/judge.py", "analysis/checks/order.py", "model/result.py", "records/lines.py")
+    for name in ("units.py", *files):
         for text in ("a", "b"):
             (package / name).write_text(text)
             monkeypatch.setattr(judged_trials, "__file__", str(package / "judged_trials.py"))
             seen.add(judged_trials._code.__wrapped__())
-    assert 8 == len(seen)
+    assert 10 == len(seen)
 
 
 def test_results_of_another_user_are_judged_anew(

@@ -41,7 +41,8 @@ from udpbench.model.record import (
     StageProof,
     TrialRecord,
 )
-from udpbench.records import Ending, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import Ending
 
 COMPARING = experiment(
     points=[trial(""), trial("b")], compare=(PointPair("", "b", "delivered_pps", 0.03),)

@@ -11,10 +11,12 @@ import pytest
 from analysis.build import experiment, record, trial
 from test_stored_numbers import counted, written
 
-from udpbench import judged_run, meanwhile, records
+from udpbench import judged_run, meanwhile
 from udpbench.judged_run import judged
 from udpbench.meanwhile import Meanwhile
-from udpbench.records import read_run
+from udpbench.records import lines
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, SERIES_FILE
 
 pytestmark = pytest.mark.usefixtures("room")
 
@@ -121,11 +123,11 @@ def test_results_are_the_same_whoever_judges(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_long_series_is_read_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is the same, and what was torn is told of both files."""
     written(tmp_path, counted(), counted())
-    for name in (records.RUN_FILE, records.SERIES_FILE):
+    for name in (RUN_FILE, SERIES_FILE):
         with (tmp_path / name).open("ab") as file:
             file.write(b"{")
     alone = read_run(tmp_path)
-    monkeypatch.setattr(records, "LONG_BYTES", 1)
+    monkeypatch.setattr(lines, "LONG_BYTES", 1)
     beside = read_run(tmp_path)
     assert (alone.records, alone.findings, alone.numbers) == (
         beside.records,

@@ -27,7 +27,7 @@ from udpbench.model.host import Planned, Setting
 from udpbench.model.record import Process, TrialRecord
 from udpbench.model.result import Progress
 from udpbench.printable import all_printable, printable
-from udpbench.records import Ending
+from udpbench.records.run import Ending
 from udpbench.report.document import write
 from udpbench.report.live import LiveLines
 from udpbench.report.live_rates import Watch

@@ -18,7 +18,7 @@ from udpbench.model.limits import COUNTERS_MAX, CPUS_MAX, LENGTHS, SEEN_MAX, THR
 from udpbench.model.record import Process, Sample, Snapshot, ThreadUse, WorkerStats
 from udpbench.model.work import WorkerSpec
 from udpbench.protocol import RUN, Hello, Repeated, SampleReply, decode, encode, write_line
-from udpbench.records import _validated
+from udpbench.records.exact import validated
 
 SAMPLE = {"worker": "left.sender0", "clock_ns": 1, "counts": {"sent_packets": 2}}
 REPLY = {
@@ -138,7 +138,7 @@ def refusals(kind: type, plain: dict[str, Any]) -> list[str]:
     except ValueError as error:
         errors.append(str(error))
     try:
-        _validated(kind, whole, "run.jsonl:2")
+        validated(kind, whole, "run.jsonl:2")
     except RecordError as error:
         errors.append(str(error))
     return errors

@@ -280,7 +280,7 @@ def test_a_run_whose_process_died_fails(project: Project) -> None:
     """A folder without an end is what a killed worker of pytest-xdist leaves."""
     project.file("gate.udpbench.yaml", ONE)
     project.world(
-        more="import udpbench.records, os\n"
+        more="import udpbench.records.writer, os\n"
         "def die(*_): raise SystemError\n"
         "world.hooks['start receiver measured'] = die"
     )

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from golden import Golden
 
-from udpbench import records
 from udpbench.control.phase import path_plan
 from udpbench.control.trial_state import late
 from udpbench.definition.load import load_experiments
@@ -43,16 +42,11 @@ from udpbench.model.record import (
 )
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.printable import printable
-from udpbench.records import (
-    RUN_FILE,
-    SERIES_FILE,
-    Ending,
-    RunHeader,
-    RunWriter,
-    last_run,
-    new_folder,
-    read_run,
-)
+from udpbench.records import lines, run
+from udpbench.records.folders import last_run, new_folder
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, SERIES_FILE, Ending, RunHeader
+from udpbench.records.writer import RunWriter
 from udpbench.units import Rate
 
 EXPERIMENTS = tuple(load_experiments(["smoke", "drops/small-buffer"]))
@@ -146,14 +140,14 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the kinds of the lines that are parsed and then looked at, as they are read."""
     kinds: list[str] = []
-    plainly = records.object_in
+    plainly = lines.object_in
 
     def parse(number: int, line: bytes, room: Room) -> dict[str, Any]:
         parsed = plainly(number, line, room)
         kinds.append(str(parsed.get("kind", "series")))
         return parsed
 
-    monkeypatch.setattr(records, "object_in", parse)
+    monkeypatch.setattr(lines, "object_in", parse)
     return kinds
 
 
@@ -396,8 +390,8 @@ def test_a_header_that_can_not_be_is_reported(
     tmp_path: Path, key: str, value: object, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its paths are shown, and its trials are counted, before there is any."""
-    monkeypatch.setattr(records, "TRIALS_MAX", 9_999)
-    monkeypatch.setattr(records, "ANSWERS_MAX", 9)
+    monkeypatch.setattr(run, "TRIALS_MAX", 9_999)
+    monkeypatch.setattr(run, "ANSWERS_MAX", 9)
     file = written(tmp_path) / RUN_FILE
     header, *rest = file.read_text().splitlines()
     plain = json.loads(header)

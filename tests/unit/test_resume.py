@@ -30,7 +30,8 @@ from udpbench.model.record import (
     RecordedError,
     TrialRecord,
 )
-from udpbench.records import RUN_FILE, SERIES_FILE, Ending, Run, RunWriter
+from udpbench.records.run import RUN_FILE, SERIES_FILE, Ending, Run
+from udpbench.records.writer import RunWriter
 
 TEXT = "question: What?\nsend: {batch: 4}\nrepetitions: 2\n"
 LAB = Path(udpbench.__file__).parents[1] / "experiments" / "labs" / "local.yaml"

@@ -16,15 +16,9 @@ from report.stored import COMPLETE, header, stored
 from udpbench.errors import RecordError
 from udpbench.json_lines import BLOCK_BYTES, append, cut_torn
 from udpbench.model.record import Sample
-from udpbench.records import (
-    RUN_FILE,
-    SERIES_FILE,
-    Begin,
-    Run,
-    RunSession,
-    RunWriter,
-    read_run,
-)
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, SERIES_FILE, Begin, Run, RunSession
+from udpbench.records.writer import RunWriter
 
 FIRST = Begin("2026-11-21T08:00:00.000+00:00", "0.1.0", ("udpbench", "run", "example"))
 AGAIN = Begin("2026-11-22T08:00:00.000+00:00", "0.2.0", ("udpbench", "run", "--resume", "r"))

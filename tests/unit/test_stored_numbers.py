@@ -14,7 +14,8 @@ from test_records import looked_at, record, written
 from udpbench.errors import RecordError
 from udpbench.json_lines import Room
 from udpbench.model.record import Histogram, Snapshot, TrialRecord
-from udpbench.records import RUN_FILE, SERIES_FILE, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, SERIES_FILE
 
 FIRST, SECOND = {"snmp.Udp.InErrors": 0, "a.}": 3}, {"snmp.Udp.InErrors": 2**63}
 DELAYS, PACING = Histogram(((0, 7), (300, 10**17)), 3), Histogram(((300, 2),))
@@ -135,7 +136,7 @@ def test_more_numbers_than_there_is_room_for_are_not_read_at_once(
     kinds = looked_at(monkeypatch)
     held: list[int] = []
     monkeypatch.setattr(Room, "hold", lambda _self, _text, cost_bytes: held.append(cost_bytes))
-    monkeypatch.setattr("udpbench.records.AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("udpbench.records.lines.AT_ONCE_BYTES", 0)
     assert (counted(),) == read_run(tmp_path).records
     assert ["header", "trial", "ending", "series"] == kinds
     assert min(held) > 0

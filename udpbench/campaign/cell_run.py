@@ -31,7 +31,8 @@ from udpbench.json_lines import LinePipe
 from udpbench.model.limits import SECOND_NS
 from udpbench.printable import printable
 from udpbench.protocol import build_id
-from udpbench.records import RUN_FILE, SERIES_FILE, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, SERIES_FILE
 
 POLL_S = 0.1
 """Interval of checks whether the cell is still wanted."""

@@ -28,7 +28,7 @@ from udpbench.json_lines import MOST_LINE_BYTES, open_regular, parse_json
 from udpbench.model.experiment import Experiment
 from udpbench.model.lab import Lab
 from udpbench.protocol import build_id
-from udpbench.records import CAMPAIGN_FILE
+from udpbench.records.run import CAMPAIGN_FILE
 
 CELL_FILE = "cell.json"
 SCHEMA = 1

@@ -29,7 +29,7 @@ from udpbench.metrics import is_metric, margin_of
 from udpbench.model.experiment import FEWEST_BLOCKS, Experiment, PointPair
 from udpbench.model.host import Facts
 from udpbench.model.result import Result
-from udpbench.records import Run, RunHeader
+from udpbench.records.run import Run, RunHeader
 from udpbench.report.summary import hosts_of
 
 MOST_NAMED = 4

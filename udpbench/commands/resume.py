@@ -30,7 +30,9 @@ from udpbench.host_settings import Settings
 from udpbench.model.experiment import Experiment, Trial, trial_count
 from udpbench.model.lab import Lab, Node
 from udpbench.printable import printable
-from udpbench.records import RUN_FILE, Begin, Run, RunHeader, RunWriter, now_utc, writers_of
+from udpbench.records.folders import writers_of
+from udpbench.records.run import RUN_FILE, Begin, Run, RunHeader, now_utc
+from udpbench.records.writer import RunWriter
 from udpbench.tuning.derived_points import asked, tuned
 from udpbench.units import show_range
 

@@ -25,7 +25,9 @@ from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.lab import Lab
 from udpbench.model.record import SelfTest, TrialRecord
 from udpbench.model.result import Progress
-from udpbench.records import RunWriter, new_header, now_utc, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import new_header, now_utc
+from udpbench.records.writer import RunWriter
 
 if TYPE_CHECKING:
     from udpbench.control.deployment.deployer import Deployer

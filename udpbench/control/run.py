@@ -59,7 +59,8 @@ from udpbench.model.lab import Lab
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import SelfTest, TrialRecord
 from udpbench.model.result import Progress, Result
-from udpbench.records import Ending, RunWriter, now_utc
+from udpbench.records.run import Ending, now_utc
+from udpbench.records.writer import RunWriter
 from udpbench.units import format_duration
 
 

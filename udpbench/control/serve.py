@@ -32,7 +32,8 @@ from udpbench.model.record import Finding, Phase, Snapshot, TrialRecord, WorkerS
 from udpbench.model.served import ServedTest
 from udpbench.model.work import WorkerSpec
 from udpbench.protocol import ClientEvent, SampleReply
-from udpbench.records import Ending, RunWriter, new_header, now_utc
+from udpbench.records.run import Ending, new_header, now_utc
+from udpbench.records.writer import RunWriter
 from udpbench.units import show_bps, show_count
 
 QUESTION = "Where did this host lose the packets of an iperf3 client?"

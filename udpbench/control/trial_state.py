@@ -33,7 +33,7 @@ from udpbench.model.record import (
 )
 from udpbench.model.result import Progress
 from udpbench.model.work import WorkerSpec
-from udpbench.records import now_utc
+from udpbench.records.run import now_utc
 from udpbench.units import format_count, format_duration
 
 Tell = Callable[[Progress], None]

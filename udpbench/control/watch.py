@@ -48,7 +48,8 @@ from udpbench.model.record import (
     WorkerStats,
 )
 from udpbench.model.work import WorkerSpec
-from udpbench.records import Ending, RunWriter, new_header, now_utc
+from udpbench.records.run import Ending, new_header, now_utc
+from udpbench.records.writer import RunWriter
 from udpbench.units import format_duration
 
 POLL_NS = SECOND_NS // 4

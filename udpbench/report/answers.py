@@ -24,7 +24,7 @@ from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import LOSS, SPEED
 from udpbench.model.record import Finding
 from udpbench.model.result import Bottleneck, Estimate, Result, rest_of
-from udpbench.records import Run
+from udpbench.records.run import Run
 from udpbench.report.figures.sweep import values_of
 from udpbench.report.search import breaking_text, found_text, is_only_above, perhaps_text
 from udpbench.report.sessions import command, to_type

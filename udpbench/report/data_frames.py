@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from udpbench import records
 from udpbench.analysis.clock_offsets import since_start_ns
 from udpbench.analysis.motion import intervals
 from udpbench.analysis.rates import host_of
@@ -26,7 +25,8 @@ from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model.limits import SWEPT_MAX
 from udpbench.model.record import BYTES_FIELD, PACKETS_FIELD, TrialRecord
 from udpbench.printable import printable
-from udpbench.records import Run
+from udpbench.records import reader
+from udpbench.records.run import Run
 from udpbench.report.embedded_data import read_report
 from udpbench.report.json_output import as_json
 
@@ -163,7 +163,7 @@ def read_run(*folders: str | Path) -> Frames:
         if path.is_file():
             sources += read_report(path)
         else:
-            sources.append(records.read_run(path))
+            sources.append(reader.read_run(path))
     try:
         whole = frames(sources)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:

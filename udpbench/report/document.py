@@ -21,7 +21,7 @@ from udpbench.installation import how_to_add
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.meanwhile import Meanwhile
 from udpbench.printable import all_printable
-from udpbench.records import Run
+from udpbench.records.run import Run
 from udpbench.report.answers import first_kinds
 from udpbench.report.captions import COLUMNS, HEADINGS, NOTES
 from udpbench.report.data_frames import DATA, write_frames

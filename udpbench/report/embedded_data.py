@@ -19,7 +19,7 @@ from typing import Any
 
 from udpbench.errors import RecordError
 from udpbench.json_lines import open_regular, parse_json
-from udpbench.records import Run
+from udpbench.records.run import Run
 from udpbench.report.json_output import SCHEMA, as_json
 
 LINK = "udpbench-data"

@@ -17,7 +17,7 @@ from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model.record import Finding, TrialRecord
 from udpbench.model.result import Result
 from udpbench.protocol import encode
-from udpbench.records import Run
+from udpbench.records.run import Run
 from udpbench.report.search import breaking_text
 from udpbench.report.sheets import changes_of
 from udpbench.report.summary import hosts_of, reasons

@@ -20,7 +20,7 @@ from udpbench.model.host import Change, Facts, Planned
 from udpbench.model.limits import stage_of
 from udpbench.model.record import Finding
 from udpbench.model.result import Estimate, Result
-from udpbench.records import Run
+from udpbench.records.run import Run
 from udpbench.report.answers import answer, next_steps
 from udpbench.report.captions import captions
 from udpbench.report.figure_data import MOST_TIMELINES, shown_over_time

@@ -9,7 +9,7 @@ from itertools import pairwise
 from udpbench.errors import AgentLost
 from udpbench.model.record import RecordedError
 from udpbench.printable import printable
-from udpbench.records import Run, RunHeader, RunSession
+from udpbench.records.run import Run, RunHeader, RunSession
 from udpbench.report.summary import message
 
 RESTORED = "All settings were restored at the end of the run, in reverse order, and read back."

@@ -16,7 +16,7 @@ from udpbench.analysis.readings import readings_of
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
 from udpbench.printable import all_printable
-from udpbench.records import Run
+from udpbench.records.run import Run
 
 Stacks = Literal["folded", "speedscope"]
 STACKS: tuple[Stacks, ...] = ("folded", "speedscope")

@@ -26,7 +26,7 @@ from udpbench.judged_run import Chapter
 from udpbench.model.host import Facts
 from udpbench.model.record import Finding, RecordedError, TrialRecord
 from udpbench.model.result import Bottleneck, Estimate, Progress, Result, rest_of
-from udpbench.records import Run
+from udpbench.records.run import Run
 from udpbench.report.search import search_line
 from udpbench.units import plural, rate_scale, show_count, show_pps, show_ratio
 

@@ -19,7 +19,7 @@ from udpbench.analysis.points import estimate
 from udpbench.analysis.search import PointSearch
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.model.record import Finding
-from udpbench.records import Run
+from udpbench.records.run import Run
 from udpbench.report.answers import answer, proven_pair, to_try
 from udpbench.report.path_picture import PathPicture, path_lines, pictures
 from udpbench.report.search import COLUMNS as SEARCH_COLUMNS

@@ -22,7 +22,7 @@ from udpbench.analysis.watch.sockets import NOT_KNOWN, NOT_YET_KNOWN, SocketLoss
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding
 from udpbench.printable import all_printable, printable
-from udpbench.records import now_utc
+from udpbench.records.run import now_utc
 from udpbench.report.live_rates import queue_rate
 from udpbench.report.screen import MOST_ROWS, busiest_first, cpu_cells, queue_row
 from udpbench.report.summary import MEANT

@@ -30,7 +30,8 @@ from udpbench.errors import InputError, Problem, RecordError
 from udpbench.folder import Folder
 from udpbench.installation import how_to_add
 from udpbench.json_lines import MOST_BYTES, ROOM_BYTES, ROOM_TIMES, open_regular
-from udpbench.records import RUN_FILE, Run, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, Run
 from udpbench.report.data_frames import COLUMNS, held
 from udpbench.report.json_output import as_json
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from udpbench.errors import RecordError
-from udpbench.records import CAMPAIGN_FILE, RUN_FILE, Run, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import CAMPAIGN_FILE, RUN_FILE, Run
 from udpbench.store.dataset import ORDER, PARTITIONS, RUN, TRIAL, trial_rows
 
 if TYPE_CHECKING:

@@ -24,7 +24,9 @@ from udpbench.model.lab import Connect, Lab
 from udpbench.model.record import Sample, Snapshot, TrialRecord, WorkerStats
 from udpbench.model.result import Progress
 from udpbench.protocol import Hello, SampleReply, Stranger, Taken, encode
-from udpbench.records import Run, RunHeader, RunWriter, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import Run, RunHeader
+from udpbench.records.writer import RunWriter
 
 T = TypeVar("T")
 WALL_NS = 10**18

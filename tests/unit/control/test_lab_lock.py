@@ -19,7 +19,7 @@ from udpbench.errors import DeadlineExceeded, HelloRefused, Interrupted
 from udpbench.model.lab import Lab
 from udpbench.model.limits import SECOND_NS
 from udpbench.protocol import Taken
-from udpbench.records import RunWriter
+from udpbench.records.writer import RunWriter
 
 HELD = Taken("run 1-17 (pid 18)", "machine")
 OTHER = Taken("run 2-19 (pid 20)", "machine")

@@ -14,7 +14,8 @@ from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_lab
 from udpbench.errors import SettingRefused
 from udpbench.model.experiment import Experiment
-from udpbench.records import RunWriter, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.writer import RunWriter
 
 LAB = """\
 sender:

@@ -16,7 +16,9 @@ from udpbench.errors import AgentLost, WorkerFailed
 from udpbench.model.experiment import Experiment
 from udpbench.model.host import Change, Facts, Setting
 from udpbench.model.record import Finding, TrialRecord
-from udpbench.records import Begin, Run, RunWriter, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import Begin, Run
+from udpbench.records.writer import RunWriter
 
 THREE = {"repetitions": 3}
 BEGIN = Begin("2026-11-22T00:00:00", "0.1.0", ("udpbench", "run", "--resume", "r"))

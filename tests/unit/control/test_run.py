@@ -38,7 +38,8 @@ from udpbench.model.record import (
 )
 from udpbench.model.result import Progress
 from udpbench.protocol import Taken
-from udpbench.records import RunWriter, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.writer import RunWriter
 
 BEGIN = [
     "open machine",

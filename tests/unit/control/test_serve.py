@@ -47,7 +47,7 @@ from udpbench.model.record import (
 from udpbench.model.served import ServedStream, ServedTest
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import ClientEvent, SampleReply
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 
 SOCKET = UdpSocket(1, 1, 4, "127.0.0.1", 5201, None, 0, 0, 0, 1, 0)
 STREAM = ServedStream(1, 1000, 900, 900, 990, 0, 90, 1000)

@@ -23,7 +23,9 @@ from udpbench.model.lab import Connect
 from udpbench.model.limits import Role
 from udpbench.model.record import RecordedError, Snapshot
 from udpbench.protocol import SampleReply
-from udpbench.records import Run, RunWriter, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import Run
+from udpbench.records.writer import RunWriter
 
 
 class Member(FakeAgent):

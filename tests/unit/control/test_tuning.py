@@ -21,7 +21,9 @@ from udpbench.judged_run import chapters_of, judged
 from udpbench.model.experiment import Experiment
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import TrialRecord
-from udpbench.records import Begin, RunWriter, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import Begin
+from udpbench.records.writer import RunWriter
 from udpbench.report.answers import answer
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write

@@ -30,7 +30,7 @@ from udpbench.model.record import (
     Snapshot,
     UdpSocket,
 )
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 from udpbench.report.watch import line, losses
 
 LAB = """\

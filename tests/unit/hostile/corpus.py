@@ -516,7 +516,7 @@ def said(work: Callable[[], object]) -> list[int]:
 
 
 def _plain_report(at: Path) -> bytes:
-    from udpbench.records import read_run
+    from udpbench.records.reader import read_run
 
     address = packed([read_run(run_folder(at))])
     return gzip.decompress(base64.b64decode(address.removeprefix(HEAD)))

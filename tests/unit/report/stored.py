@@ -28,7 +28,9 @@ from analysis.build import (
 from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Histogram, Sample, Snapshot, TrialRecord
-from udpbench.records import Ending, Run, RunHeader, RunWriter, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import Ending, Run, RunHeader
+from udpbench.records.writer import RunWriter
 from udpbench.report.terminal import Terminal
 
 COMPLETE = Ending("2026-11-21T08:00:09+00:00", "complete")

@@ -47,7 +47,7 @@ from udpbench.model.record import (
     Sample,
     TrialRecord,
 )
-from udpbench.records import Ending, Run
+from udpbench.records.run import Ending, Run
 from udpbench.report import document, pages
 from udpbench.report.captions import HEADINGS
 from udpbench.report.data_frames import COLUMNS

@@ -14,7 +14,9 @@ from udpbench.model.record import (
     RecordedError,
     TrialRecord,
 )
-from udpbench.records import RUN_FILE, Begin, Ending, Run, RunWriter, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import RUN_FILE, Begin, Ending, Run
+from udpbench.records.writer import RunWriter
 from udpbench.report.document import write
 from udpbench.report.json_output import as_json
 from udpbench.report.pages import run_data

@@ -22,7 +22,7 @@ from udpbench.judged_run import chapters_of
 from udpbench.model.lab import Lab
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding, OtherNamespace, Snapshot, UdpSocket
-from udpbench.records import read_run
+from udpbench.records.reader import read_run
 from udpbench.report.answers import answer
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write

@@ -10,7 +10,7 @@ from analysis.build import experiment, record, trial
 from report.stored import stored
 
 from udpbench.model.record import TrialRecord
-from udpbench.records import Run
+from udpbench.records.run import Run
 from udpbench.store.dataset import write_runs
 
 POINTS = ("size=1472B", "size=64B")

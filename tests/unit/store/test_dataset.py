@@ -25,7 +25,8 @@ from store.runs import POINTS, run_of
 from udpbench import read_runs, write_runs
 from udpbench.definition.load import load_experiment_data
 from udpbench.errors import InputError, RecordError
-from udpbench.records import RunWriter, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.writer import RunWriter
 from udpbench.report.document import write
 from udpbench.store import dataset
 from udpbench.store.pairs import differing_facts
@@ -379,7 +380,7 @@ def test_nothing_else_needs_pyarrow(tmp_path: Path) -> None:
     run = replace(run_of(tmp_path / "run", 1000))
     program = (
         "import sys; sys.modules['pyarrow'] = None; import udpbench, pathlib\n"
-        "from udpbench.records import read_run\n"
+        "from udpbench.records.reader import read_run\n"
         "from udpbench.report.document import write\n"
         f"assert 6 == len(udpbench.read_run({str(run.folder)!r}).trials)\n"
         f"write([read_run(pathlib.Path({str(run.folder)!r}))], pathlib.Path({str(tmp_path)!r}), ['html', 'csv'])\n"

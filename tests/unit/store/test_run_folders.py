@@ -14,7 +14,8 @@ from udpbench.__main__ import main
 from udpbench.commands.verbs.campaign import say_answer
 from udpbench.control.watch import KeptLooks
 from udpbench.model.lab import Lab
-from udpbench.records import CAMPAIGN_FILE, read_run
+from udpbench.records.reader import read_run
+from udpbench.records.run import CAMPAIGN_FILE
 from udpbench.store.dataset import read_runs, write_runs
 from udpbench.store.history import histories
 from udpbench.store.run_folders import readable_runs, run_folders, trials_of

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from udpbench.commands.compare import Choice, RunComparison
-    from udpbench.records import Run
+    from udpbench.records.run import Run
 
 
 def compare(

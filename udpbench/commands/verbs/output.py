@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from udpbench.records import Run
+    from udpbench.records.run import Run
 
 
 RESULTS = Path("results")
@@ -38,7 +38,8 @@ def try_report(stored: Run, code: int) -> int:
 
 def read_stored(folder: Path | None) -> Run:
     """Return a stored run; the last one if no folder is named."""
-    from udpbench.records import last_run, read_run
+    from udpbench.records.folders import last_run
+    from udpbench.records.reader import read_run
 
     if folder is None:
         folder = last_run(RESULTS)

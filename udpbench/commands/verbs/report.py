@@ -72,7 +72,7 @@ def _report_flight(
 
 def _report_store(path: str, out: Path | None) -> bool:
     """Write the page of a store, or of run folders; return False for a run folder itself."""
-    from udpbench.records import RUN_FILE
+    from udpbench.records.run import RUN_FILE
     from udpbench.store.dataset import is_store
 
     if not is_store(path) and ((Path(path) / RUN_FILE).exists() or not Path(path).is_dir()):

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from udpbench.model.experiment import Experiment
     from udpbench.model.lab import Lab
     from udpbench.model.record import TrialRecord
-    from udpbench.records import Run, RunHeader, RunWriter
+    from udpbench.records.run import Run, RunHeader
+    from udpbench.records.writer import RunWriter
 
 
 def run(
@@ -101,7 +102,7 @@ def run(
     from udpbench.commands.resume import ResumeOptions
     from udpbench.definition.point_pairs import against_itself
     from udpbench.judged_run import code_of_run
-    from udpbench.records import new_header
+    from udpbench.records.run import new_header
 
     base = read_side(against)
     sets = [*(sets or ()), *(["cpu_time=true"] if cpu_time else ())]
@@ -159,7 +160,8 @@ def begin_or_resume(
 
     A complete one is printed, and the verb ends with what ``code_of`` returns of it.
     """
-    from udpbench.records import RunWriter, new_folder
+    from udpbench.records.folders import new_folder
+    from udpbench.records.writer import RunWriter
 
     if resume is not None:
         resumed = _resume_run(resume, out, given)
@@ -241,7 +243,7 @@ def _read_back(held: Folder, outcome: Outcome) -> Run:
 
     An unrestored host is more serious, and is printed first.
     """
-    from udpbench.records import read_run
+    from udpbench.records.reader import read_run
 
     try:
         return read_run(held.path, held.fd, later=True)

@@ -113,7 +113,7 @@ def _terms(listen: str | None, port: int, duration: str | None) -> ServeTerms:
 def _prove_free(out: Path, once: bool) -> None:
     """Raise InputError if no test could be stored: its client would have sent for nothing."""
     from udpbench.folder import Folder
-    from udpbench.records import RUN_FILE
+    from udpbench.records.run import RUN_FILE
 
     step = "name another folder"
     try:

@@ -14,7 +14,7 @@ from udpbench.errors import RecordError
 from udpbench.units import plural
 
 if TYPE_CHECKING:
-    from udpbench.records import Run
+    from udpbench.records.run import Run
 
 store = typer.Typer(help="Put stored runs into a store of many runs.", no_args_is_help=True)
 STORE_HELP = "a store (a folder, or s3://…), or a folder of run folders"

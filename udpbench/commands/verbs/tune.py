@@ -23,7 +23,7 @@ from udpbench.errors import InputError, Problem
 if TYPE_CHECKING:
     from udpbench.model.experiment import Experiment
     from udpbench.model.lab import Lab
-    from udpbench.records import RunHeader
+    from udpbench.records.run import RunHeader
 
 
 def tune(
@@ -68,7 +68,7 @@ def tune(
     from udpbench.control.run import RunOptions
     from udpbench.judged_run import code_of_run
     from udpbench.proven_kernels import kept
-    from udpbench.records import new_header
+    from udpbench.records.run import new_header
     from udpbench.tuning.derived_points import asked, tuned
 
     within_ns = _parse_within(within) if resume is None else 0
