@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-NOX = "nox>=2025.5"
+NOX = ("nox>=2025.5", "uv>=0.5")
 PATH_OF_ROOT = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 """Debian's folders for root's programs; other users' PATH lacks them."""
 PACKAGES = {
@@ -108,11 +108,11 @@ def enter_private_nox() -> None:
     home = ROOT / ".nox" / "bootstrap"
     python = home / "bin" / "python"
     # -P: files in the current folder must not shadow what is imported, perhaps by root.
-    command = [python, "-P", "-c", "import nox"]
+    command = [python, "-P", "-c", "import nox, uv"]
     if not python.exists() or subprocess.run(command, capture_output=True).returncode != 0:
         print("preparing nox in .nox/bootstrap", flush=True)
         subprocess.run([sys.executable, "-P", "-m", "venv", "--clear", home], check=True)
-        subprocess.run([python, "-P", "-m", "pip", "install", "--quiet", NOX], check=True)
+        subprocess.run([python, "-P", "-m", "pip", "install", "--quiet", *NOX], check=True)
     os.execv(python, [str(python), __file__, *sys.argv[1:]])
 
 
@@ -173,13 +173,36 @@ def prepare(session: nox.Session, tools: tuple[str, ...] = TOOLS) -> None:
     if installed[:1] == [digest] and set(tools) <= set(installed[1:]):
         return
     if not (HOME / "bin" / "python").exists():
-        session.run(sys.executable, "-m", "venv", "--clear", str(HOME), external=True)
+        make_environment(session, sys.executable, HOME)
     project = nox.project.load_toml(ROOT / "pyproject.toml")
     groups = nox.project.dependency_groups(project, *tools)
     tree = ".[store]" if tools else "."
-    arguments = ("install", "--quiet", "--upgrade", "--editable", tree, *groups)
-    run(session, "pip", *arguments, env={"CFLAGS": STRICT})
+    words = ("--upgrade", "--editable", tree, *groups)
+    install(session, HOME, *words, env={"CFLAGS": STRICT})
     stamp.write_text(" ".join((digest, *tools)))
+
+
+def make_environment(session: nox.Session, python: str, home: Path) -> None:
+    """Make an empty environment for an interpreter."""
+    if not uv("venv", "--clear", "--seed", "--python", python, str(home)):
+        session.run(python, "-m", "venv", "--clear", str(home), external=True)
+
+
+def install(session: nox.Session, home: Path, *words: str, env: dict[str, str] | None = None):
+    """Install into an environment: by uv in a fifth of pip's CPU time, or by pip where uv fails.
+
+    uv compiles nothing in advance, and does not know pip's settings: there, indexes may be missing.
+    """
+    if not uv("pip", "install", "--python", str(home / "bin" / "python"), *words, env=env):
+        pip = str(home / "bin" / "pip")
+        session.run(pip, "install", "--quiet", *words, env=env, external=True)
+
+
+def uv(verb: str, *words: str, env: dict[str, str] | None = None) -> bool:
+    """Run uv as nox's environment has it; return whether it did what was asked."""
+    command = [sys.executable, "-P", "-m", "uv", verb, *words, "--quiet"]
+    print(shlex.join(command), flush=True)
+    return subprocess.run(command, env={**os.environ, **(env or {})}, cwd=ROOT).returncode == 0
 
 
 def run(
@@ -297,19 +320,16 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
         shutil.rmtree(stale, ignore_errors=True)
     if os.environ.get(BESIDE):
         begin_native_tests(session)
-    run(session, "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), ".")
+    build = ("wheel", "-qq", "--no-deps", "--no-build-isolation")
+    run(session, "pip", *build, "--wheel-dir", str(wheels), ".")
     (wheel,) = wheels.glob("udpbench-*-cp39-abi3-*.whl")
     for name, python in pythons.items():
         home = ROOT / ".nox" / f"agent-{name}"
         if not (home / "bin" / "pytest").exists():
-            session.run(python, "-m", "venv", "--clear", str(home), external=True)
+            make_environment(session, python, home)
             needed = ("cffi", "psutil", "pyroute2", "hypothesis")
-            plugins = ("pytest", "pytest-timeout", "pytest-xdist")
-            pip = str(home / "bin" / "pip")
-            session.run(pip, "install", "--quiet", *needed, *plugins, external=True)
-        pip = str(home / "bin" / "pip")
-        deploy = ("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel))
-        session.run(pip, *deploy, external=True)
+            install(session, home, *needed, "pytest", "pytest-timeout", "pytest-xdist")
+        install(session, home, "--no-deps", "--force-reinstall", str(wheel))
         arguments = (WAITING, "-m", SAMPLE, *tests_in(session, "tests/agent"))
         pytest = str(home / "bin" / "pytest")
         session.run(pytest, *arguments, env=in_memory(), external=True)
@@ -539,7 +559,7 @@ def campaigns(session: nox.Session) -> None:
     if os.geteuid() != 0:
         session.skip("the lab needs root: sudo python3 noxfile.py campaigns")
     project = nox.project.load_toml(ROOT / "pyproject.toml")["project"]
-    run(session, "pip", "install", "--quiet", *project["optional-dependencies"]["campaign"])
+    install(session, HOME, *project["optional-dependencies"]["campaign"])
     run(session, "pytest", "tests/unit/campaign", "tests/lab/test_open_ports.py")
     paths = {"PYTHONPATH": str(ROOT / "tests" / "fixtures")}
     run(session, "python", "tests/lab/campaigns.py", *session.posargs, env=paths)
@@ -644,7 +664,7 @@ def site(session: nox.Session) -> None:
 def install_group(session: nox.Session, group: str) -> None:
     """Install a dependency group of pyproject.toml into the shared environment."""
     project = nox.project.load_toml(ROOT / "pyproject.toml")
-    run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, group))
+    install(session, HOME, *nox.project.dependency_groups(project, group))
 
 
 @nox.session

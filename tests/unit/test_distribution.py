@@ -53,6 +53,18 @@ noxfile.os.geteuid = lambda: 0
 noxfile.SERVICE_POLICY = Path("policy-rc.d")
 noxfile.install_system_packages({{"x": lambda: False}})
 """
+WITHOUT_UV = f"""
+import subprocess, sys, unittest.mock
+from pathlib import Path
+sys.modules["nox"] = unittest.mock.MagicMock()
+sys.path.insert(0, {str(ROOT)!r})
+import noxfile
+noxfile.subprocess.run = lambda command, **_: subprocess.CompletedProcess(command, %d)
+session = unittest.mock.Mock()
+noxfile.make_environment(session, "python3", Path("home"))
+noxfile.install(session, Path("home"), "cffi")
+print([*map(str, (word for call in session.run.call_args_list for word in call.args))])
+"""
 APT_GET = """#!/bin/sh
 test "$2" = update || { echo begun >&2; exec sleep 60; }
 """
@@ -119,6 +131,33 @@ def test_what_sets_up_a_checkout_imports_nothing_from_the_current_folder(tmp_pat
     commands = literal_eval(done.stdout.splitlines()[-1])
     assert 3 == len(commands)
     assert ["-P"] * 3 == [words[1] for words in commands]
+
+
+@pytest.mark.parametrize(
+    ("status", "commands"),
+    [
+        (0, []),
+        (
+            2,
+            [
+                "python3",
+                "-m",
+                "venv",
+                "--clear",
+                "home",
+                "home/bin/pip",
+                "install",
+                "--quiet",
+                "cffi",
+            ],
+        ),
+    ],
+)
+def test_where_uv_fails_pip_installs(status: int, commands: list[str]) -> None:
+    """It may be missing, or know no way to an index that pip knows."""
+    command = [sys.executable, "-P", "-c", WITHOUT_UV % status]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert commands == literal_eval(done.stdout.splitlines()[-1])
 
 
 def test_whoever_ends_the_installation_of_packages_leaves_no_policy(tmp_path: Path) -> None:
