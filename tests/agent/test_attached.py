@@ -100,6 +100,28 @@ def test_what_the_process_reads_counts_and_nobody_elses(
     assert None is server.poll()
 
 
+def test_what_is_read_after_the_last_count_is_received_late(
+    pool: Pool, start: Start, port: int
+) -> None:
+    """A program that lacks a CPU reads the rest of a phase once that is over: none of it is lost."""
+    start(f"127.0.0.1:{port}")
+    pool.prepare([spec(port, port=port)], "lo")
+    pool.start(phase())
+    give(port, [bytes(32)] * 5)
+    until("five read", lambda: counts(pool)["read_packets"] >= 5)
+    pool.stop()
+    (stats,) = pool.sample(0).stats
+    default = Path("/proc/sys/net/core/rmem_default").read_text()
+    assert int(default) == stats.buffer_bytes
+    assert "overdue_packets" not in stats.counts or "others_sockets" in stats.counts
+    give(port, [bytes(32)] * 3)
+    until("three more", lambda: counts(pool).get("overdue_packets", 0) >= 3)
+    if "others_sockets" not in stats.counts:
+        late = counts(pool)
+        assert (8, 3) == (late["received_packets"], late["overdue_packets"])
+        assert stats.counts.get("last_ns") == late.get("last_ns")
+
+
 @pytest.mark.parametrize("is_at_port", [False, True])
 def test_others_sockets_take_no_room(
     is_at_port: bool, pool: Pool, start: Start, port: int, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ UNSENT = 0.005
 RULE_NS = 5
 """A firewall rule that does not match takes so long at least (measured: 7 ns, nf_tables, 6.18)."""
 UDP_MEMORY, BACKLOG = "net.ipv4.udp_mem", "net.core.netdev_max_backlog"
+DEFAULT_BUFFER, LARGEST_BUFFER = "net.core.rmem_default", "net.core.rmem_max"
 BACKLOG_PACKETS = 1000
 """The kernel's default (net/core/hotdata.c: max_backlog): no less is worth a try."""
 SYSCTL_NUMBERS = re.compile(r"\s*[0-9]{1,19}(\s+[0-9]{1,19})*\s*")
@@ -136,10 +137,9 @@ def _bottleneck(
     of_program = case.readings.receiving.takes == "program"
     helps = filled(remedy_text(remedy or name, of_program), fill) + saving
     evidence = {**(numbers or {}), **(cpu.shares if cpu is not None else {}), **saved}
-    sets = sets_against(name, fill)
     return Bottleneck(
         *(name, certainty, case.stage, case.packets, text, helps, test, evidence, fill),
-        sets=() if of_program else sets,
+        sets=sets_against(name, fill, of_program),
         aside=OTHER_END if case.stage == "tx_device" and case.readings.one_pair else "",
     )
 
@@ -211,10 +211,16 @@ def _of_memory(case: Evidence, hosts: Sequence[Facts]) -> dict[str, str]:
     """Return sizes of buffers, backlog, ring and UDP's memory that would hold what came."""
     words: dict[str, str] = {}
     sizes = _buffers(case.readings.receiver.workers)
-    if sizes:
+    if sizes and case.stage == "udp_rcvbuf":
         wanted_bytes = _with_room(case, min(sizes))
-        for word, size_bytes in (("buffer", wanted_bytes), ("large_buffer", 4 * wanted_bytes)):
-            words |= {word: format_bytes(size_bytes)} if size_bytes <= MOST_BUFFER_BYTES else {}
+        sysctl = _bound_of_buffer(case, hosts, 2 * min(sizes))
+        for size, size_bytes in (("", wanted_bytes), ("large_", 4 * wanted_bytes)):
+            if size_bytes <= MOST_BUFFER_BYTES:
+                words[f"{size}buffer"] = format_bytes(size_bytes)
+                # The kernel doubles what a program asks for, not what it gets by default.
+                word = {DEFAULT_BUFFER: f"{size}default", LARGEST_BUFFER: f"{size}limit"}
+                doubled = {DEFAULT_BUFFER: 2 * size_bytes, LARGEST_BUFFER: size_bytes}
+                words |= {word[sysctl]: str(doubled[sysctl])} if sysctl else {}
     backlogs = [int(text.split()[0]) for text in _in_force(case, hosts, BACKLOG)]
     if any(backlogs):
         backlog_packets = max(_with_room(case, min(filter(None, backlogs))), BACKLOG_PACKETS)
@@ -227,6 +233,20 @@ def _of_memory(case: Evidence, hosts: Sequence[Facts]) -> dict[str, str]:
     if pages is not None:
         words |= {"udp_pages": str(pages), "udp_mem": f"{pages} {pages} {2 * pages}"}
     return words
+
+
+def _bound_of_buffer(case: Evidence, hosts: Sequence[Facts], now_bytes: int) -> str:
+    """Return the sysctl that bounds a program's buffer; empty if it sets the size itself.
+
+    Without a size of its own it has the default; of more than is allowed it gets what is allowed.
+    """
+    receive = case.readings.record.trial.receive
+    if receive.command is None:
+        return ""
+    for sysctl, size_bytes in ((DEFAULT_BUFFER, now_bytes), (LARGEST_BUFFER, now_bytes // 2)):
+        if str(size_bytes) in _in_force(case, hosts, sysctl):
+            return sysctl
+    return ""
 
 
 def _udp_pages(case: Evidence, hosts: Sequence[Facts]) -> int | None:
@@ -635,7 +655,13 @@ def _small_buffer(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterat
     bounded = case.readings.record.trial.traffic.count_packets is not None
     if not case.lasts and not bounded:
         sure = LIKELY
-    remedy = "small_buffer" if of_program or "buffer" in words_of(case) else "late_readers"
+    words = words_of(case)
+    remedy = "small_buffer" if of_program or "buffer" in words else "late_readers"
+    if of_program and "buffer" in words:
+        attached = case.readings.record.trial.receive.attach is not None
+        bounds = {"default": "default_buffer", "limit": "clamped_buffer"}
+        own = "attached_buffer" if attached else "own_buffer"
+        remedy = next((bounds[word] for word in bounds if word in words), own)
     shown = reader.cpu if case.lasts else None
     numbers = reader.cpu.shares if reader.cpu is not None else {}
     yield _bottleneck(

@@ -29,12 +29,15 @@ machine that is never quiet, the next one counts."""
 MOSTLY_ROBBED = 0.2
 """Share of a CPU of the load that others had, above which a trial that lost packets never counts: a
 hypervisor that took 25 to 55 % for 40 s made a search look for the rate at a tenth of it."""
+ROBBED_PART = 4
+"""Part of a search's time, a quarter, after which one load is given up of which others had the CPUs
+in each trial that lost packets: the rest of the time would only repeat it."""
 NEVER_S = 1e9
 """The package's own time limit, which would depend on the machine: ``within`` is ours."""
 
-Ended = Literal["done", "within", "invalid", "sender"]
-"""Why nothing more is wanted: bounds found, time used up, no valid trial, or the sender offers less
-than the lowest rate."""
+Ended = Literal["done", "within", "invalid", "robbed", "sender"]
+"""Why nothing more is wanted: bounds found, time used up, no valid trial, others had the CPUs for a
+quarter of the time, or the sender offers less than the lowest rate."""
 Robbed = Literal["partly", "mostly"]
 Purpose = Literal["sender", "search", "confirm"]
 
@@ -123,8 +126,9 @@ class _RangeEnds(Exception):
 class _Replay:
     """Answers the package from the trials so far, as its AbstractMeasurer."""
 
-    def __init__(self, trials: Sequence[SearchTrial]) -> None:
+    def __init__(self, trials: Sequence[SearchTrial], within_ns: int) -> None:
         self.trials = trials
+        self.robbed_ns = within_ns // ROBBED_PART
         self.next = 0
 
     def measure(self, intended_duration: float, intended_load: float) -> Any:
@@ -147,8 +151,10 @@ class _Replay:
 
     def next_trial(self, pps: int | None, duration_ns: int) -> SearchTrial:
         """Return the next valid trial, which must be one of this load."""
-        invalid = robbed = 0
+        invalid = robbed = mostly_ns = 0
         while invalid < TRIES:
+            if mostly_ns > self.robbed_ns:
+                raise _Stop("robbed")
             trial = self.trials[self.next] if self.next < len(self.trials) else None
             # A trial that failed may have been made again: what followed it then is out of date.
             if trial is None or (trial.pps, trial.duration_ns) != (pps, duration_ns):
@@ -157,7 +163,7 @@ class _Replay:
             if not trial.valid:
                 invalid += 1
             elif trial.robbed == "mostly":
-                continue
+                mostly_ns += trial.took_ns
             elif trial.robbed and robbed < ROBBED_TRIES:
                 robbed += 1
             else:
@@ -174,7 +180,7 @@ def search_state(
     of a bit rate.
     """
     spent_ns = sum(trial.took_ns for trial in trials)
-    replay = _Replay(trials)
+    replay = _Replay(trials, search.within_ns)
     blank = tuple(GoalBounds(loss) for loss in search.goals)
     purposes: list[Purpose] = []
     state = SearchState(None, None, blank, (), spent_ns=spent_ns)

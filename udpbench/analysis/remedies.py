@@ -146,6 +146,14 @@ inline | have the receiver's CPUs do it: link.receive napi, on a host RPS or ano
 sender_queue | raise rate or limit of the queue, or lower the load
 sender_cpu | give the sender more workers or CPUs, a larger batch, or GSO
 small_buffer | raise receive.buffer, starting with <buffer>
+default_buffer | set net.core.rmem_default to <default> (settings.receiver.sysctl) before the
+  program starts, since it asks for no size, or have it ask for <buffer> (setsockopt SO_RCVBUF)
+clamped_buffer | raise net.core.rmem_max to <limit> (settings.receiver.sysctl): the program asks for
+  all that it allows, or more
+own_buffer | have the program ask for <buffer> (setsockopt SO_RCVBUF, up to net.core.rmem_max): it
+  sets its size itself, which no setting changes
+attached_buffer | have the program ask for <buffer> (setsockopt SO_RCVBUF, up to net.core.rmem_max)
+  and start it anew: no setting reaches a socket that is open already
 standstill | check what stopped it (a signal, a debugger, a frozen cgroup, a lock), then repeat
 reader_sleeps | have it read while datagrams wait, and do its waiting elsewhere; no buffer helps
 reader_pauses | have it read more often, or give its socket a buffer for all that comes in a pause
@@ -213,6 +221,13 @@ def at_each(steps: Mapping[str, str]) -> str:
 _STEPS = """\
 small_buffer | application | buffer=<buffer> | receive.buffer=<buffer>
 small_buffer | application | buffer=<large_buffer> | receive.buffer=<large_buffer>
+small_buffer | machine | rmem_default=<default>
+  | settings.receiver.sysctl.net.core.rmem_default=<default>
+small_buffer | machine | rmem_default=<large_default>
+  | settings.receiver.sysctl.net.core.rmem_default=<large_default>
+small_buffer | machine | rmem_max=<limit> | settings.receiver.sysctl.net.core.rmem_max=<limit>
+small_buffer | machine | rmem_max=<large_limit>
+  | settings.receiver.sysctl.net.core.rmem_max=<large_limit>
 udp_memory | machine | udp_mem=<udp_pages> | settings.receiver.sysctl.net.ipv4.udp_mem=<udp_mem>
 inline | host | napi | settings.receiver.link.receive=napi
 inline | host | rps | settings.receiver.link.receive=rps
@@ -235,6 +250,11 @@ one_queue | host | hash-ports | settings.receiver.ethtool.rx-flow-hash.udp4=sdfn
 one_queue receive_cpu | host | rps | settings.receiver.rps.cpus=<all_cpus>
 others_cpu | application | nice | <late>.priority=nice -20
 others_cpu | application | fifo | <late>.priority=fifo 1
+others_cpu | application | buffer=<large_buffer> | receive.buffer=<large_buffer>
+others_cpu | machine | rmem_default=<large_default>
+  | settings.receiver.sysctl.net.core.rmem_default=<large_default>
+others_cpu | machine | rmem_max=<large_limit>
+  | settings.receiver.sysctl.net.core.rmem_max=<large_limit>
 sender_queue | host | pfifo | settings.sender.qdisc={pfifo: {limit: 1000}}
 sender_cpu | application | senders=<sender_cpus> | send.workers=<sender_cpus>
 sender_cpu | application | sendmmsg | send.call=sendmmsg; send.batch=auto
@@ -287,10 +307,15 @@ SURE = (
 """Bottlenecks whose first step is the remedy itself; steps against others are tries of a tune."""
 
 
-def sets_against(name: str, words: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what the first step against a bottleneck sets; empty if that is only to be tried."""
+def sets_against(name: str, words: Mapping[str, str], of_program: bool = False) -> tuple[str, ...]:
+    """Return what the first step against a bottleneck sets; empty if that is only to be tried.
+
+    A program of the user's own has no keys of our receiver.
+    """
     steps = (filled_step(step, words) for step in REMEDY_STEPS.get(name, ()) if name in SURE)
-    return next((step.sets for step in steps if step is not None), ())
+    known = (step for step in steps if step is not None)
+    fit = (s for s in known if not (of_program and any(p.startswith("receive.") for p in s.paths)))
+    return next((step.sets for step in fit), ())
 
 
 BEYOND_SETTINGS = {

@@ -32,7 +32,7 @@ from udpbench.units import Rate, rate_scale, show_bps, show_pps, show_ratio, sho
 
 OF_LEDGER = tuple(name for name, metric in METRICS.items() if metric.unit == "packets")
 """Counts that a folded result takes over from the trial whose ledger it shows."""
-GIVEN_UP = ("invalid", "sender")
+GIVEN_UP = ("invalid", "robbed", "sender")
 """Ends of a search whose trials tell nothing of the receiver."""
 NOT_FIRST = (*BEFORE_SENT, "app_log")
 """Stages that lose no packet on its way to the application."""
@@ -481,6 +481,8 @@ def _ending(whole: PointSearch) -> list[Finding]:
         what = "the search gave up: trials at one load were invalid again and again"
         step = "see the findings of its trials; a busy machine cannot be searched"
         return [Finding("invalid", what, where, known_bounds(headline), next_step=step)]
+    if state.ended == "robbed":
+        return [_robbed_of(whole)]
     if state.ended == "sender":
         least = show_pps(whole.least_pps)
         value, limit = show_pps(state.most_pps), f"at least search.rate.from, {least}"
@@ -490,6 +492,10 @@ def _ending(whole: PointSearch) -> list[Finding]:
     if state.ended == "within" and _is_unfinished(state):
         what = "the search took longer than search.within; these are the bounds known by then"
         step = "raise search.within, or search.precision"
+        disturbed = sum(map(is_disturbed, whole.trials))
+        if 2 * disturbed > len(whole.trials):
+            what += f"; others used CPUs of the load in {disturbed} of {len(whole.trials)} trials"
+            step = REMEDIES["busy"].text
         return [Finding("warning", what, where, known_bounds(headline), next_step=step)]
     if state.ended is None:
         what = "the search was interrupted; these are the bounds known by then"
@@ -508,6 +514,25 @@ def _ending(whole: PointSearch) -> list[Finding]:
         most = show_pps(state.most_pps)
         return [Finding("note", what, where, most, next_step=step, kind="bound")]
     return []
+
+
+def _robbed_of(whole: PointSearch) -> Finding:
+    """Return that others had the CPUs at the load that was tried last, and what is known."""
+    load = _pps(whole.trials[-1])
+    trials = sum(
+        _pps(trial) == load and _search_trial(trial).robbed == "mostly" for trial in whole.trials
+    )
+    what = (
+        f"the search stopped early: at {show_pps(load)} others had more than "
+        f"{show_share(MOSTLY_ROBBED)} of a CPU of the load in each of {trials} trials"
+    )
+    step = (
+        f"{REMEDIES['busy'].text}; or search below {show_pps(load)} (search.rate.to): a load that "
+        "loses nothing counts on a busy machine, too"
+    )
+    known = whole.headline.lower_pps is not None
+    severity: Literal["warning", "invalid"] = "warning" if known else "invalid"
+    return Finding(severity, what, "search", known_bounds(whole.headline), next_step=step)
 
 
 def known_bounds(goal: GoalBounds) -> str:

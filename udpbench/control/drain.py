@@ -127,7 +127,12 @@ class Drain:
         if moved:
             self._awaited_packets, self._queue_end = awaited, None
             self._moved_ns = self._busy_ns = now_ns
-        elif self._queue_end is None and now_ns - self._moved_ns >= self._needed_quiet_ns:
+        elif (
+            self._queue_end is None
+            # An empty queue has no end: what a starved thread still brings to it is waited for.
+            and self.queued_bytes > 0
+            and now_ns - self._moved_ns >= self._needed_quiet_ns
+        ):
             self._queue_end = queue_end
         is_past = self._queue_end is not None and read >= self._queue_end
         polling = any(reply.polling for reply in replies)

@@ -64,6 +64,10 @@ SENDERS_GRACE_NS = 3 * SECOND_NS
 """For senders to end after a phase: a send may block 50 ms (SO_SNDTIMEO)."""
 HEAR_NS = SECOND_NS
 """How long to listen for a stranger: who holds a phase up sends five packets in that time."""
+UNREAD_STEP = (
+    "; the program has bound its socket and does not read it: have it read, or name in "
+    "receive.ready the line that it prints once it does"
+)
 SLOW_STEP = "find out what slows the reader down there, or use a smaller receive buffer"
 NAMED_MAX = 3
 """Strangers that an error names."""
@@ -206,6 +210,7 @@ class PhaseRun:
         if self.losses is not None:
             self._loss_stats += self.losses.collect()
         self._after = self._snapshots("end")
+        self._count_late()
         self._path_ns = 0
         self._watch_path(self.waiter.clock.now_ns())
         self._read_clocks()
@@ -367,6 +372,7 @@ class PhaseRun:
                 return
             if now_ns >= drain.stalled_at_ns:
                 why = f"{drain.queued_bytes}B still queued and unread"
+                why += UNREAD_STEP if any(map(self._runs_program, agents.receivers)) else ""
                 raise self._not_quiet(drain.stall_ns, why, agents.receivers)
             if now_ns >= drain.end_ns:
                 why = f"{drain.queued_bytes}B still queued, read at {drain.pps(now_ns)}pps"
@@ -446,6 +452,16 @@ class PhaseRun:
         self._ask(running, lambda client: client.stop())
         for client in self.agents.working:
             self._await_end(client)
+
+    def _count_late(self) -> None:
+        """Count what programs have read since the last count: the snapshot has that."""
+        for client in self.agents.receivers:
+            if self._runs_program(client):
+                self._sample(client)
+
+    def _runs_program(self, client: AgentClient) -> bool:
+        own = (spec for spec in self.agents.workers if spec.host == client.name)
+        return any(spec.role == "receiver" and way_of(spec).takes == "program" for spec in own)
 
     def _await_end(self, client: AgentClient) -> None:
         what = f"loops still running after phase {self.plan.name}"

@@ -35,6 +35,7 @@ ENDINGS: Mapping[str | None, str] = {
     "done": "done",
     "within": "out of time",
     "invalid": "given up",
+    "robbed": "others use the CPUs of the load",
     "sender": "the sender offers too little",
 }
 """Text for the state of a search."""

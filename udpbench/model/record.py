@@ -133,7 +133,8 @@ class WorkerStats:
     counts: dict[str, int]
     socket_inodes: tuple[int, ...] = ()
     buffer_bytes: Optional[int] = None
-    """SO_RCVBUF or SO_SNDBUF as read back (the kernel's doubled value)."""
+    """SO_RCVBUF or SO_SNDBUF as read back (the kernel's doubled value); of a user's program that of
+    its smallest, after a phase."""
     cpus_seen: tuple[int, ...] = ()
     """CPUs on which the worker's thread was seen; pinning held if this is its own CPU alone."""
     memory_bytes: Optional[int] = None

@@ -330,7 +330,8 @@ def _left_out(result: Result, of_median: bool) -> str:
         return ""
     if reasons(result):
         word = word_of(result)
-        return f"{word}: {_cause(reasons(result)[0]).removeprefix(f'{word}: ')}"
+        alone = " (rates alone; its loss counts)" if result.valid else ""
+        return f"{word}{alone}: {_cause(reasons(result)[0]).removeprefix(f'{word}: ')}"
     lacks = of_median and result.delivered_pps is None
     return "its delivered rate is unknown: everything was read at once" if lacks else ""
 

@@ -145,7 +145,7 @@ def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Re
         yield search_table(chapter.searches)
     else:
         yield points_table(chapter, width)
-        yield from (Text(f"left out: {line}", style="dim") for line in left_out(chapter))
+        yield from (Text(f"left out of medians: {line}", style="dim") for line in left_out(chapter))
     yield from map(Text, breaking_lines(chapter.searches))
     yield from ledger_tables(chapter, width, everything)
     yield from map(sheet_table, result_sheets(chapter, everything))

@@ -339,6 +339,12 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         )
     ),
     (
+        worker_counts.late_reads,
+        with_counts(receiver={"overdue_packets": 11}),
+        with_counts(),
+        "note",
+    ),
+    (
         worker_counts.irregular_datagrams,
         with_counts(receiver={"duplicate_packets": 1}),
         with_counts(),

@@ -52,6 +52,7 @@ BOTTLENECKS = {
     *("shared_socket", "unmerged", "one_queue", "shared_cpu", "reader_work", "reader_system"),
     *("receive_cpu", "late_readers", "nothing", "bounded_loss", "unaccounted", "standstill"),
     *("reader_sleeps", "reader_pauses", "stopped_sender"),
+    *("default_buffer", "clamped_buffer", "own_buffer", "attached_buffer"),
     "longer_burst",
     *("cpu_quota", "cgroup_memory", "changed", "stranger", "unseen_rules"),
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from analysis.build import lossy, record
+from analysis.test_diagnosis import changed
 from udpbench.analysis.judge import judge
 from udpbench.analysis.remedies import PROGRAM_REMEDIES, REMEDIES, helps_at, remedy_text
-from udpbench.model.experiment import Receive
+from udpbench.model.experiment import Attach, Receive
 from udpbench.model.record import TrialRecord
+from udpbench.model.result import Bottleneck
 
 PROGRAM = Receive(command=("./server",))
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
@@ -108,6 +110,58 @@ def test_what_helps_a_program_names_no_key_of_our_receiver() -> None:
     text = helps_at("link or udp_rcvbuf", of_program=True)
     assert "setsockopt SO_RCVBUF" in text
     assert "settings.receiver.sysctl" in text
+
+
+def with_buffer(size_bytes: int | None, receive: Receive = PROGRAM) -> Bottleneck:
+    """Return why the buffer of that size of a program was full, which has time otherwise."""
+    known = of_program(changed("burst"))
+    limits = {"net.core.rmem_default": 212992, "net.core.rmem_max": 4194304}
+    (phase,) = known.phases
+    stats = tuple(
+        replace(each, buffer_bytes=size_bytes) if each.role == "receiver" else each
+        for each in phase.stats
+    )
+    hosts = {name: replace(each, limits=limits) for name, each in known.facts.items()}
+    workers = tuple(
+        replace(spec, receive=receive) if spec.role == "receiver" else spec
+        for spec in known.workers
+    )
+    run = replace(known.trial, receive=receive)
+    again = replace(
+        known, trial=run, workers=workers, facts=hosts, phases=(replace(phase, stats=stats),)
+    )
+    first = judge(again).diagnosis[0]
+    assert "small_buffer" == first.name
+    return first
+
+
+def test_what_a_program_with_a_small_buffer_can_do_depends_on_who_chose_its_size() -> None:
+    """The host's default and its limit are settings that can be tried; its own choice is not."""
+    default = with_buffer(212992)
+    assert default.remedy.startswith("set net.core.rmem_default to ")
+    assert default.sets == (
+        f"settings.receiver.sysctl.net.core.rmem_default={default.words['default']}",
+    )
+    clamped = with_buffer(2 * 4194304)
+    assert clamped.remedy.startswith("raise net.core.rmem_max to ")
+    assert clamped.sets == (f"settings.receiver.sysctl.net.core.rmem_max={clamped.words['limit']}",)
+    own = with_buffer(16384)
+    assert own.remedy.startswith("have the program ask for ")
+    assert own.remedy.endswith("it sets its size itself, which no setting changes")
+    assert "the receive buffer of 8KiB is too small for the burst" in own.what
+    attached = with_buffer(212992, Receive(attach=Attach(port=53)))
+    assert attached.remedy.endswith("no setting reaches a socket that is open already")
+    assert ((), ()) == (own.sets, attached.sets)
+    assert "setsockopt SO_RCVBUF" in with_buffer(None).remedy
+
+
+def test_the_buffer_of_a_program_is_not_compared_with_a_key_of_ours() -> None:
+    """It was never asked to have that size."""
+    known = of_program(record())
+    (phase,) = known.phases
+    small = replace(phase, stats=tuple(replace(each, buffer_bytes=4096) for each in phase.stats))
+    findings = judge(replace(known, phases=(small,))).findings
+    assert "the socket buffer is smaller than requested" not in [each.what for each in findings]
 
 
 def test_a_diagnosis_of_a_program_names_no_key_of_our_receiver() -> None:

@@ -573,7 +573,9 @@ def test_a_search_whose_program_did_not_start_says_that_alone() -> None:
     assert text.startswith("No answer: it failed: ./server: it ended.")
 
 
-def test_a_receiver_that_was_mostly_robbed_is_asked_until_the_time_is_used_up() -> None:
+def test_a_receiver_that_was_mostly_robbed_is_asked_for_a_quarter_of_the_time(
+    golden: Golden,
+) -> None:
     """What it lost never counts: such a search would find the rate of the rest of the CPU."""
     quarter = replace(NAPI, taken=0.25)
 
@@ -582,7 +584,40 @@ def test_a_receiver_that_was_mostly_robbed_is_asked_until_the_time_is_used_up() 
         return replace(result, findings=(STRUCK,), cpus=(quarter,)) if searching else result
 
     search = only(results_of(experiment(), change=rob))
-    assert ("within", None) == (search.state.ended, search.headline.upper_pps)
+    assert ("robbed", None) == (search.state.ended, search.headline.upper_pps)
+    quarter_ns = search.search.within_ns // 4
+    assert quarter_ns < search.state.spent_ns < 1.2 * quarter_ns
+    assert False is search.result.valid
+    (point,) = points([search.result])
+    golden.check(answer(Chapter(experiment(), (), (point,), (), searches=(search,))))
+    golden.check(search.result.findings[0].next_step)
+
+
+def test_what_was_decided_before_others_had_the_cpus_stays_known() -> None:
+    """A bound is no less one because a higher load could not be tried."""
+    quarter = replace(NAPI, taken=0.25)
+    keys = {"trial": "1s", "time": "1s", "precision": "0.2%", "within": "2min"}
+
+    def rob(result: Result) -> Result:
+        late = result.trial.search_trial > 3
+        return replace(result, findings=(STRUCK,), cpus=(quarter,)) if late else result
+
+    search = only(results_of(experiment(keys), change=rob))
+    assert search.headline.lower_pps is not None
+    assert ("robbed", True) == (search.state.ended, search.result.valid)
+    assert search.result.unfinished
+
+
+def test_a_search_that_others_held_up_does_not_ask_for_more_time() -> None:
+    """More time would not help, but a quieter machine."""
+
+    def rob(result: Result) -> Result:
+        return replace(result, findings=(STRUCK,))
+
+    search = only(results_of(experiment({"within": "12s"}), change=rob))
+    (finding,) = (each for each in search.result.findings if "within" in each.what)
+    assert finding.next_step is not None
+    assert finding.next_step.startswith("stop what uses CPUs")
 
 
 def test_what_breaks_first_is_seen_in_quiet_trials_where_there_are_any() -> None:

@@ -64,6 +64,20 @@ def test_a_queues_thread_without_a_cpu_is_waited_for(tmp_path: Path) -> None:
     assert ("done", PACKETS) == (record.status, read_in(record))
 
 
+def test_what_such_a_thread_brings_at_last_is_read_to_its_end(tmp_path: Path) -> None:
+    """The reader lacks a CPU, too: what its queue gets late is not lost, and none is missing."""
+    late_ns = SECOND_NS + SECOND_NS // 2
+
+    def reading(since_ns: int) -> tuple[int, int]:
+        if since_ns >= late_ns + SECOND_NS:
+            return PACKETS, 0
+        return PACKETS - 200, 200 * SKB if since_ns >= late_ns else 0
+
+    world = World(reading=reading, polling=lambda since_ns: since_ns < late_ns)
+    record = only(tmp_path, world, duration="1s", warmup="0s")
+    assert ("done", PACKETS) == (record.status, read_in(record))
+
+
 def test_a_queues_thread_that_never_sleeps_is_not_waited_for(tmp_path: Path) -> None:
     """The phase ends as it does without one, a second later."""
     world = World(reading=lambda _: (PACKETS, 0), polling=lambda _: True)
@@ -86,6 +100,17 @@ def test_a_queue_that_nobody_reads_is_a_deadline(tmp_path: Path) -> None:
             "receiver",
         )
         == record.error
+    )
+
+
+def test_a_program_that_does_not_read_yet_has_a_key_for_that(tmp_path: Path) -> None:
+    """Its packets are not lost: they wait in its socket."""
+    world = World(reading=lambda _: (10, SKB), printed="")
+    record = only(tmp_path, world, receive={"command": ["./server"]})
+    assert record.error is not None
+    assert record.error.message.endswith(
+        "768B still queued and unread; the program has bound its socket and does not read it: have "
+        "it read, or name in receive.ready the line that it prints once it does"
     )
 
 

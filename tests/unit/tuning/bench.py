@@ -30,6 +30,13 @@ WORDS = {
     "other_cpus": "1",
     "all_cpus": "0,1",
 }
+PROGRAM_WORDS = {
+    "default": "16777216",
+    "large_default": "67108864",
+    "limit": "8388608",
+    "large_limit": "33554432",
+}
+"""For a program of the user's, which leaves the size of its buffer to the host."""
 
 
 def limit(name: str, **words: str) -> Bottleneck:

@@ -11,7 +11,7 @@ import yaml
 from analysis.build import facts as host
 from golden import Golden
 
-from tuning.bench import WORDS, limit, to_tune
+from tuning.bench import PROGRAM_WORDS, WORDS, limit, to_tune
 from udpbench.analysis.remedies import (
     BEYOND_SETTINGS,
     REMEDIES,
@@ -33,7 +33,9 @@ from udpbench.tuning.steps import is_part, steps_against
 EVERY = [
     step
     for name in REMEDY_STEPS
-    for step in steps_against([limit(name)], Tune("", "delivered_pps", 0), ())
+    for step in steps_against(
+        [limit(name, **WORDS, **PROGRAM_WORDS)], Tune("", "delivered_pps", 0), ()
+    )
 ]
 """All steps, with words."""
 MEASURED = (

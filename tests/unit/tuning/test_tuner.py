@@ -8,7 +8,7 @@ from dataclasses import replace
 from analysis.test_search import Change, late, results_of
 from golden import Golden
 
-from tuning.bench import NOTHING, limit, play, to_tune
+from tuning.bench import NOTHING, PROGRAM_WORDS, WORDS, limit, play, to_tune
 from udpbench.analysis.points import points
 from udpbench.analysis.search import folded
 from udpbench.errors import CANNOT_TELL, YES
@@ -385,6 +385,24 @@ def test_a_step_says_what_it_sets(golden: Golden) -> None:
     golden.check(plain_answer(tuning).sentence)
     tuning, _ = play(to_tune(never=("receive.priority",)), lambda _: (5_000.0, others))
     golden.check(plain_answer(tuning).sentence)
+
+
+def test_a_program_gets_the_buffer_that_its_host_can_give() -> None:
+    """It has no key of ours; what others delay may wait in a larger buffer, too."""
+    program = {"command": ["./server"]}
+    default = {key: PROGRAM_WORDS[key] for key in ("default", "large_default")}
+
+    def tried(name: str, **words: str) -> list[str]:
+        limits = (limit(name, **WORDS, **words),)
+        tuning, _ = play(to_tune(receive=program), lambda _: (5_000.0, limits))
+        return names(tuning, 1)[1:] if len(tuning.rounds) > 1 else []
+
+    both = ["rmem_default=16777216", "rmem_default=67108864"]
+    assert both == tried("small_buffer", **default)
+    assert ["nice", "fifo", both[1]] == tried("others_cpu", **default)
+    limits = {key: PROGRAM_WORDS[key] for key in ("limit", "large_limit")}
+    assert ["rmem_max=8388608", "rmem_max=33554432"] == tried("small_buffer", **limits)
+    assert [] == tried("small_buffer")
 
 
 def test_a_step_that_changes_nothing_is_not_tried() -> None:

@@ -332,7 +332,8 @@ class Pool:
             fields: dict[str, Any] = dict(self._final.get(spec.name, {}))
             if prepared is not None:
                 fields.update(pid=prepared.pid, socket_inodes=prepared.socket_inodes)
-                fields.update(buffer_bytes=prepared.buffer_bytes, zerocopy=prepared.zerocopy)
+                fields.update(zerocopy=prepared.zerocopy)
+                fields.setdefault("buffer_bytes", prepared.buffer_bytes)
                 fields.setdefault("filtered", prepared.filtered)
             cpu = prepared.cpu if prepared is not None else None
             seen = tuple(sorted(self._cpus_seen[spec.name]))

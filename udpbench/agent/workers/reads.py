@@ -8,7 +8,7 @@ possible, the counts include the number of other sockets, for a finding. Changes
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Protocol, TypeVar, cast
 
@@ -86,6 +86,7 @@ class CountedReader:
         self._under_load: Optional[Reading] = None
         """The last reading after which more packets arrived."""
         self._latest = Reading(time.monotonic_ns(), 0)
+        self._until_stop = 0
 
     def _fail(self, text: str) -> None:
         """Keep the first failure; later ones are consequences."""
@@ -170,17 +171,20 @@ class CountedReader:
         if self.state == "running":
             self._count()
         if self.state == "running":
-            self.state = "done"
+            self.state, self._until_stop = "done", self._latest.packets
 
     def counts(self, _worker: int) -> dict[str, int]:
         """Return what was read so far, with times.
 
-        A rate spans two looks under load; ``first_packets`` are the packets outside them.
+        A rate spans two looks under load; ``first_packets`` are the packets outside them. What is
+        read after the stop was sent in the phase, too: ``overdue_packets`` of all.
         """
-        if self.state == "running":
+        if self.state in ("running", "done"):
             self._count()
         packets = self._latest.packets
         counts = {"read_packets": packets, "received_packets": packets}
+        if self.state == "done" and packets > self._until_stop:
+            counts["overdue_packets"] = packets - self._until_stop
         if self._others_sockets:
             counts["others_sockets"] = self._others_sockets
         first, last = self._first, self._under_load
@@ -202,7 +206,7 @@ class CountedReader:
             self._fail(f"its sockets can no longer be counted: {error}; close some other sockets")
             return
         now = Reading(time.monotonic_ns(), read_packets)
-        if now.packets > self._latest.packets:
+        if now.packets > self._latest.packets and self.state == "running":
             if self._first is None:
                 self._first = now
             else:
@@ -214,7 +218,7 @@ class CountedReader:
         return since, ()
 
     def details(self, _worker: int) -> dict[str, Any]:
-        """Return whether a socket of the traffic has a filter; count those that are tunnels.
+        """Return whether a socket of the traffic has a filter, and its buffer; count tunnels.
 
         What the kernel takes from a tunnel for itself is in InDatagrams, too.
         """
@@ -224,7 +228,16 @@ class CountedReader:
         kind = "tunnel_sockets" if tunnel else "unknown_tunnels"
         if tunnel or (tunnel is None and self._counting is None):
             self.final_counts[self._spec.name] = {kind: 1}
-        return {"filtered": filtered}
+        return {"filtered": filtered, "buffer_bytes": self._buffer_bytes(inodes)}
+
+    def _buffer_bytes(self, inodes: Collection[int]) -> Optional[int]:
+        """Return the size of the smallest receive buffer; None if the kernel does not tell it."""
+        try:
+            listed = self._at_ports.read().values()
+        except OSError:
+            return None
+        sizes_bytes = (each.buffer_bytes for each in listed if each.inode in inodes)
+        return min((size for size in sizes_bytes if size is not None), default=None)
 
     def programs(self) -> frozenset[int]:
         """Return the processes of the program."""

@@ -38,6 +38,7 @@ CHECKS: dict[Check, str] = {
     worker_counts.irregular_datagrams: DATAGRAMS,
     worker_counts.others_reads: DATAGRAMS,
     worker_counts.no_reads: DATAGRAMS,
+    worker_counts.late_reads: DATAGRAMS,
     worker_counts.failed_calls: ALL,
     offered_load.sender_stalled: ALL,
     ledger_checks.hidden_refusals: DATAGRAMS,

@@ -28,7 +28,9 @@ SHARED_PATH = (
 def buffer_capped(readings: Readings) -> Iterator[Finding]:
     """Find a socket buffer that the kernel granted smaller than requested."""
     trial = readings.record.trial
-    sizes_bytes = {"sender": trial.send.buffer_bytes, "receiver": trial.receive.buffer_bytes}
+    of_program = readings.receiving.takes == "program"  # its size is its own affair
+    received_bytes = None if of_program else trial.receive.buffer_bytes
+    sizes_bytes = {"sender": trial.send.buffer_bytes, "receiver": received_bytes}
     for stats in readings.phase.stats:
         size_bytes, granted_bytes = sizes_bytes[stats.role], stats.buffer_bytes
         # The kernel doubles the value for its own overhead (net/core/sock.c).

@@ -121,6 +121,12 @@ OTHERS_READS = WorkerCount(
     "stop them",
     value=lambda counts, field: f"{counts[field]} sockets",
 )
+LATE_READS = WorkerCount(
+    "overdue_packets",
+    "note",
+    "the program read its last datagrams after the phase had ended: they are received, not lost",
+    next_step="stop what uses CPUs of the load if it should read them in time",
+)
 SWALLOWED = "what the kernel takes there without the program counts as received"
 NO_READS = (
     WorkerCount(
@@ -161,6 +167,11 @@ def _findings(workers: Iterable[WorkerStats], *rows: WorkerCount) -> Iterator[Fi
 def foreign_traffic(readings: Readings) -> Iterator[Finding]:
     """Find datagrams on the measured port that are not of this phase, by header or by size."""
     return _findings(readings.phase.stats, *FOREIGN)
+
+
+def late_reads(readings: Readings) -> Iterator[Finding]:
+    """Find a program that read its last datagrams only after the last count of the phase."""
+    return _findings(readings.phase.stats, LATE_READS)
 
 
 def strange_sockets(readings: Readings) -> Iterator[Finding]:
