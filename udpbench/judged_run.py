@@ -32,6 +32,15 @@ from udpbench.tuning.tuner import Tuning, tuning_of
 
 
 @dataclass(frozen=True)
+class Against:
+    """What a run says of an experiment in comparison with another run, its base."""
+
+    comparisons: tuple[Comparison, ...]
+    sentence: str
+    """The verdicts, with the numbers of both."""
+
+
+@dataclass(frozen=True)
 class Chapter:
     """One experiment of a run."""
 
@@ -50,6 +59,8 @@ class Chapter:
     """State of its tune, if it has one."""
     tuned: TuningAnswer | None = None
     """What that says."""
+    against: Against | None = None
+    """Its comparison with another run, if a report has one."""
 
     @property
     def results(self) -> tuple[Result, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from analysis import sampled
-from analysis.build import experiment, facts, record, trial
+from analysis.build import experiment, facts, lossy, record, trial
 from analysis.sampled import QUIET
 from golden import Golden
 from report.stored import stored
@@ -22,6 +22,7 @@ from udpbench.commands.compare import (
     BETWEEN_RUNS,
     NOT_INTERLEAVED,
     Choice,
+    beside,
     compare_runs,
     compare_within,
 )
@@ -33,6 +34,7 @@ from udpbench.model.experiment import PointPair
 from udpbench.model.record import TrialRecord
 from udpbench.records.reader import read_run
 from udpbench.records.run import Run
+from udpbench.report.document import write
 
 BASE = (2000, 2010, 1990, 2005, 1995, 2015, 1985)
 FAST = tuple(round(1.1 * pps) for pps in BASE)
@@ -304,6 +306,61 @@ def test_what_the_first_run_lacks_differs_from_the_next_that_has_it(tmp_path: Pa
     b1 = run_of(tmp_path / "b1", {"x": BASE}, trials=newer)
     comparisons = compare_runs([a1, a2], [b1], Choice())
     assert f"{tmp_path / 'b1'}: right: kernel: 6.18.0 → 6.19.1" in comparisons.notes
+
+
+# --- where loss tells more ----------------------------------------------------------------------
+
+
+def losing(point: str, packets: int) -> list[TrialRecord]:
+    """Return trials of a pace that delivers the same, whatever is lost beside it."""
+    moved = {"snmp.Udp.RcvbufErrors": packets, "snmp.Udp.InErrors": packets}
+    return [
+        lossy(pps + packets, {"right": moved}, packets, of=trial(point, n))
+        if packets
+        else record(pps, of=trial(point, n))
+        for n, pps in enumerate(BASE, start=1)
+    ]
+
+
+def test_loss_that_differs_is_named_where_rates_are_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the option that compares by it; not where that was asked for."""
+    both = experiment(points=[trial("a"), trial("b")], repetitions=7, compare=(PAIR,))
+    stored(tmp_path / "run", [*losing("a", 0), *losing("b", 250)], both)
+    assert 0 == exit_code(monkeypatch, "compare", tmp_path / "run")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "by loss they differ: b against a: loss_ratio more by 11." in text
+    assert "(udpbench compare --metric loss_ratio)" in text
+    exit_code(monkeypatch, "compare", tmp_path / "run", "--metric", "loss_ratio")
+    assert "by loss they differ" not in capsys.readouterr().out
+    exit_code(monkeypatch, "show", tmp_path / "run")
+    assert "by loss they differ" in capsys.readouterr().out
+
+
+def test_the_report_of_two_runs_begins_with_their_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By ``report A B`` as of ``run --against``: verdict, interval and the numbers of both."""
+    one = experiment(points=[trial("a")], repetitions=7)
+    before, after = (
+        stored(tmp_path / name, losing("a", packets), one)
+        for name, packets in (("before", 250), ("after", 0))
+    )
+    assert 0 == exit_code(
+        monkeypatch,
+        *("report", before.folder, after.folder, "--format", "html", "--out", tmp_path / "out"),
+    )
+    page = " ".join((tmp_path / "out" / "report.html").read_text().split())
+    text = f"Compared with {before.folder}: a: loss_ratio less by 11."
+    assert text in page
+    assert " to 0.00 %);" in page
+    against = beside([before], after)["example"]
+    assert ["delivered_pps", "loss_ratio"] == [each.metric for each in against.comparisons]
+    write([after], tmp_path / "alone", ["html"], against={"example": against})
+    assert text in (tmp_path / "alone" / "report.html").read_text()
+    other = stored(tmp_path / "other", losing("a", 0), replace(one, question="Another?"))
+    assert {} == beside([other], after)
 
 
 # --- the verb -------------------------------------------------------------------------------------

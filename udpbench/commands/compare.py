@@ -13,25 +13,30 @@ from pathlib import Path
 from typing import Any
 
 from udpbench.analysis.comparison.comparisons import (
+    SAME,
     Comparison,
     compare_all_unpaired,
     compare_points,
+    is_told,
+    told_otherwise,
 )
 from udpbench.analysis.comparison.stage_costs import StageChange, changes_between, stage_changes
+from udpbench.analysis.points import estimate
 from udpbench.definition.definition_changes import differing, differing_labs
 from udpbench.definition.expectations import KNOWN
 from udpbench.definition.load import lab_of
 from udpbench.definition.problems import did_you_mean
 from udpbench.differences import differences, flat
 from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, worst_code
-from udpbench.judged_run import Chapter, chapters_of
+from udpbench.judged_run import Against, Chapter, chapters_of
 from udpbench.metrics import is_metric, margin_of
 from udpbench.model.experiment import FEWEST_BLOCKS, Experiment, PointPair
 from udpbench.model.host import Facts
 from udpbench.model.result import Result
 from udpbench.records.run import Run, RunHeader
-from udpbench.report.summary import hosts_of
+from udpbench.report.summary import hosts_of, show_number
 
+BY_LOSS = "loss_ratio"
 MOST_NAMED = 4
 """Points that an error names; ``show`` lists all."""
 NOT_INTERLEAVED = "not interleaved: the interval does not include changes between sessions"
@@ -61,6 +66,8 @@ class RunComparison:
     notes: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     """The folders of a and b, if they are points of different runs; several with a comma."""
+    told_by_loss: tuple[Comparison, ...] = ()
+    """For pairs that their own metric does not tell apart, if no other was asked for."""
     changes: tuple[StageChange, ...] = ()
     """The stages that cost a packet more, or less, if both sides sampled their CPUs."""
 
@@ -99,7 +106,13 @@ def compare_within(run: Run, choice: Choice) -> RunComparison:
             [(pair.a, pair.b) for pair in _asked(chapter.experiment, choice).compare],
         )
     ]
-    return RunComparison(tuple(comparisons), changes=tuple(changes))
+    apart = [
+        each
+        for chapter in (chapters_of(run) if choice.metric is None else ())
+        for asked in [_asked(chapter.experiment, choice)]
+        for each in told_otherwise(asked, chapter.results, compare_points(asked, chapter.results))
+    ]
+    return RunComparison(tuple(comparisons), told_by_loss=tuple(apart), changes=tuple(changes))
 
 
 def _asked(experiment: Experiment, choice: Choice) -> Experiment:
@@ -179,7 +192,69 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], choice: Choice) -> RunCompa
     scattered = [each.between_runs for each in comparisons if each.low is not None]
     apart = BETWEEN_RUNS if scattered and all(scattered) else NOT_INTERLEAVED
     notes = (f"{folders[1]} against {folders[0]}", apart, *_between(first, others))
-    return RunComparison(tuple(comparisons), notes, folders, tuple(changes))
+    untold = {(each.a, each.b) for each in comparisons if not is_told(each)}
+    other = replace(choice, metric=BY_LOSS, margin=None)
+    by_loss = [
+        comparison
+        for question in dict.fromkeys(chain.from_iterable(mine) if choice.metric is None else ())
+        if any(question in chapters for chapters in theirs)
+        for sides in [_of_question(mine, theirs, question)]
+        if not sides[0][0].experiment.searched
+        for comparison in _named(sides[0][0], _point_by_point(sides, other), first)
+    ]
+    apart = tuple(each for each in by_loss if is_told(each) and (each.a, each.b) in untold)
+    return RunComparison(tuple(comparisons), notes, folders, apart, tuple(changes))
+
+
+def beside(base: Sequence[Run], run: Run) -> dict[str, Against]:
+    """Return for each experiment of a run what a report says of it beside its base.
+
+    By its own metrics, and by loss, which struck-out trials have, too. Empty if the two cannot be
+    compared.
+    """
+    experiments = run.header.experiments
+    if any(True for each in base for _ in refusals(each, experiments, _built_in(run), Choice())):
+        return {}
+    mine, theirs = (
+        [{chapter.experiment.question: chapter for chapter in chapters_of(each)} for each in side]
+        for side in (base, [run])
+    )
+    folders = ", ".join(str(each.folder) for each in base)
+    known: dict[str, Against] = {}
+    for question, chapter in theirs[0].items():
+        sides = _of_question(mine, theirs, question)
+        if not sides[0]:
+            continue
+        asked = sides[0][0].experiment
+        loss = [] if asked.searched else [BY_LOSS]
+        metrics = dict.fromkeys([*_metrics(asked, Choice()), *loss])
+        comparisons = tuple(
+            each for name in metrics for each in _point_by_point(sides, Choice(metric=name))
+        )
+        if comparisons:
+            sentence = f"Compared with {folders}: {_in_words(comparisons, sides)}."
+            known[chapter.experiment.name] = Against(comparisons, sentence)
+    return known
+
+
+def _in_words(
+    comparisons: Sequence[Comparison], sides: tuple[Sequence[Chapter], Sequence[Chapter]]
+) -> str:
+    """Return verdicts with the medians of both sides; first those that tell a difference."""
+    ranked = sorted(comparisons, key=lambda each: (not each.answered, each.verdict == SAME))
+    texts = []
+    for each in ranked[:MOST_NAMED]:
+        name = f"{each.b}: " if each.b else ""
+        numbers = [
+            show_number(number.median, number.unit)
+            for chapters in sides
+            for point in [p for chapter in chapters for p in chapter.points if p.name == each.b][:1]
+            if (number := estimate(point, each.metric)) is not None
+        ]
+        change = f" (from {numbers[0]} to {numbers[1]})" if len(numbers) == len(sides) else ""
+        texts.append(f"{name}{each.metric} {each.text}{change}")
+    more = len(comparisons) - len(texts)
+    return "; ".join([*texts, *([f"{more} more below"] if more else [])])
 
 
 def _of_question(

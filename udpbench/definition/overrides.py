@@ -16,6 +16,8 @@ from udpbench.definition.yaml_reader import parse_value
 from udpbench.errors import Problem
 
 WHOLE = ("sweep", "variants", "expect", "compare")
+BLOCKS = "compare.blocks"
+"""The one value in those that ``--set`` changes: of every comparison, as they have it in common."""
 NOT_IN_POINTS = ("question", "extends", "repetitions", *WHOLE)
 MAX_POINTS = 4096
 MAX_SET = 64
@@ -106,6 +108,8 @@ def apply(
 def _with(data: Any, path: KeyPath, value: Any) -> Any:
     if not path:
         return value
+    if isinstance(data, list) and path == split(BLOCKS)[1:]:
+        return [_with(each, path, value) for each in data]
     below = data if isinstance(data, dict) else {}
     return {**below, path[0]: _with(below.get(path[0]), path[1:], value)}
 
@@ -131,7 +135,7 @@ def parse_sets(sets: Iterable[str]) -> tuple[list[Override], list[Problem]]:
             problems.append(at(place, "", what, "", step, as_yaml(text)))
         elif problem:
             problems.append(at(place, path, problem, "", "write for example send.batch=64"))
-        elif split(path)[0] in WHOLE or path == "extends":
+        elif (split(path)[0] in WHOLE and path != BLOCKS) or path == "extends":
             step = "edit the file instead"
             problems.append(at(place, path, "--set changes single values only", "", step))
         else:

@@ -15,13 +15,14 @@ from itertools import pairwise
 from pathlib import PurePath
 
 from udpbench.analysis.checks.offered_load import SENDER_BOUND
-from udpbench.analysis.comparison.comparisons import Comparison
+from udpbench.analysis.comparison.comparisons import TOO_NOISY, Comparison, more_text
 from udpbench.analysis.points import Point, but_lossy, estimate, metric, trials_with
 from udpbench.analysis.search import PointSearch
 from udpbench.analysis.verdicts import Verdict
 from udpbench.differences import key_of
 from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import LOSS, SPEED
+from udpbench.model.experiment import MOST_BLOCKS
 from udpbench.model.record import Finding
 from udpbench.model.result import Bottleneck, Estimate, Result, rest_of
 from udpbench.records.run import Run
@@ -69,6 +70,7 @@ ROUND_TRIPS = ("round_trip_p50_ns", "round_trip_p99_ns")
 SAFE = 0.9
 """Share of the rate that a sender reached from which on it may not reach it again."""
 LOSSES = ("loss_ratio", "lost_packets")
+BLOCKS = "compare.blocks"
 """Metrics of which a comparison is told in shares that were lost."""
 UNANSWERED = {"no": ("does not hold", "do not hold"), "cannot tell": ("cannot be judged",) * 2}
 
@@ -91,7 +93,13 @@ def answer(chapter: Chapter) -> str:
         body = [_of_points(chapter), _reason(chapter)]
     failed = any(verdict.answer == "no" for verdict in chapter.verdicts)
     body = body[-1:] if failed else body
-    parts = [*_expectations(chapter.verdicts), *body, doubts(chapter, not _is_burst(chapter))]
+    against = chapter.against.sentence if chapter.against is not None else ""
+    parts = [
+        against,
+        *_expectations(chapter.verdicts),
+        *body,
+        doubts(chapter, not _is_burst(chapter)),
+    ]
     return " ".join(filter(None, parts))
 
 
@@ -532,6 +540,11 @@ def to_try(run: Run) -> Iterator[tuple[str, str]]:
     if run.header.verb != "run":
         return
     for chapter in chapters:
+        if (more := _more_blocks(chapter)) is not None:
+            does, blocks = more
+            sets = [f"{BLOCKS}={blocks}"]
+            yield does, shlex.join([*_without(words, sets), *_sets(sets)])
+            return
         shown = [representative(point) for point in chapter.points]
         lossy = [result for result in shown if result is not None and result.valid]
         first = limit(max(lossy, key=_loss)) if lossy else None
@@ -546,6 +559,21 @@ def to_try(run: Run) -> Iterator[tuple[str, str]]:
         kept = [word for word in words if PurePath(word).stem not in others]
         yield first.helps, shlex.join([*kept, *_sets(first.sets)])
         return
+
+
+def _more_blocks(chapter: Chapter) -> tuple[str, int] | None:
+    """Return that more blocks would decide a comparison, and with how many; None if none would."""
+    undecided = [
+        (each.blocks + each.lost + (each.blocks_more or 0), more)
+        for each in chapter.comparisons
+        if not each.answered and (more := more_text(each.blocks_more, each.more_ns)) != TOO_NOISY
+        if more
+    ]
+    blocks, more = max(undecided, default=(0, ""))
+    if not more or blocks > MOST_BLOCKS:
+        return None
+    does = f"{more[:1].upper()}{more[1:]} would decide it: a new run, with {blocks}:"
+    return does, blocks
 
 
 def _sets(values: Sequence[str]) -> Iterator[str]:

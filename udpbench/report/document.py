@@ -9,7 +9,7 @@ import fnmatch
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
 from udpbench.installation import how_to_add
-from udpbench.judged_run import Chapter, chapters_of
+from udpbench.judged_run import Against, Chapter, chapters_of
 from udpbench.meanwhile import Meanwhile
 from udpbench.printable import all_printable
 from udpbench.records.run import Run
@@ -72,6 +72,7 @@ def write(
     folder: Path,
     formats: Sequence[str] = DOCUMENTS,
     named: bool = True,
+    against: Mapping[str, Against] | None = None,
 ) -> list[Path]:
     """Write one document of some runs, or their data, into a folder; return the files.
 
@@ -80,7 +81,7 @@ def write(
     sampled chains of functions. Raises InputError for an unknown
     format, a folder that cannot be created or runs that must not be combined, and OSError if the
     folder cannot be written. A folder that was not ``named`` to be written to must be the user's
-    alone.
+    alone. ``against``: experiment of the last run → its comparison with another run.
     """
     _refuse(runs, formats)
     try:
@@ -92,7 +93,7 @@ def write(
     with out:
         if not named:
             refuse_shared(out)
-        return _write(runs, out, formats)
+        return _write(runs, out, formats, against or {})
 
 
 def refuse_shared(folder: Folder) -> None:
@@ -103,12 +104,15 @@ def refuse_shared(folder: Folder) -> None:
         raise InputError([Problem(what, "--out", str(folder.path), next_step=step)])
 
 
-def _write(runs: Sequence[Run], folder: Folder, formats: Sequence[str]) -> list[Path]:
+def _write(
+    runs: Sequence[Run], folder: Folder, formats: Sequence[str], against: Mapping[str, Against]
+) -> list[Path]:
     written: list[Path] = []
     if set(formats) & set(DOCUMENTS):
         with tempfile.TemporaryDirectory(prefix="udpbench-report-") as name:
             room = Path(name)
-            drawing = _Drawing(runs, room, ["svg", "png"] if "png" in formats else ["svg"])
+            suffixes = ["svg", "png"] if "png" in formats else ["svg"]
+            drawing = _Drawing(runs, room, suffixes, against)
             stored = packed(runs) if "html" in formats else ""
             data = _prepare(runs, room, drawing)
             if "html" in formats:
@@ -159,10 +163,18 @@ def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
 class _Drawing:
     """The chapters of some runs, whose figures are drawn while their other parts are written."""
 
-    def __init__(self, runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        room: Path,
+        suffixes: Sequence[str],
+        against: Mapping[str, Against],
+    ) -> None:
         self.suffixes = suffixes
         self.numbered = [
-            (number, chapter) for number, run in enumerate(runs) for chapter in _chapters(run, runs)
+            (number, chapter)
+            for number, run in enumerate(runs)
+            for chapter in _chapters(run, runs, against if run is runs[-1] else {})
         ]
         """Each with the number of its run."""
         self._folders = [
@@ -320,11 +332,11 @@ def _cut(data: Any, most: int, most_characters: int = MOST_CHARACTERS) -> Any:
     return f"{shown}\n… {NOTES['lines'].format(lines)}" if lines else f"{shown}…"
 
 
-def _chapters(run: Run, runs: Sequence[Run]) -> list[Chapter]:
-    """Return a run's chapters, each with the run's name if there are several runs."""
-    chapters = chapters_of(run)
+def _chapters(run: Run, runs: Sequence[Run], against: Mapping[str, Against]) -> Iterator[Chapter]:
+    """Yield a run's chapters, each with the run's name if there are several runs."""
     name = run.folder.name if len(runs) > 1 else ""
-    return [replace(chapter, run=name) for chapter in chapters]
+    for chapter in chapters_of(run):
+        yield replace(chapter, run=name, against=against.get(chapter.experiment.name))
 
 
 def _plain(name: str) -> str:

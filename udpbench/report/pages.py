@@ -88,6 +88,7 @@ def overview(ladder: Ladder) -> dict[str, Any]:
 def chapter_data(chapter: Chapter) -> dict[str, Any]:
     """Return what the template shows of one experiment, without its figures."""
     cited = published_data(chapter)
+    between = chapter.against.comparisons if chapter.against is not None else ()
     shared = set(_shared_findings(chapter).values())
     return {
         "name": chapter.experiment.name,
@@ -104,7 +105,7 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
             for verdict in chapter.verdicts
         ],
         "comparison_columns": list(COMPARISON_COLUMNS),
-        "comparisons": [comparison_cells(comparison) for comparison in chapter.comparisons],
+        "comparisons": [comparison_cells(each) for each in (*chapter.comparisons, *between)],
         "limits": limits(chapter),
         "tuning": _tuning(chapter),
         "ledger": list(_ledger(chapter)),

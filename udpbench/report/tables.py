@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.comparison.comparisons import Comparison
+from udpbench.analysis.comparison.comparisons import Comparison, told_otherwise
 from udpbench.analysis.comparison.stage_costs import StageChange
 from udpbench.analysis.points import estimate
 from udpbench.analysis.search import PointSearch
@@ -44,6 +44,7 @@ from udpbench.report.sheets import (
 from udpbench.report.summary import (
     LAB_LABEL,
     accounted,
+    compared_name,
     diagnosed,
     findings_of,
     is_aside,
@@ -152,6 +153,7 @@ def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Re
     yield from findings_parts(chapter, everything)
     if chapter.comparisons:
         yield from comparison_parts(chapter.comparisons)
+        yield from map(Text, hints(told_by_loss(chapter)))
         yield from changes_parts(changes_of(chapter))
     if chapter.verdicts:
         yield verdicts_table(chapter)
@@ -314,6 +316,22 @@ def comparison_parts(comparisons: Sequence[Comparison]) -> Iterator[Table | Text
     if any(comparison.lost for comparison in comparisons):
         yield Text(LEFT_OUT_BLOCKS, style="dim")
     yield from map(Text, resolved(comparisons))
+
+
+def told_by_loss(chapter: Chapter) -> tuple[Comparison, ...]:
+    """Return what loss tells of points that the metric of their comparison does not tell apart."""
+    if chapter.tuning is not None:
+        return ()
+    return told_otherwise(chapter.experiment, chapter.results, chapter.comparisons)
+
+
+def hints(apart: Sequence[Comparison]) -> list[str]:
+    """Return what another metric tells, and the option that compares by it."""
+    return [
+        f"by loss they differ: {compared_name(each)}: {each.metric} {each.text} "
+        f"(udpbench compare --metric {each.metric})"
+        for each in apart
+    ]
 
 
 def changes_parts(changes: Sequence[StageChange]) -> Iterator[Table]:

@@ -190,6 +190,16 @@ def test_set_changes_the_base() -> None:
     assert (64, 2) == (experiment.points[0].send.batch, experiment.repetitions)
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_the_blocks_of_comparisons_are_set_for_all_of_them(several: bool) -> None:
+    """They are the same in all, and what an undecided run needs more of."""
+    pairs = ["{a: x, b: y}", "{a: x, b: y, metric: loss_ratio}"][: 1 + several]
+    written = f"[{', '.join(pairs)}]" if several else pairs[0]
+    text = f"variants: {{x: {{}}, y: {{send.batch: 8}}}}\ncompare: {written}"
+    experiment = loaded(text, sets=("compare.blocks=31",))
+    assert [(31,)] * len(pairs) == [pair.blocks for pair in experiment.compare]
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

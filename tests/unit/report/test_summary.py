@@ -31,10 +31,12 @@ from analysis.test_shared_hosts import Mixture
 from golden import Golden
 
 from report.stored import stored, swept
+from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.judge import judge
 from udpbench.analysis.points import Point
-from udpbench.judged_run import Chapter, judged
+from udpbench.judged_run import Chapter, chapters_of, judged
 from udpbench.model.experiment import Experiment, PointPair, Traffic
+from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding, TrialRecord
 from udpbench.model.result import Bottleneck, Estimate, Result, rest_of
 from udpbench.report.answers import _below, _to_change, answer, next_steps, to_try
@@ -499,6 +501,23 @@ def test_the_owner_of_a_program_is_told_last_what_to_change(tmp_path: Path) -> N
     ((helps, line),) = to_try(run)
     assert helps.endswith(" Then measure it again:")
     assert "udpbench run mine.yaml" == line
+
+
+def test_more_blocks_are_asked_for_by_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the comparison that needs most; not where none, or too many, would decide."""
+    words = ("udpbench", "run", "ab.yaml", "--set", "compare.blocks=12", "--seed", "3")
+    run = stored(tmp_path, command=words)
+    (chapter_,) = chapters_of(run)
+    tells = Comparison("a", "b", "delivered_pps", 0.03, "cannot tell", blocks=15, blocks_more=4)
+    more = replace(tells, blocks_more=16, more_ns=89 * SECOND_NS, lost=1)
+    far = replace(tells, blocks_more=150)
+    for compared, expected in (((tells, more), "compare.blocks=32"), ((far,), "")):
+        known = replace(chapter_, comparisons=compared)
+        monkeypatch.setattr("udpbench.report.answers.chapters_of", lambda _, c=known: (c,))
+        lines = [line for does, line in to_try(run) if "more blocks" in does]
+        assert ([f"udpbench run ab.yaml --set {expected}"] if expected else []) == lines
 
 
 def short_of(pps: int, **changes: Any) -> TrialRecord:

@@ -24,7 +24,7 @@ from udpbench.analysis.comparison.blocks import (
     value_of,
 )
 from udpbench.analysis.comparison.effect import FEWEST_RUNS, Effect, decide_unpaired, widened
-from udpbench.metrics import words_of
+from udpbench.metrics import margin_of, words_of
 from udpbench.model.experiment import FEWEST_BLOCKS, Experiment, PointPair, Side, trial_ns
 from udpbench.model.limits import DAY_NS, SECOND_NS
 from udpbench.model.result import Result
@@ -39,6 +39,8 @@ SIDES = ("the base", "what is compared with it")
 Runs = Sequence[Sequence[Result]]
 """The trials of one side, run by run."""
 SAME, CANNOT_TELL, CANNOT_COMPARE, SKIPPED = "same", "cannot tell", "cannot compare", "skipped"
+OF_LOSS = ("loss_ratio", "udp_rcvbuf")
+"""What may tell two points apart whose rates do not."""
 RESOLVED = {7: 1.86, 15: 0.85}
 """Blocks → true effect, in standard deviations of a block's, that the looks at 7, 11 and 15 blocks
 call by then in 80 of 100 attempts, if the scatter is normal; ``test_resolution.py`` recomputes."""
@@ -176,6 +178,38 @@ def compare_points(experiment: Experiment, results: Sequence[Result]) -> tuple[C
         replace(_comparison(pair, answers[claim_of(pair)], time_ns), experiment=experiment.name)
         for pair in experiment.compare
     )
+
+
+def told_otherwise(
+    experiment: Experiment, results: Sequence[Result], comparisons: Sequence[Comparison]
+) -> tuple[Comparison, ...]:
+    """Return for each pair that its own metric does not tell apart the first that loss does.
+
+    Rates are alike where a pace sets them, and struck out where others had the CPUs; counts are
+    known all the same.
+    """
+    untold = [
+        pair
+        for pair, each in zip(experiment.compare, comparisons, strict=True)
+        if not experiment.searched and (not each.answered or each.verdict == SAME)
+    ]
+    known: dict[tuple[str, str], Comparison] = {}
+    for metric in OF_LOSS:
+        pairs = tuple(
+            replace(pair, metric=metric, margin=margin_of(metric))
+            for pair in untold
+            if pair.metric != metric and (pair.a, pair.b) not in known
+        )
+        tried = replace(experiment, compare=pairs, expect=())
+        for each in compare_points(tried, results) if pairs else ():
+            if is_told(each):
+                known[each.a, each.b] = each
+    return tuple(known.values())
+
+
+def is_told(comparison: Comparison) -> bool:
+    """Return whether two points are known to differ."""
+    return comparison.answered and comparison.verdict not in (SAME, SKIPPED)
 
 
 def without_replaced(results: Sequence[Result], comparisons: Sequence[Comparison]) -> list[Result]:

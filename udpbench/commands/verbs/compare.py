@@ -125,9 +125,10 @@ def _choice(
 
 def print_comparisons(comparison: RunComparison) -> None:
     """Print comparisons, and what they rest on."""
-    from udpbench.report.tables import changes_parts, comparison_parts
+    from udpbench.report.tables import changes_parts, comparison_parts, hints
 
     console = open_console()
     compared = comparison_parts(comparison.comparisons)
-    for part in (*comparison.notes, *compared, *changes_parts(comparison.changes)):
+    apart = hints(comparison.told_by_loss)
+    for part in (*comparison.notes, *compared, *apart, *changes_parts(comparison.changes)):
         console.print(part)

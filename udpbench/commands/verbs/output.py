@@ -26,10 +26,10 @@ RESULTS = Path("results")
 """The folder of run folders, in the working directory."""
 
 
-def try_report(stored: Run, code: int) -> int:
+def try_report(stored: Run, code: int, base: Sequence[Run] = ()) -> int:
     """Write the report of a run; return its exit code, or 3 in place of 0 if that failed."""
     try:
-        write_report([stored], stored.folder)
+        write_report([stored], stored.folder, base=base)
     except OSError as error:
         say(f"no report: {in_words(error)}", sys.stderr)
         return code or UdpbenchError.exit_code
@@ -138,12 +138,15 @@ def write_report(
     folder: Path,
     formats: Sequence[str] | None = None,
     named: bool = True,
+    base: Sequence[Run] = (),
 ) -> None:
-    """Write reports of runs, and print where they are."""
+    """Write reports of runs, the last one compared with its base; print where they are."""
+    from udpbench.commands.compare import beside
     from udpbench.report.document import DOCUMENTS, write
 
     pages = []
-    for path in write(stored, folder, DOCUMENTS if formats is None else formats, named):
+    against = beside(base, stored[-1]) if base else {}
+    for path in write(stored, folder, DOCUMENTS if formats is None else formats, named, against):
         if path.suffix == ".png":
             pages.append(path)
         else:

@@ -52,7 +52,8 @@ def report(
     if out is None and len(stored) > 1:
         raise InputError([Problem("missing", "--out", None, f"one folder for {len(stored)} runs")])
     folder = out if out is not None else stored[0].folder
-    write_report(stored, folder, form.split(","), named=out is not None)
+    base = stored[:1] if len(stored) == 2 else ()  # of more, none is the one before
+    write_report(stored, folder, form.split(","), named=out is not None, base=base)
 
 
 def _report_flight(

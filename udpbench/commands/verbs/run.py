@@ -125,7 +125,7 @@ def run(
     terms = Terms("shared" if share else "alone", 0 if no_wait else None, step)
     options = RunOptions(begun.header.seed, lease_ns, keep_logs, terms, kept)
     stored, outcome = run_on_lab(begun, options, quiet, no_deploy, wheels)
-    code = finish_run(stored, begun.lab, outcome, report, everything)
+    code = finish_run(stored, begun.lab, outcome, report, everything, base)
     raise typer.Exit(_compared(stored, base, code))
 
 
@@ -261,7 +261,14 @@ def _error_lines(outcome: Outcome) -> list[str]:
     return [*(f"not restored: {error}" for error in outcome.restore_errors), *ended]
 
 
-def finish_run(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything: bool) -> int:
+def finish_run(
+    stored: Run,
+    lab: Lab,
+    outcome: Outcome,
+    report: bool,
+    everything: bool,
+    base: Sequence[Run] = (),
+) -> int:
     """Print the result of a run that has just ended, and return its exit code."""
     from udpbench.judged_run import code_of_run
     from udpbench.report.selftest import untried
@@ -278,7 +285,7 @@ def finish_run(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything
         say(line, sys.stderr)
     with reader_may_leave():
         if stored.records and report:
-            code = try_report(stored, code)
+            code = try_report(stored, code, base)
         say(f"run folder: {stored.folder}")
         for how in path_writers(stored.folder.absolute()):
             say(f"others may put another in its place: {how}")
