@@ -342,9 +342,9 @@ def test_the_report_of_two_runs_begins_with_their_comparison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By ``report A B`` as of ``run --against``: verdict, interval and the numbers of both."""
-    one = experiment(points=[trial("a")], repetitions=7)
+    asked = experiment(points=[trial("a")], repetitions=7)
     before, after = (
-        stored(tmp_path / name, losing("a", packets), one)
+        stored(tmp_path / name, losing("a", packets), asked)
         for name, packets in (("before", 250), ("after", 0))
     )
     assert 0 == exit_code(
@@ -359,7 +359,7 @@ def test_the_report_of_two_runs_begins_with_their_comparison(
     assert ["delivered_pps", "loss_ratio"] == [each.metric for each in against.comparisons]
     write([after], tmp_path / "alone", ["html"], against={"example": against})
     assert text in (tmp_path / "alone" / "report.html").read_text()
-    other = stored(tmp_path / "other", losing("a", 0), replace(one, question="Another?"))
+    other = stored(tmp_path / "other", losing("a", 0), replace(asked, question="Another?"))
     assert {} == beside([other], after)
 
 

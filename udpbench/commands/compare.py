@@ -202,8 +202,10 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], choice: Choice) -> RunCompa
         if not sides[0][0].experiment.searched
         for comparison in _named(sides[0][0], _point_by_point(sides, other), first)
     ]
-    apart = tuple(each for each in by_loss if is_told(each) and (each.a, each.b) in untold)
-    return RunComparison(tuple(comparisons), notes, folders, apart, tuple(changes))
+    differing_pairs = tuple(
+        each for each in by_loss if is_told(each) and (each.a, each.b) in untold
+    )
+    return RunComparison(tuple(comparisons), notes, folders, differing_pairs, tuple(changes))
 
 
 def beside(base: Sequence[Run], run: Run) -> dict[str, Against]:
