@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import psutil
 import settings_fixture
@@ -327,6 +328,132 @@ class BySsh:
     def inside(self, host: str, *command: str) -> tuple[str, ...]:
         """Enter the host."""
         return ("nsenter", f"--target={self._pid(host)}", "--net", "--mount", *command)
+
+
+@dataclass
+class OnPath:
+    """Two ends and two routers in namespaces that are there before the run; it may change each.
+
+    A fifth namespace hangs on both routers: nothing of the lab may get there.
+    """
+
+    folder: Path
+    victim: str
+    spaces: dict[str, int] = field(default_factory=dict)
+    sender = "red"
+    receiver = "blue"
+    hosts = ("red", "router1", "router2", "blue")
+    beyond = "beyond"
+    experiment: ClassVar[dict[str, Any]] = {
+        **EXPERIMENT,
+        "settings": {
+            "sender": {"mtu": 1400, "sysctl": {"net.ipv4.ip_default_ttl": 33}},
+            "middle": {
+                "routes": ["10.77.0.0/16 via link"],
+                "mtu": 1400,
+                "qdisc": {"pfifo": {"limit": 100}},
+                "sysctl": {"net.ipv4.ip_default_ttl": 33},
+                "ethtool": {"features": {"gro": True}},
+                "firewall": {"udp": 4321, "accept": True, "notrack": True},
+                "rps": {"cpus": "0"},
+                "napi": {"threaded": True},
+            },
+            "receiver": {"mtu": 1400, "firewall": {"udp": 4321, "accept": True}},
+        },
+    }
+
+    @property
+    def lab(self) -> str:
+        """The file of the lab."""
+        path = self.folder / "lab.yaml"
+        at = {host: {"name": host, "connect": {"netns": self.name(host)}} for host in self.hosts}
+        end = {"interface": "eth0", "addresses": "existing"}
+        node = {"interfaces": {"in": "in0", "out": "out0"}, "change": True}
+        data = {
+            "sender": [at["red"] | end],
+            "middle": [at["router1"] | node, at["router2"] | node],
+            "receiver": [at["blue"] | end],
+        }
+        path.write_text(json.dumps(data))
+        return str(path)
+
+    def name(self, host: str) -> str:
+        """Return a namespace's name."""
+        return f"ub{os.getpid()}-{host}"
+
+    def open(self) -> None:
+        """Lay the namespaces and their links, as an administrator does."""
+        for host in (*self.hosts, self.beyond):
+            subprocess.run(("ip", "netns", "add", self.name(host)), check=True)
+            self._run(host, "sysctl -qw net.ipv6.conf.default.disable_ipv6=1")
+            self._run(host, "ip link set lo up")
+        self._link("red eth0 router1 in0", 1)
+        self._link("router1 out0 router2 in0", 2)
+        self._link("router2 out0 blue eth0", 3)
+        self._link("router1 aside0 beyond eth1", 4)
+        self._link("router2 aside0 beyond eth2", 5)
+        self._run("red", "ip route add default via 10.1.0.2")
+        self._run("router1", "ip route add default via 10.2.0.2")
+        self._run("router2", "ip route add 10.1.0.0/24 via 10.2.0.1")
+        self._run("blue", "ip route add default via 10.3.0.1")
+        for router in ("router1", "router2"):
+            self._run(router, "sysctl -qw net.ipv4.ip_forward=1")
+        # The kernel says some time later that a link has its carrier.
+        late = ("state LOWERLAYERDOWN", "state DOWN", "NO-CARRIER")
+        for host in (*self.hosts, self.beyond):
+            shown = partial(self._run, host, "ip -o link show up")
+            wait_until("every link is up", lambda: not any(word in shown() for word in late))  # noqa: B023
+
+    def _run(self, host: str, words: str) -> str:
+        done = subprocess.run(
+            self.inside(host, *words.split()), capture_output=True, text=True, check=False
+        )
+        assert 0 == done.returncode, (host, words, done.stderr)
+        return done.stdout
+
+    def _link(self, ends: str, net: int) -> None:
+        host, interface, other, peer = ends.split()
+        made = f"ip link add {interface} type veth peer name {peer} netns {self.name(other)}"
+        self._run(host, made)
+        for number, (end, device) in enumerate(((host, interface), (other, peer)), 1):
+            self._run(end, f"ip addr add 10.{net}.0.{number}/24 dev {device}")
+            self._run(end, f"ip link set {device} up")
+
+    def close(self) -> None:
+        """Remove the namespaces."""
+        for host in (*self.hosts, self.beyond):
+            subprocess.run(("ip", "netns", "del", self.name(host)), check=False)
+
+    def strays(self) -> list[str]:
+        """Return the packets that each interface beyond the lab has received."""
+        names = " ".join(f"/sys/class/net/eth{n}/statistics/rx_packets" for n in (1, 2))
+        return self._run(self.beyond, f"cat {names}").split()
+
+    def home(self) -> Path:
+        """Return any."""
+        return self.folder
+
+    def settle(self, run: Run) -> None:
+        """Wait for all, and learn their namespaces."""
+        for host in self.hosts:
+            run.await_line(f"{host}: agent ")
+            self.spaces[host] = Path("/run/netns", self.name(host)).stat().st_ino
+
+    def space(self, host: str) -> int:
+        """Return a host's."""
+        return self.spaces[host]
+
+    def journals(self, host: str) -> Path:  # noqa: ARG002 - all are of this machine
+        """All hosts of this machine have one folder."""
+        return Path("/run/udpbench")
+
+    def visible(self) -> dict[str, dict[str, str]]:
+        """Return what each host shows."""
+        return {host: visible_state(self.inside(host)) for host in self.hosts}
+
+    def inside(self, host: str, *command: str) -> tuple[str, ...]:
+        """Enter the namespace."""
+        return ("ip", "netns", "exec", self.name(host), *command)
 
 
 def visible_state(enter: tuple[str, ...]) -> dict[str, str]:

@@ -27,6 +27,7 @@ from deaths import (
     PROGRAM,
     BuiltIn,
     BySsh,
+    OnPath,
     Place,
     Scene,
     Victim,
@@ -253,6 +254,52 @@ def test_whoever_dies_the_hosts_end_as_they_began(
         assert (expected_code, statuses) == (code, shown(run.folder)), run.output
         assert words in text, run.output
     assert [] == list(differences(before, after))
+
+
+ON_PATH: list[tuple[str, Victim, When]] = [
+    (host, who, when)
+    for host in OnPath.hosts
+    for who in ("agent", "guardian", "controller", "stopped")
+    for when in get_args(When)
+    # There is one controller; a guardian comes with its host's first setting.
+    if who == "agent"
+    or (who == "guardian" and (when != "apply" or host == OnPath.receiver))
+    or (who in ("controller", "stopped") and host == OnPath.sender)
+]
+
+
+@pytest.mark.apart
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize(("host", "who", "when"), ON_PATH)
+def test_whoever_dies_of_four_hosts_all_end_as_they_began(
+    host: str, who: Victim, when: When, tmp_path: Path, allowed_s: float
+) -> None:
+    """Two routers of which each is changed; and nothing gets where the lab does not lead."""
+    place = OnPath(tmp_path, host)
+    place.open()
+    try:
+        before, strays = place.visible(), place.strays()
+        case = Case(who, when, "path")
+        with running(place, tmp_path, case.repetitions, case.lease_s, fresh=True) as run:
+            scene = Scene(place, run)
+            scene.reach(when, who)
+            changed = [name for name in place.hosts if scene.journal(name).exists()]
+            assert changed, "nothing was changed before"
+            scene.gather()
+            scene.hit(who)
+            run.let_go()
+            if who != "guardian":
+                scene.await_journals_gone(*changed, limit_s=allowed_s)
+            if who == "stopped":
+                run.process.send_signal(signal.SIGCONT)
+            code = run.end()
+            scene.await_nobody(allowed_s)
+            assert {"controller": -signal.SIGKILL, "guardian": 0}.get(who, 3) == code, run.output
+            assert not [name for name in place.hosts if scene.journal(name).exists()]
+        assert [] == list(differences(before, place.visible()))
+        assert strays == place.strays()
+    finally:
+        place.close()
 
 
 @pytest.mark.long
