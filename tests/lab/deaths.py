@@ -413,8 +413,8 @@ class OnPath:
 
     def _link(self, ends: str, net: int) -> None:
         host, interface, other, peer = ends.split()
-        made = f"ip link add {interface} type veth peer name {peer} netns {self.name(other)}"
-        self._run(host, made)
+        words = f"ip link add {interface} type veth peer name {peer} netns {self.name(other)}"
+        self._run(host, words)
         for number, (end, device) in enumerate(((host, interface), (other, peer)), 1):
             self._run(end, f"ip addr add 10.{net}.0.{number}/24 dev {device}")
             self._run(end, f"ip link set {device} up")
