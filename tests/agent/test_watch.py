@@ -60,6 +60,19 @@ def test_only_what_changed_is_reported_again(receiver: socket.socket) -> None:
     assert cookie not in looks.look(None, None, exact=False).ended
 
 
+def test_a_socket_in_the_place_of_a_closed_one_has_its_owner_at_once(
+    receiver: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a search, which would wait for its pause."""
+    looks = Looks(Host(), "here")
+    (before,) = here(looks.look(None, None, exact=False), receiver)
+    monkeypatch.setattr(SocketOwners, "_search", lambda _: None)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as again:
+        again.bind(("127.0.0.1", 0))
+        os.dup2(again.fileno(), receiver.fileno())
+        assert [before] == here(looks.look(None, None, exact=False), again)
+
+
 def test_without_owners_nobody_is_searched_for(receiver: socket.socket) -> None:
     """Nor are threads looked at, though packets are dropped; sockets are listed as ever."""
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
@@ -382,18 +395,65 @@ def test_a_process_that_began_after_a_search_is_known_at_the_next_look(
     assert searches + 1 == owners.searches
 
 
+def test_a_pause_follows_the_cpu_time_of_a_search(
+    owners: SocketOwners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not how long others kept the CPUs from it."""
+    clock, cpu = iter([10**18, 10**18 + 10**10]), iter([0, 10**7, 11 * 10**6])
+    owners._near_ns = 10**19
+    monkeypatch.setattr(Host, "clock_ns", lambda _: next(clock))
+    monkeypatch.setattr(module.time, "thread_time_ns", lambda: next(cpu))
+    monkeypatch.setattr(SocketOwners, "_search", lambda _: None)
+    owners.learn([99], "")
+    assert 10**18 + 10**10 + module.PAUSE * 10**6 == owners._due_ns
+
+
+def test_what_opens_where_a_socket_was_closed_is_known_at_the_next_look(
+    owners: SocketOwners, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process is given its lowest free descriptor: no search has to wait for its pause."""
+    monkeypatch.setattr(SocketOwners, "_search", lambda _: pytest.fail("searched"))
+    owners._due_ns = 10**19
+    monkeypatch.setattr(module, "NEAR_PAUSE", 0)
+    places = [tmp_path / "proc/20/fd/3", tmp_path / "proc/50/fd/3"]
+    for place in places:
+        place.unlink()
+    owners.forget([1, 7, 99])
+    owners.learn([98], "")
+    assert () == owners.processes(1) == owners.processes(98)
+    for place, target in zip(places, ("socket:[98]", "/dev/null"), strict=True):
+        place.symlink_to(target)
+    owners.learn([98], "")
+    assert ("name20 20",) == owners.processes(98)
+    monkeypatch.setattr(Host, "link_target", lambda *_: pytest.fail("read"))
+    owners.learn([97], "")
+    owners.forget([98])
+    assert [(20, 3)] == [*owners._vacant]
+
+
+def test_so_many_closed_sockets_leave_a_trace(
+    owners: SocketOwners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The latest: reading those of a host that closes all it has would take long."""
+    monkeypatch.setattr(module, "VACANT_MAX", 2)
+    owners.forget([1, 2, 7])
+    assert [(20, 4), (50, 3)] == [*owners._vacant]
+
+
 def test_young_processes_are_read_for_a_small_share_of_the_time(
     owners: SocketOwners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody may begin ever more of them."""
     read: list[int] = []
-    clock = iter([0, 10**6, 10**8, 10**9, 10**9 + 1])
-    owners._due_ns, owners._young_ns = 10**12, 0
-    monkeypatch.setattr(SocketOwners, "_search_young", lambda *_: read.append(1))
+    clock = iter([0, 10**9, 10**9 + 99 * 10**6, 10**9 + 10**8, 10**10])
+    cpu = iter([0, 10**6, 10**6, 10**6, 2 * 10**6])
+    owners._due_ns, owners._near_ns = 10**12, 0
+    monkeypatch.setattr(SocketOwners, "_search_near", lambda *_: read.append(1) or set())
     monkeypatch.setattr(Host, "clock_ns", lambda _: next(clock))
-    for _ in range(3):
+    monkeypatch.setattr(module.time, "thread_time_ns", lambda: next(cpu))
+    for number in (1, 1, 2):
         owners.learn([99], "")
-    assert [1, 1] == read
+        assert number == len(read)
 
 
 def test_of_many_interfaces_those_of_devices_are_read(tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ class OtherSpaces:
         self, pid: int, name: str, known: _Space, listed: dict[int, UdpSocket]
     ) -> HostLook:
         before, known.sockets = known.sockets, {}
+        ended = tuple(inode for inode in before if inode not in listed)
+        self._owners.forget(ended)
         self._owners.learn([inode for inode in listed if inode not in before], "")
         changed = []
         for inode, each in listed.items():
@@ -100,7 +102,6 @@ class OtherSpaces:
             counters = namespace_counters(self._host, f"/proc/{pid}/net", known.parsed)
         except OSError:  # it has just ended
             counters = {}
-        ended = tuple(inode for inode in before if inode not in listed)
         return HostLook(Snapshot(name, clock_ns, counters), (), tuple(changed), ended)
 
 

@@ -134,6 +134,7 @@ class Looks:
         for interface in interfaces:
             counters.update(self._device(interface))
         ended = self._sockets.keys() - listed.keys()
+        self._owners.forget(self._sockets[cookie].inode for cookie in ended)
         changed = self._changed_sockets(listed, unit or "")
         dropping = [
             each

@@ -163,7 +163,8 @@ class ReadingHost:
     def link_target(self, path: str) -> Optional[str]:
         """Return the last component of a symbolic link's target; None if it is not a link."""
         try:
-            return os.path.basename(os.readlink(self.path(path)))  # noqa: PTH115, PTH119
+            # No Path: a search for owners reads thousands.
+            return os.readlink(f"{self.root}/{path}").rpartition("/")[2]  # noqa: PTH115
         except OSError:
             return None
 

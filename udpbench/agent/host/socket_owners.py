@@ -1,8 +1,8 @@
 """Which processes hold which sockets, in this and other network namespaces.
 
 A search reads every descriptor of every process, so it runs only if a socket's owner is unknown,
-for a second, and for a small share of the time at most. Between two, those of new processes are
-read, of which there are few. Read-only.
+for a second, and for a small share of the time at most. Between two, those of new processes and
+those whose socket was closed are read, of which there are few. Read-only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
@@ -23,9 +24,11 @@ from udpbench.model.record import OtherNamespace
 from udpbench.printable import printable
 
 PAUSE = 500
-"""Minimum pause between searches, as a multiple of a search's duration: at most 0.2 % of a CPU."""
-YOUNG_PAUSE = 100
-"""The same between two readings of new processes' descriptors: at a look a second, one in each."""
+"""Minimum pause between searches, as a multiple of a search's CPU time: at most 0.2 % of a CPU."""
+NEAR_PAUSE = 100
+"""The same between two readings of few descriptors: at a look a second, one in each."""
+VACANT_MAX = 4096
+"""Descriptors that are remembered once their socket was closed; each takes 4 us to read."""
 SEARCH_NS = SECOND_NS
 """A search ends after this time: any user may keep millions of descriptors, at 20 us each, and
 thousands of sockets in namespaces of its own."""
@@ -49,10 +52,14 @@ class SocketOwners:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._owners: dict[int, tuple[int, ...]] = {}
+        self._descriptors: dict[int, int] = {}
+        """Socket → its descriptor in the first of them."""
+        self._vacant: dict[tuple[int, int], None] = {}
+        """Processes and descriptors whose socket was closed, the latest last."""
         self._spaces: dict[int, int] = {}
         """Process → its network namespace, if visible."""
         self._labels: dict[int, str] = {}
-        self._due_ns = self._news_ns = self._young_ns = 0
+        self._due_ns = self._news_ns = self._near_ns = 0
         self.searches = 0
         """How often was searched."""
         self.namespaces: tuple[OtherNamespace, ...] = ()
@@ -60,19 +67,30 @@ class SocketOwners:
 
     def learn(self, inodes: Collection[int], unit: str) -> None:
         """Search again if an owner is missing and the pause is over."""
-        now_ns = self._host.clock_ns()
-        missing = unit or any(inode not in self._owners for inode in inodes)
-        if now_ns < (self._due_ns if missing else self._news_ns):
-            if missing and now_ns >= self._young_ns:
-                self._search_young(inodes)
-                ended_ns = self._host.clock_ns()
-                self._young_ns = ended_ns + YOUNG_PAUSE * (ended_ns - now_ns)
+        now_ns, begun_ns = self._host.clock_ns(), time.thread_time_ns()
+        missing = {inode for inode in inodes if inode not in self._owners}
+        if missing and self._spaces and now_ns >= self._near_ns:
+            missing -= self._search_near(missing)
+            used_ns = time.thread_time_ns() - begun_ns
+            self._near_ns = self._host.clock_ns() + NEAR_PAUSE * used_ns
+        if now_ns < (self._due_ns if unit or missing else self._news_ns):
             return
+        begun_ns = time.thread_time_ns()
         self._search()
         self.searches += 1
+        used_ns = time.thread_time_ns() - begun_ns
         ended_ns = self._host.clock_ns()
-        self._due_ns = ended_ns + PAUSE * (ended_ns - now_ns)
+        self._due_ns = ended_ns + PAUSE * used_ns
         self._news_ns = max(self._due_ns, ended_ns + NEWS_NS)
+
+    def forget(self, closed: Iterable[int]) -> None:
+        """Drop closed sockets, and remember their descriptors: the next to open have these."""
+        for inode in closed:
+            pids = self._owners.pop(inode, ())
+            if inode in self._descriptors:
+                self._vacant[pids[0], self._descriptors.pop(inode)] = None
+        for place in [*islice(self._vacant, max(len(self._vacant) - VACANT_MAX, 0))]:
+            del self._vacant[place]
 
     def holders(self, inode: int) -> tuple[int, ...]:
         """Return each visible process that holds a socket."""
@@ -137,23 +155,35 @@ class SocketOwners:
         end_ns = self._host.clock_ns() + SEARCH_NS
         pids = _processes(self._host)
         self._spaces = {pid: self._space(pid) for pid in pids}
-        for pid, inode in all_held(self._host, pids):
+        self._descriptors = {}
+        for pid, descriptor, inode in _held(self._host, pids):
             owners.setdefault(inode, []).append(pid)
+            self._descriptors.setdefault(inode, descriptor)
         self._owners = {inode: tuple(dict.fromkeys(pids)) for inode, pids in owners.items()}
         self.namespaces = tuple(islice(self._others(end_ns), MOST_NAMESPACES))
 
-    def _search_young(self, inodes: Collection[int]) -> None:
-        """Learn which of these sockets are held by processes that began after the last search."""
+    def _search_near(self, missing: set[int]) -> set[int]:
+        """Return of which of these sockets an owner was learnt: where sockets open most often.
+
+        In processes that began after the last search, and where a socket was closed: a process
+        is given its lowest free descriptor (open(2)).
+        """
         young = [pid for pid in _processes(self._host) if pid not in self._spaces]
-        missing = {inode for inode in inodes if inode not in self._owners}
-        held: dict[int, dict[int, None]] = {}
-        for pid, inode in all_held(self._host, young):
-            if inode in missing:
-                held.setdefault(inode, {})[pid] = None
-        for pid in {pid for pids in held.values() for pid in pids}:
+        held = [each for each in _held(self._host, young) if each[2] in missing]
+        for pid, descriptor in tuple(self._vacant):
+            target = self._host.link_target(f"/proc/{pid}/fd/{descriptor}")
+            if target is not None:
+                del self._vacant[pid, descriptor]
+                if target[:8] == "socket:[" and inode_of(target) in missing:
+                    held.append((pid, descriptor, inode_of(target)))
+        owners: dict[int, dict[int, None]] = {}
+        for pid, descriptor, inode in held:
             self._labels.pop(pid, None)
-        self._owners.update({inode: tuple(pids) for inode, pids in held.items()})
+            owners.setdefault(inode, {})[pid] = None
+            self._descriptors.setdefault(inode, descriptor)
+        self._owners.update({inode: tuple(pids) for inode, pids in owners.items()})
         self.searches += bool(held)
+        return set(owners)
 
     def _space(self, pid: int) -> int:
         target = self._host.link_target(f"/proc/{pid}/ns/net") or ""
@@ -233,6 +263,11 @@ def _processes(host: Host) -> list[int]:
 
 def all_held(host: Host, pids: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield processes and the sockets that they hold: for a limited time, its users in turn."""
+    return ((pid, inode) for pid, _, inode in _held(host, pids))
+
+
+def _held(host: Host, pids: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield processes, descriptors and sockets likewise."""
     end_ns = host.clock_ns() + SEARCH_NS
     users: dict[str, list[int]] = {}
     for pid in pids:
@@ -247,16 +282,20 @@ def all_held(host: Host, pids: Iterable[int]) -> Iterator[tuple[int, int]]:
             waiting.rotate(-1)
 
 
-def _turns(host: Host, pids: Iterable[int]) -> Iterator[list[tuple[int, int]]]:
+def _turns(host: Host, pids: Iterable[int]) -> Iterator[list[tuple[int, int, int]]]:
     """Yield the sockets that processes hold, of a limited number of descriptors at a time."""
-    targets = ((pid, target) for pid in pids for target in _targets(host, pid))
+    targets = ((pid, *each) for pid in pids for each in _targets(host, pid))
     while some := list(islice(targets, TURN)):
-        yield [(pid, inode_of(target)) for pid, target in some if target[:8] == "socket:["]
+        yield [
+            (pid, int(name), inode_of(target))
+            for pid, name, target in some
+            if target[:8] == "socket:["
+        ]
 
 
-def _targets(host: Host, pid: int) -> Iterator[str]:
+def _targets(host: Host, pid: int) -> Iterator[tuple[str, str]]:
     folder = f"/proc/{pid}/fd"
-    return (host.link_target(f"{folder}/{name}") or "" for name in names(host, folder))
+    return ((name, host.link_target(f"{folder}/{name}") or "") for name in names(host, folder))
 
 
 def inode_of(target: str) -> int:
