@@ -195,6 +195,21 @@ def test_idle_sockets_take_half_of_the_room() -> None:
     assert {("udp_rcvbuf", "5"): 8} == dropped(sums)
 
 
+def test_an_idle_socket_that_loses_at_last_has_its_name_for_the_whole_loss() -> None:
+    """By its own counter, and where BPF counts it: there was no room for it while it was idle."""
+    idle = [replace(DNS, cookie=n, port=n, drops=0) for n in range(100, 100 + USER_SETS)]
+    lossy = replace(idle[-1], drops=8)
+    counts = {str(lossy.cookie): SocketCount(8, 0, {"SOCKET_RCVBUFF": 8})}
+    for exact in ({}, {"counts": counts, "names_reasons": True}):
+        begun = {"counts": {}} if exact else {}
+        course = [
+            survey(look(0, *idle, **begun)),
+            survey(look(5, **begun)),
+            survey(look(10, lossy, moved=counted(8, *RCVBUF), **exact)),
+        ]
+        assert {("udp_rcvbuf", str(lossy.port)): 8} == dropped(added(course))
+
+
 def test_a_loss_waits_for_its_process() -> None:
     """A search for it may be due later; for a minute, or until the socket ends."""
     nobody = replace(DNS, processes=(), drops=5)

@@ -302,9 +302,11 @@ class Sums:
         counted = [*space.sockets.values(), *(known for known, _ in space.ended.values())]
         for known in counted if look.counts is not None else ():
             self._name_damaged(known)
-            if known.now.cookie not in space.sockets:
-                self._label(space, known, look.snapshot.clock_ns, ended=True)
-            self._settle(known)
+            ended = known.now.cookie not in space.sockets
+            if ended or known.lost:
+                self._label(space, known, look.snapshot.clock_ns, ended=ended)
+            else:
+                self._settle(known)
 
     def _name_damaged(self, known: _Socket) -> None:
         """Count what a socket had dropped at the look before and no reason says: at the read.
