@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from contextlib import chdir
@@ -72,7 +73,10 @@ def scripted(
     plain_environment: dict[str, str],
 ) -> tuple[Any, Any]:
     """Return (ffi, lib) of the same loops, with calls and memory as fake_kernel.c plays them."""
-    library = tmp_path_factory.mktemp("scripted") / "scripted.so"
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent  # of all workers
+    library = place / "scripted.so"
     sanitizers = os.environ.get("UDPBENCH_SANITIZE")
     wrapped = ("send", "sendto", "sendmsg", "sendmmsg", "recvmsg", "aligned_alloc")
     wrapped += ("recv", "recvmmsg", "recvfrom", "poll")
@@ -84,7 +88,11 @@ def scripted(
         flags += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     fakes = [str(HERE / "fake_kernel.c"), str(HERE / "fake_uring.c"), str(HERE / "fake_xsk.c")]
     sources = [*sorted(str(file) for file in NATIVE.rglob("*.c")), *fakes]
-    subprocess.run(["gcc", *flags, "-o", str(library), *sources], check=True, env=plain_environment)
+    build = ["gcc", *flags, "-o", str(library), *sources]
+    with library.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            subprocess.run(build, check=True, env=plain_environment)
     ffi = FFI()
     with chdir(NATIVE.parent):
         ffi.cdef(run_path(str(NATIVE / "build.py"))["DECLARATIONS"] + INSIDE)
