@@ -202,6 +202,17 @@ def test_a_login_shell_that_drips_is_given_up(host: Host) -> None:
 READY = f"{MARKER} at /py\n".encode()
 
 
+def test_a_login_shell_that_prints_empty_lines_is_given_up(host: Host) -> None:
+    """An end of a line is a byte, too."""
+    host.output, host.endless = b"Welcome\n", b"\n" * 2**16
+    host.pause_s = 0
+    expected = (
+        "left: logged in, but the login shell prints without end; fix what it starts (~/.bashrc, "
+        "a forced command, nologin)"
+    )
+    assert expected == refusal(host, replace(LIMITS, whole_ns=60 * SECOND_NS))
+
+
 @pytest.mark.parametrize(
     "output", [READY, READY + REPORT, READY + REPORT + MISSING, READY + b"{"], ids=range(4)
 )

@@ -357,7 +357,8 @@ def _skip_noise(agent: paramiko.Channel, replies: LinePipe, host: str, limits: S
             if ready is not None:
                 agent.settimeout(None)
                 return printable(ready[1].strip(), keep="")
-            last, read_bytes = last + line + b"\n", read_bytes + len(line)
+            line += b"\n"
+            last, read_bytes = (last + line)[-NOISE_SHOWN_BYTES:], read_bytes + len(line)
     except TimeoutError:
         how = f"did not start our command within {format_duration(limits.start_ns)}"
     except EOFError:
