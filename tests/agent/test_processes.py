@@ -389,6 +389,14 @@ def test_napi_instances_by_the_names_of_their_threads(old: OldKernel) -> None:
     assert [31, 30] == interface_threads(old, ["receive0"])
 
 
+def test_a_kernel_without_rx_queues_in_sysfs_has_as_many_as_tx_queues(old: OldKernel) -> None:
+    """One for a single CPU shows none (CONFIG_RPS)."""
+    for queue in ("rx-0", "rx-1"):
+        old.path(f"/sys/class/net/receive0/queues/{queue}").rmdir()
+    old.path("/sys/class/net/receive0/queues/tx-1").mkdir()
+    assert [31, 30] == [napi.pid for napi in old.napis("receive0")]
+
+
 @pytest.mark.parametrize(
     "names",
     [

@@ -82,6 +82,18 @@ def test_a_parameter_outside_the_list_is_refused(host: Host, name: str, golden: 
     assert "core\n" == path.read_text()
 
 
+def test_a_kernel_without_ipv6_has_it_disabled(host: Host) -> None:
+    """As after ``ipv6.disable=1``: nothing is refused and nothing written; it cannot be enabled."""
+    name = "net/ipv6/conf/receive0/disable_ipv6"
+    engine = Engine(host, Journal(host, "run"), ["namespace"])
+    (change,) = engine.apply([Setting("sysctl", name, 1, optional=True)])
+    assert (1, 1, None) == (change.before, change.after, change.refusal)
+    engine.restore()
+    (enabled,) = engine.apply([Setting("sysctl", name, 0, optional=True)])
+    assert "no such parameter" in (enabled.refusal or "")
+    assert not (host.root / "proc/sys/net/ipv6").exists()
+
+
 def test_what_is_written_along_may_be_set() -> None:
     """Each parameter that writes others, and these, are on the list."""
     names = {*sysctl.ALONG, *(parameter for along in sysctl.ALONG.values() for parameter in along)}

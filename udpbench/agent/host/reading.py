@@ -590,13 +590,14 @@ class ReadingHost:
         on the machine makes them ambiguous (net/core/dev.c: napi_kthread_create).
         """
         pattern = re.compile(rf"napi/{re.escape(interface)}-(\d+)")
-        names = ((pid, pattern.fullmatch(name)) for pid, name in self.kernel_threads().items())
-        napis = [NapiInstance(int(match[1]), None, pid) for pid, match in names if match]
+        threads = ((pid, pattern.fullmatch(name)) for pid, name in self.kernel_threads().items())
+        napis = [NapiInstance(int(match[1]), None, pid) for pid, match in threads if match]
         if not napis:
             return []
-        queues = sum(
-            q.startswith("rx-") for q in self.listdir(f"/sys/class/net/{interface}/queues")
-        )
+        names = self.listdir(f"/sys/class/net/{interface}/queues")
+        ways = [name.partition("-")[0] for name in names]
+        # A kernel for one CPU does not show RX queues (CONFIG_RPS); a veth has as many of both.
+        queues = ways.count("rx") or ways.count("tx")
         if not len(napis) == queues == len({napi.id for napi in napis}):
             what = f"{len(napis)} NAPI threads of this machine are named after {interface}"
             need = "before Linux 6.8 they are known by name alone, one for each RX queue"

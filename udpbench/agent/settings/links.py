@@ -313,7 +313,9 @@ class Link(Kind):
             "peer": None if peer is None else peer.get_attr("IFLA_IFNAME"),
             "peer_mac": None if peer is None else peer.get_attr("IFLA_ADDRESS"),
             "mac": message.get_attr("IFLA_ADDRESS"),
-            "queues": message.get_attr("IFLA_NUM_RX_QUEUES"),
+            # A kernel for one CPU does not show RX queues (CONFIG_RPS); there are as many of both.
+            "queues": message.get_attr("IFLA_NUM_RX_QUEUES")
+            or message.get_attr("IFLA_NUM_TX_QUEUES"),
         }
 
     def write(self, host: Host, target: str, value: Optional[dict[str, Any]]) -> None:

@@ -137,6 +137,11 @@ def _as_named_now(values: Mapping[str, Any], indexes: Mapping[str, Any]) -> dict
     return renamed
 
 
+def _lacks_ipv6(host: Host, name: str) -> bool:
+    """Return whether a switch of IPv6 is missing, as a kernel has none (``ipv6.disable=1``)."""
+    return name.endswith("/disable_ipv6") and not host.exists("/proc/sys/net/ipv6/conf")
+
+
 def _ipv6_addresses(host: Host) -> set[tuple[int, str, int]]:
     messages = host.rtnl("addr", "dump", family=socket.AF_INET6)
     return {(item["index"], own_address(item), item["prefixlen"]) for item in messages}
@@ -155,6 +160,10 @@ def _no_new_addresses(host: Host, name: str) -> Iterator[None]:
     yield
     for index, address, length in _ipv6_addresses(host) - had:
         host.rtnl("addr", "del", index=index, address=address, prefixlen=length)
+
+
+OFF = 1
+"""The value of ``disable_ipv6`` of a kernel without IPv6."""
 
 
 class Sysctl(Kind):
@@ -201,6 +210,8 @@ class Sysctl(Kind):
         own = _name(target)
         if _SECRET.fullmatch(own):
             raise ValueError("it is a secret, which no record may hold; leave it out")
+        if _lacks_ipv6(host, own):
+            return OFF
         along = _along(host, own)
         if not along:
             return _read(host, own)
@@ -209,6 +220,8 @@ class Sysctl(Kind):
 
     def write(self, host: Host, target: str, value: Value) -> None:
         """Set the value; a value read with others is restored with them."""
+        if _lacks_ipv6(host, _name(target)) and str(value) == str(OFF):
+            return
         with _no_new_addresses(host, _name(target)):
             self._write(host, target, value)
 
