@@ -30,7 +30,7 @@ from udpbench.analysis.remedies import SAVED_STAGES, helps_at, remedy_text, sets
 from udpbench.model.host import SOCKET_MEMORY, Facts
 from udpbench.model.limits import SECOND_NS, stage_of
 from udpbench.model.record import OTHER_CALL, WorkerStats
-from udpbench.model.result import UNKNOWN, Bottleneck, Certainty, Ledger
+from udpbench.model.result import MISSING, UNKNOWN, Bottleneck, Certainty, Ledger
 from udpbench.text_tables import filled
 from udpbench.units import counted, format_bytes, plural, show_count, show_percent, show_pps
 
@@ -92,6 +92,8 @@ def diagnose(
         main += [each for each in limits if each.share is not None]
         beside += [each for each in limits if each.share is None]
     main.sort(key=lambda each: -each.packets)
+    if any(each.stage == "unsent" for each in main) and len({each.stage for each in main}) > 1:
+        main = [replace(each, whole=MISSING) for each in main]
     return (*main, *beside)
 
 
@@ -524,7 +526,9 @@ def _had_by_others(
         group = CpuGroup(cpu.machine, cpus)
         used_ns = int(cpu.others * case.readings.deltas[cpu.machine].elapsed_ns)
         user = main_user(case.readings, group, "other", used_ns)
-        what = f"other programs took {show_percent(min(cpu.others, robbed))} of {whose}"
+        what = f"other programs took {show_percent(cpu.others)} of {whose}"
+        if robbed < cpu.others - LITTLE:
+            what += f", {show_percent(robbed)} while its reader could have run"
         sure = certainty if cpu.others >= MUCH else LIKELY
         what += f" ({user})" if user else ""
         yield _bottleneck(case, "others_cpu", sure, what, remedy="busy", numbers=cpu.shares)
@@ -650,7 +654,8 @@ def _small_buffer(case: Evidence, reader: ReaderTime, sure: Certainty) -> Iterat
     what = f"the receive buffer{now} is too small for the burst"
     of_program = case.readings.receiving.takes == "program"
     if case.lasts and case.robbed_sender is not None:
-        yield from _had_by_others(case, case.robbed_sender, LIKELY)
+        for each in _had_by_others(case, case.robbed_sender, LIKELY):
+            yield replace(each, what=f"{each.what}; what it sends late comes in bursts")
         sure = LIKELY
     bounded = case.readings.record.trial.traffic.count_packets is not None
     if not case.lasts and not bounded:

@@ -192,6 +192,10 @@ LEAST_REST = 0.01
 """Share of a loss below which nothing is said of it."""
 
 
+LOSS, MISSING = "the loss", "what was lost or not offered"
+"""What shares of causes are parts of."""
+
+
 @dataclass(frozen=True)
 class Bottleneck:
     """One thing that limits a trial, with the evidence for it."""
@@ -219,6 +223,8 @@ class Bottleneck:
     """``path=value`` for ``--set``: the first thing to try; empty if no setting helps."""
     aside: str = ""
     """What the stage is here, where its name alone misleads; else empty."""
+    whole: str = LOSS
+    """Of what its share is a part: packets that were not offered are no loss."""
 
     @property
     def sentence(self) -> str:
@@ -237,7 +243,7 @@ class Bottleneck:
         """Return what limits it, for which part of the loss, and with how certain that is."""
         causes = {"certain": "cause", "likely": "likely cause", "to be tested": "possible cause"}
         share = self.share or 0.0
-        part = f"{show_percent(share)} of the loss" if 0 < share < ALL else ""
+        part = f"{show_percent(share)} of {self.whole}" if 0 < share < ALL else ""
         if self.name == UNKNOWN or self.stage == "unaccounted":
             return f"{f', {part}' if part else ''}: {self.what}."
         if not part and self.certainty == "certain":
@@ -259,7 +265,8 @@ def rest_of(causes: Sequence[Bottleneck]) -> str:
         return ""  # or the causes are of several trials
     texts = []
     for each, share in zip(causes[1:], shares[1:], strict=True):
-        where = f"at {each.stage}, " if each.stage != causes[0].stage else ""
+        place = "not offered" if each.stage == "unsent" else f"at {each.stage}"
+        where = f"{place}, " if each.stage != causes[0].stage else ""
         texts += [f"{show_percent(share)}: {where}{each.what}"] if share else []
     texts += [f"{show_percent(unknown)}: not known why"] if unknown >= LEAST_REST else []
     return f" {'; '.join(texts)}." if texts else ""

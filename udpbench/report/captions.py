@@ -115,6 +115,7 @@ HIGHEST_RATE = (
 NO_RATE = "The dashed line is what may be lost. No highest rate is known."
 TRIALS_OF_PATHS = {
     "search": "The path is that of a trial just above the highest rate.",
+    "highest": "The path is that of the trial with the highest load: none above it was tried.",
     "unrated": "The path is that of one of the trials: no highest rate is known.",
     "point": "The path is that of the trial with median delivery.",
     "points": "Each path is that of the point's trial with median delivery.",
@@ -134,6 +135,8 @@ def _paths(chapter: Chapter) -> str:
     kind = "points" if len(shown) > 1 else "point"
     if chapter.searches:
         kind = "search" if _is_rated(chapter) else "unrated"
+        if kind == "search" and all(search.breaking is None for search in chapter.searches):
+            kind = "highest"
     parts = [TRIALS_OF_PATHS[kind]] if chapter.searches or several else []
     if any(not stop.observable for picture in shown for stop in picture.stops):
         parts.append(UNOBSERVED_PART)

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from udpbench.analysis.remedies import helps_at
 from udpbench.analysis.search import Breaking, PointSearch, known_bounds, sender_end
-from udpbench.model.result import GoalBounds, Progress
+from udpbench.model.result import ALL, GoalBounds, Progress
 from udpbench.units import show_percent, show_pps, show_ratio, show_seconds, show_share
 from udpbench.ways import way_to_receive
 
@@ -156,7 +156,10 @@ def breaking_text(search: PointSearch) -> str:
         first = replace(first, what=first.what.removeprefix("the receiver falls behind: "))
     why = first.why if first is not None else "."
     aside = f"{first.aside}; " if first is not None and first.aside else ""
-    return f"{head} {above} {what} ({aside}{_share_text(breaking)}){why}"
+    share = _share_text(breaking)
+    if breaking.stage and first is not None and 0 < (first.share or 0.0) < ALL:
+        share = f"at {show_pps(breaking.pps)}"  # the cause has a share of its own, of one trial
+    return f"{head} {above} {what} ({aside}{share}){why}"
 
 
 def helps_text(search: PointSearch) -> str:

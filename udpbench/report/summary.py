@@ -195,6 +195,8 @@ def resolved(comparisons: Sequence[Comparison]) -> list[str]:
             each
             for comparison in comparisons
             if comparison.share == share and (each := resolution(comparison))
+            # Where few blocks are far off, their scatter says less than the interval does.
+            if not _is_narrower(comparison, min(each.values()))
         ]
         if known:
             few, many = RESOLVED
@@ -202,6 +204,13 @@ def resolved(comparisons: Sequence[Comparison]) -> list[str]:
             line = f"this lab tells {less} {unit} in {few} blocks, {more} {unit} in {many}"
             lines.append(line + alone)
     return lines
+
+
+def _is_narrower(comparison: Comparison, resolved_change: float) -> bool:
+    """Return whether an interval is narrower than what its blocks' scatter is said to resolve."""
+    if comparison.low is None or comparison.high is None:
+        return False
+    return (comparison.high - comparison.low) / 2 < resolved_change / 2
 
 
 def _ends(changes: Sequence[float]) -> str:

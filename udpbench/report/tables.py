@@ -224,6 +224,8 @@ def ledger_tables(chapter: Chapter, width: int, everything: bool = False) -> Ite
     title = "ledger (packets of the median trial)"
     if any(search.breaking is not None for search in chapter.searches):
         title = "ledger (packets of a trial just above the upper bound)"
+        if all(search.headline.upper_pps is None for search in chapter.searches):
+            title = "ledger (packets of a trial that lost too much; no upper bound is decided)"
     elif chapter.searches:
         title = "ledger (packets of the trial at the highest load)"
     shown = accounted(chapter)
