@@ -275,7 +275,7 @@ def _against(
         text += "; the interval does not include scatter between runs"
     if comparison.beyond_margin is None:
         limit = show_percent(baseline.margin, ".3g")
-        return "skipped", [f"cannot tell whether it is worse by more than {limit}: {text}"]
+        return "cannot tell", [f"{UNJUDGED}: whether it is worse by more than {limit}: {text}"]
     return ("failed", [f"worse: {text}"]) if comparison.beyond_margin else ("passed", [])
 
 

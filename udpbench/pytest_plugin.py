@@ -374,15 +374,21 @@ def udpbench_serve(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Skip a test whose question the trials cannot answer; of other errors show the message."""
+    """Fail a test whose question the trials cannot answer as such; show the messages of errors.
+
+    Skipped it would be green for ever, on a machine that is never quiet.
+    """
     if item.get_closest_marker("udpbench") is None or _missing() is not None:
         return (yield)
     from udpbench.errors import CannotTell, UdpbenchError
+    from udpbench.gate import UNJUDGED
 
     try:
         return (yield)
     except CannotTell as error:
-        raise pytest.skip.Exception(printable(str(error))) from None
+        item.user_properties.append(CANNOT_TELL)
+        text = printable(f"{UNJUDGED}: {error}")
+        raise pytest.fail.Exception(text, pytrace=False) from None
     except UdpbenchError as error:
         raise _in_words(error) from None
 

@@ -628,7 +628,10 @@ def test_a_baseline_is_compared_with_every_point(project: Project) -> None:
     project.run("--udpbench-out", "first")
     (folder,) = (project.path / "first").glob("*-one-*/")
     result = project.run("--udpbench-baseline", str(folder), "--udpbench-margin", "3%")
-    result.assert_outcomes(skipped=1)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*could not be judged on this machine: whether it is worse by more than 3 %*"]
+    )
     assert "may be forged" not in result.stdout.str()
     folder.chmod(0o777)
     result = project.run("--udpbench-baseline", str(folder), "--udpbench-margin", "3%")
@@ -642,7 +645,7 @@ def test_a_baseline_is_compared_with_every_point(project: Project) -> None:
 
 
 def test_a_test_may_ask_whether_a_result_is_worse(project: Project) -> None:
-    """It is skipped where that cannot be told."""
+    """Where that cannot be told it fails as a test that nobody could judge, and not as skipped."""
     project.file("one.yaml", ONE)
     project.file(
         "test_it.py",
@@ -652,7 +655,9 @@ def test_a_test_may_ask_whether_a_result_is_worse(project: Project) -> None:
         "    assert not result.worse_than(base, margin='3%')\n",
     )
     result = project.run()
-    result.assert_outcomes(skipped=1)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*could not be judged on this machine: all against all*"])
+    result.stdout.fnmatch_lines(["*CANNOT TELL*"])
     assert "may be forged" not in result.stdout.str()
     project.file(
         "test_it.py",

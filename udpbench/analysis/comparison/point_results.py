@@ -49,8 +49,8 @@ class PointResult:
         """Return whether a point is worse than others by more than a margin, such as ``3%``.
 
         Two points of one run are compared block by block, others as trials that share none; those
-        of several baselines are taken together. Raises CannotTell, by which pytest skips the test,
-        if the interval has both.
+        of several baselines are taken together. Raises CannotTell, by which a test fails as one
+        that could not be judged, if the interval has both.
         """
         comparison = self._compared(baselines, metric, parse_ratio(margin))
         if comparison.beyond_margin is None:
