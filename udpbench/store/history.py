@@ -6,8 +6,8 @@ selects the number of levels with the shortest description of all trials.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
@@ -40,6 +40,8 @@ class StoredTrial(NamedTuple):
     repetition: int
     search_trial: int | None
     valid: bool | None
+    struck: bool | None
+    reason: str | None
     numbers: tuple[float | None, ...]
     """Throughput of the search, delivered rate, and the chosen metric."""
 
@@ -50,6 +52,16 @@ class DayMedian:
 
     day: str
     rate: Estimate
+
+
+@dataclass(frozen=True)
+class DayWithout:
+    """The trials of a point on a day of which none has a number."""
+
+    day: str
+    trials: int
+    why: str
+    """What most of them are: ``struck out: other programs used CPUs of the load``."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,8 @@ class PointHistory:
     metric: str
     days: tuple[DayMedian, ...]
     changes: tuple[LevelChange, ...]
+    without: tuple[DayWithout, ...] = ()
+    """Days on which it was tried, and is not known."""
 
 
 def histories(trials: pd.DataFrame, metric: str | None = None) -> tuple[PointHistory, ...]:
@@ -124,7 +138,23 @@ def _history(
     days = list(days_of(mine, name))
     medians = tuple(DayMedian(day, estimate_of(values, name)) for day, values in days)
     pair, experiment, point = names
-    return PointHistory(pair, experiment, point, name, medians, tuple(level_changes(days)))
+    known = {each.day for each in medians}
+    without = tuple(_without(mine, known))
+    return PointHistory(pair, experiment, point, name, medians, tuple(level_changes(days)), without)
+
+
+def _without(mine: Sequence[StoredTrial], known: Collection[str]) -> Iterator[DayWithout]:
+    """Yield each day without a number, and why most of its trials have none."""
+    days: dict[str, list[str]] = defaultdict(list)
+    for trial in mine:
+        if trial.day not in known:
+            word = "struck out" if trial.valid and trial.struck else ""
+            word = word or ("no number" if trial.valid else "invalid")
+            cause = (trial.reason or "").partition("; ")[0]  # the rest is what to do about it
+            days[trial.day].append(": ".join(filter(None, [word, cause])))
+    for day, whys in sorted(days.items()):
+        (why, _) = Counter(whys).most_common(1)[0]
+        yield DayWithout(day, len(whys), why)
 
 
 def answering(mine: Sequence[StoredTrial]) -> str:

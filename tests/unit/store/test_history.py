@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from analysis.build import paced, record
+from analysis.build import LOAD_MS, experiment, hog, paced, record, shared, trial
 from control.fake import World, go
 from golden import Golden
 from report.stored import printed, stored
@@ -99,6 +100,22 @@ def test_a_search_counts_once_and_an_invalid_trial_never(tmp_path: Path) -> None
     )
 
 
+def test_a_day_without_a_number_says_why(tmp_path: Path, golden: Golden) -> None:
+    """An empty table would say nothing."""
+    busy = [
+        replace(shared(LOAD_MS + 400, hog(400)), trial=trial(repetition=number))
+        for number in (1, 2)
+    ]
+    run = stored(tmp_path / "struck", busy, experiment(repetitions=2))
+    write_runs([run.folder], tmp_path / "store", campaign="c", pair="p")
+    (history,) = histories(read_runs(tmp_path / "store"))
+    assert () == history.days
+    ((_, median, trials, why),) = day_rows(history)
+    golden.check(f"{history.experiment}: {median}, {trials}: {why}")
+    (without,) = history_json("store", [history])["points"][0]["without"]
+    assert why == without["why"]
+
+
 def many(points: int, days: int = 1) -> pd.DataFrame:
     """Return the trials of many points, one a day."""
     rows = [
@@ -108,6 +125,7 @@ def many(points: int, days: int = 1) -> pd.DataFrame:
     ]
     trials = pd.DataFrame(rows, columns=["point", "day"])
     same = {"campaign": "c", "pair": "p", "experiment": "e", "run": "r", "repetition": 1}
+    same |= {"struck": False, "reason": None}
     known = {"valid": True, "search_trial": None, "throughput_pps": None, "delivered_pps": 1000.0}
     return trials.assign(**same, **known, hosts="{}", built_in_lab=True)
 

@@ -43,6 +43,7 @@ def history_json(store: str, histories: Sequence[PointHistory]) -> dict[str, Any
                     }
                     for each in history.days
                 ],
+                "without": [asdict(each) for each in history.without],
                 "changes": [{**asdict(each), "ratio": each.ratio} for each in history.changes],
             }
             for history in histories
@@ -63,12 +64,17 @@ def title(history: PointHistory) -> str:
 
 
 def day_rows(history: PointHistory) -> list[list[str]]:
-    """Return a row for each day; what changed stands at the first day of the new level."""
+    """Return a row for each day; what changed stands at the first day of the new level.
+
+    Of a day without a number it is said why there is none.
+    """
     changes = {change.day: change_text(change, history.metric) for change in history.changes}
-    return [
+    rows = [
         [each.day, shown(each.rate), str(each.rate.n), changes.get(each.day, "")]
         for each in history.days
     ]
+    rows += [[each.day, "–", str(each.trials), each.why] for each in history.without]
+    return sorted(rows)
 
 
 def change_text(change: LevelChange, metric: str) -> str:
