@@ -494,6 +494,8 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
         return
     if cpu.sends and case.sent_on_all_of(cpu) < LITTLE * case.packets:
         return
+    if not cpu.sends and case.falls_behind and case.alone(cpu) > 1:
+        return  # its own work takes longer than the load, whoever else has its CPU
     if not cpu.sends and case.receiving_need(cpu) > 1:
         certainty = LIKELY
     yield from _had_by_others(case, cpu, certainty)

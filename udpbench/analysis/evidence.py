@@ -349,7 +349,8 @@ class Evidence:
     def alone(self, cpu: LoadedCpu) -> float:
         """Return how many such CPUs the readers' own work for the whole load would take."""
         received = self.ledger.received_packets
-        return cpu.user * self.ledger.intended_packets / received if received else 0.0
+        longer = 1 + (lag(self.readings) or 0.0) if self.falls_behind else 1.0
+        return cpu.user * longer * self.ledger.intended_packets / received if received else 0.0
 
     def is_behind(self, cpu: LoadedCpu) -> bool:
         """Whether readers have no time left: those that never sleep, if calls return datagrams."""

@@ -180,9 +180,13 @@ def node_rate(node: End, field: str) -> float | None:
 def lag(readings: Readings) -> float | None:
     """Return how much longer the receivers' window is than the senders', as a share of the latter.
 
-    Each by its own clock. None unless both have a window.
+    Each by its own clock. None unless both have a window. A program of the user's is looked at now
+    and then: its first packet came with the senders', up to a tenth of a second before a look.
     """
     sending, receiving = (window_ns(readings, end.workers) for end in readings.ends)
+    if readings.receiving.takes == "program" and receiving is not None:
+        sent, read = (edges_ns(readings, end.workers) for end in readings.ends)
+        receiving = read[1] - sent[0] if sent is not None and read is not None else None
     return None if sending is None or receiving is None else receiving / sending - 1
 
 

@@ -175,6 +175,7 @@ def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
     names = ("intended_packets", "sent_packets", *stages, received, "unaccounted")
     if all(result.trial.watched for result in results):
         names = (*stages, received)  # whoever sent is unknown, so nothing can balance
+    unbalanced = any(each.ledger and each.ledger.unaccounted for each in results)
     moved = {name for name in names if any(_may_have_lost(result, name) for result in results)}
     rows = [
         LedgerRow(
@@ -182,7 +183,7 @@ def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
             tuple(packets_cell(result, name) for result in results),
             stages.get(name, "") if name in moved else "",
             name in stages,
-            name == received or (name == "unaccounted" and any(r.unaccounted for r in results)),
+            name == received or (name == "unaccounted" and unbalanced),
             name in moved,
         )
         for name in names
@@ -232,6 +233,10 @@ def packets_cell(result: Result, name: str) -> str:
     If others' or merged packets were counted it is an interval: ``12 to 40``.
     """
     interval = bounds(result, name)
+    if name == "unaccounted" and result.ledger is not None:
+        # Of a search the number is the largest of all its trials; the column has those of one.
+        own = result.ledger.unaccounted
+        interval = None if own is None else (own, own)
     entries = result.ledger.named(name) if result.ledger is not None else ()
     unknown = any(entry.stage == name and entry.packets is None for entry in entries)
     if interval is None or (unknown and interval == (0, 0)):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from analysis.build import lossy, record
+import pytest
+
+from analysis.build import START_NS, lossy, record
 from analysis.test_diagnosis import changed
 from udpbench.analysis.judge import judge
 from udpbench.analysis.remedies import PROGRAM_REMEDIES, REMEDIES, helps_at, remedy_text
 from udpbench.model.experiment import Attach, Receive
+from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Bottleneck
 
@@ -54,6 +57,28 @@ def test_what_only_a_program_knows_is_not_observable() -> None:
     assert None is result.delivered_mib_s
     assert None is result.skbs_per_packet
     assert result.delivered_pps is not None
+
+
+def test_a_program_that_reads_on_after_the_load_is_late_by_all_of_that() -> None:
+    """It is looked at a tenth of a second after its first packet, which came with the load."""
+    known = of_program(record())
+    (phase,) = known.phases
+    times = {"sender": (0, SECOND_NS), "receiver": (SECOND_NS // 10, 11 * SECOND_NS // 10)}
+    stats = tuple(
+        replace(
+            each,
+            counts={
+                **each.counts,
+                **{
+                    name: START_NS + time_ns
+                    for name, time_ns in zip(("first_ns", "last_ns"), times[each.role], strict=True)
+                },
+            },
+        )
+        for each in phase.stats
+    )
+    result = judge(replace(known, phases=(replace(phase, stats=stats),)))
+    assert pytest.approx(0.1) == result.lag
 
 
 def test_what_a_closed_socket_held_is_not_observable() -> None:

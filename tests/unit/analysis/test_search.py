@@ -42,6 +42,7 @@ from udpbench.report.search import (
     search_line,
     search_rows,
 )
+from udpbench.report.sheets import packets_cell
 from udpbench.units import show_pps
 
 CAPACITY_PPS, OFFERS_PPS = 300_000, 800_000
@@ -591,6 +592,18 @@ def test_a_receiver_that_was_mostly_robbed_is_asked_for_a_quarter_of_the_time(
     (point,) = points([search.result])
     golden.check(answer(Chapter(experiment(), (), (point,), (), searches=(search,))))
     golden.check(search.result.findings[0].next_step)
+
+
+def test_the_ledger_of_a_search_balances_as_it_is_printed() -> None:
+    """Another trial's remainder is a finding, and no part of this one's column."""
+
+    def unbalance(result: Result) -> Result:
+        numbers = {**result.numbers, "unaccounted": 2692 * (result.trial.search_trial == 3)}
+        return replace(result, numbers=numbers)
+
+    search = only(results_of(experiment(), change=unbalance))
+    assert 2692 == search.result.unaccounted
+    assert "0" == packets_cell(search.result, "unaccounted")
 
 
 def test_what_was_decided_before_others_had_the_cpus_stays_known() -> None:
