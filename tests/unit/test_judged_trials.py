@@ -22,6 +22,7 @@ from udpbench import judged_trials
 from udpbench.analysis.judge import judge
 from udpbench.errors import RecordError
 from udpbench.indented_json import indented
+from udpbench.json_lines import Room
 from udpbench.judged_run import chapters_of
 from udpbench.judged_trials import (
     JUDGED_FILE,
@@ -160,6 +161,23 @@ def test_only_the_result_is_read_at_first(tmp_path: Path) -> None:
     assert (first, second) == plain
     assert hash(type(first)) == hash(type(second))
     assert replace(read_run(folder, later=True).records[0], status="failed").status == "failed"
+
+
+def test_what_others_hold_by_then_takes_no_room_of_what_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A history reads many runs, and their trials only once it has them all."""
+    run = read_run(kept(tmp_path / "run"), later=True)
+    rooms: list[Room] = []
+
+    def anew() -> Room:
+        rooms.append(Room())
+        return rooms[-1]
+
+    monkeypatch.setattr("udpbench.records.kept_results.Room", anew)
+    assert all(each.phases for each in run.records)
+    assert len(run.records) == len(rooms)
+    assert all(room._content_bytes for room in rooms)
 
 
 def test_whoever_does_not_ask_for_later_has_all_at_once(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from udpbench.errors import RecordError
-from udpbench.json_lines import open_regular
+from udpbench.json_lines import Room, open_regular
 from udpbench.judged_trials import (
     JUDGED_FILE,
     JudgedTrial,
@@ -95,7 +95,7 @@ class KeptResults:
         """Return a record with its series, which a record that is read later gets then."""
         if isinstance(record, LaterRecord):
             return record
-        return self._joined(record, number, where, self._series_texts(number))
+        return self._joined(record, number, where, self._series_texts(number), self._reading)
 
     def _read(self, digest: str, number: int, place: tuple[str, int, int]) -> TrialRecord:
         """Return the record of a trial of which the result is known; raises RecordError."""
@@ -105,14 +105,21 @@ class KeptResults:
             source.add(part)
         if source.with_line(text) != digest:
             raise RecordError(f"{where}: changed since it was read; try again")
+        # What others of the process hold by now is no part of this trial.
+        reading = replace(self._reading, room=Room())
         with uncollected():
-            record, _ = trial_of(self._reading.line(where, text), where)
-            return self._joined(record, number, where, series)
+            record, _ = trial_of(reading.line(where, text), where)
+            return self._joined(record, number, where, series, reading)
 
     def _joined(
-        self, record: TrialRecord, number: int, where: str, series: Iterable[tuple[str, bytes]]
+        self,
+        record: TrialRecord,
+        number: int,
+        where: str,
+        series: Iterable[tuple[str, bytes]],
+        reading: LineReader,
     ) -> TrialRecord:
-        lines = [self._reading.series_line(*each) for each in series]
+        lines = [reading.series_line(*each) for each in series]
         samples = {number: [sample for line in lines for sample in line.samples]}
         moved = {number: [snapshot for line in lines for snapshot in line.snapshots]}
         return StoredSeries(samples, moved, []).join(record, number, where)
