@@ -91,8 +91,12 @@ class ResumedRun:
             all_ = f"all {stored} trials are" if stored != 1 else "its only trial is"
             return f"{self.run.folder}: complete: {all_} stored, nothing to run"
         total = stored + len(self.left)
-        most = max(total, trial_count(self.run.header.experiments)[1])
+        planned = trial_count(self.run.header.experiments)[1]
+        most = max(total, planned)
         text = f"{self.run.folder}: {stored} of {show_range(total, most)} trials are stored"
+        if all(experiment.searched for experiment in self.run.header.experiments):
+            done = planned - len({trial.search_key for trial in self.left})
+            text = f"{self.run.folder}: {done} of {planned} searches are complete"
         before = self.run.header.udpbench
         return text if before == installed else f"{text}, started by udpbench {before}"
 

@@ -126,9 +126,15 @@ def not_run(*chapters: Chapter) -> str:
         for chapter in chapters
         for trial in chapter.experiment.points
     )
-    ran = sum(len(chapter.searches) or len(chapter.records) for chapter in chapters)
-    if not ran:
+    if not any(chapter.records for chapter in chapters):
         return "no trial is stored"
+    # A search of which no trial ran is begun anew by a resumed run.
+    ran = sum(
+        sum(any(trial.status != "failed" for trial in search.trials) for search in chapter.searches)
+        if chapter.searches
+        else len(chapter.records)
+        for chapter in chapters
+    )
     what = "searches" if all(chapter.searches for chapter in chapters) else "trials"
     return f"{ran} of {planned} {what} are stored" if ran < planned else ""
 

@@ -378,6 +378,14 @@ def reader(
     return loss.reader, loss.reader_helps
 
 
+def test_a_reader_whose_own_work_takes_more_than_a_cpu_needs_more_than_peace() -> None:
+    """It waits for a CPU, but with all of it, it would lose most as well."""
+    late, helps = reader(thread(44, 54), lost=4400, read=600, counted_read=None)
+    assert "waits for a CPU 54 % of the time" == late.does
+    assert helps.startswith("use faster readers, or more of them")
+    assert helps.endswith("all that comes would take a thread 3.7 CPUs or more")
+
+
 @pytest.mark.parametrize(
     ("threads", "queued", "does", "helps"),
     [
@@ -413,7 +421,7 @@ def reader(
             (thread(30, 0, recvmsg=6, futex=3),),
             0,
             "waits for datagrams 47 % of the time, sleeps 23 % of the time (in futex)",
-            "a larger SO_RCVBUF, 208KiB first, 512KiB at most (as net.core.rmem_max allows): up to 100 ",
+            "a larger SO_RCVBUF, 208KiB first, 512KiB at most (raise net.core.rmem_max if it allows ",
         ),
     ],
 )

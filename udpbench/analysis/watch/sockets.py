@@ -63,6 +63,8 @@ class SocketReader:
     """It has read nothing since the first look."""
     time: ReaderTime | None = None
     """None: its threads were not seen."""
+    dropped_per_read: float = 0.0
+    """What the socket dropped for each datagram that was read, of it or of others: at least."""
 
     @property
     def bursts(self) -> bool:
@@ -75,6 +77,21 @@ class SocketReader:
         time = self.time
         waits = time is not None and time.waiting is not None and time.waiting >= SPARE
         return self.bursts and waits and not self.never
+
+    @property
+    def lacks_cpus(self) -> bool:
+        """Whether a CPU of its own would not do for all that comes, whoever else runs."""
+        return self._needed_cpus > 1
+
+    @property
+    def _needed_cpus(self) -> float:
+        """How many CPUs each thread would take, at least, for all that comes."""
+        running = self.time.running if self.time is not None else 0.0
+        return running * (1 + self.dropped_per_read)
+
+    @property
+    def _needs(self) -> str:
+        return f"all that comes would take a thread {self._needed_cpus:.1f} CPUs or more"
 
     @cached_property
     def shares(self) -> dict[str, float]:
@@ -140,12 +157,14 @@ class SocketReader:
             first_bytes = min(buffer_bytes or 0, size_bytes)
             size = f"a larger SO_RCVBUF, {format_bytes(first_bytes)} first"
             size += f", {format_bytes(size_bytes)} at most" if first_bytes < size_bytes else ""
-            return f"{size} (as net.core.rmem_max allows): {burst}, and {waits}"
+            return f"{size} (raise net.core.rmem_max if it allows less): {burst}, and {waits}"
         if self.never:
             return READERS_HELPS["stopped"]
         if self.time is None or (not self.shares and self.bursts):
             return ""
         most = next(iter(self.shares), "bound")
+        if most == "waits for a CPU" and self.lacks_cpus:
+            return f"{READERS_HELPS['bound']}: {self._needs}"
         if most == "sleeps" and self.bursts:
             return REMEDIES["reader_pauses"].text
         return READERS_HELPS.get(most, "")
@@ -387,7 +406,14 @@ class _Readers:
             # Where nothing waits to be read, nothing got into the queue.
             never=loss.socket.queued_bytes > 0 and self._never_reads(loss.socket),
             time=self._time(processes, waits=emptied > 0 or looks + 1 < LEAST_LOOKS),
+            dropped_per_read=loss.dropped / read if (read := self._read) else 0.0,
         )
+
+    @cached_property
+    def _read(self) -> int | None:
+        """How many datagrams were read of all sockets since the first look."""
+        names = [f"{names['{udp}']}InDatagrams" for names in FAMILIES.values()]
+        return known_sum(self._ever.values.get(name) for name in names)
 
     def _never_reads(self, each: UdpSocket) -> bool:
         """Return whether a socket was not read, for certain: by its own count, or as nobody could.
@@ -397,8 +423,7 @@ class _Readers:
         count = (self._now.counts or {}).get(each.cookie)
         if count is not None and count.read is not None:
             return count.read == 0
-        names = [f"{names['{udp}']}InDatagrams" for names in FAMILIES.values()]
-        if known_sum(self._ever.values.get(name) for name in names) == 0:
+        if self._read == 0:
             return True
         seen = [self._now.threads.get(process, ()) for process in each.processes]
         # In a second or two a reader may just sleep.
