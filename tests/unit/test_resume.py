@@ -26,6 +26,7 @@ from udpbench.commands.resume import ResumedRun, ResumeOptions, reopen_run
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.definition.point_pairs import against_itself
 from udpbench.errors import InputError, RecordError
+from udpbench.model.experiment import Search
 from udpbench.model.record import (
     RecordedError,
     TrialRecord,
@@ -117,6 +118,18 @@ def test_what_is_left_comes_from_the_folder(begun: Callable[..., Run]) -> None:
     assert (run.header.lab_text, "lab") == (resumed.lab.text, resumed.lab.name)
     assert ("run: 1 of 2 trials are stored", ()) == (resumed.summary("0.1.0"), resumed.notes)
     assert "run: 1 of 2 trials are stored, started by udpbench 0.1.0" == resumed.summary("0.2.0")
+
+
+def test_of_a_run_of_searches_whole_searches_are_counted(begun: Callable[..., Run]) -> None:
+    """As at the end of the run: what a resumed run does next is a search, whatever was tried."""
+    resumed = going_on() if begun() else None
+    assert resumed is not None
+    (of,) = resumed.run.header.experiments
+    points = tuple(replace(each, search=Search()) for each in of.points)
+    header = replace(resumed.run.header, experiments=(replace(of, points=points),))
+    left = tuple(replace(each, search=Search()) for each in resumed.left)
+    searched = replace(resumed, run=replace(resumed.run, header=header), left=left)
+    assert "run: 1 of 2 searches are complete" == searched.summary("0.1.0")
 
 
 def test_a_stored_lab_is_checked_like_a_file(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from golden import Golden
 
+from analysis.build import record
 from udpbench.analysis.comparison.comparisons import compare_points
 from udpbench.analysis.points import bounds, points
 from udpbench.analysis.rate_search import ROBBED_TRIES
@@ -43,6 +44,7 @@ from udpbench.report.search import (
     search_rows,
 )
 from udpbench.report.sheets import packets_cell
+from udpbench.report.summary import not_run
 from udpbench.units import show_pps
 
 CAPACITY_PPS, OFFERS_PPS = 300_000, 800_000
@@ -559,6 +561,18 @@ def test_an_undecided_search_says_what_single_trials_say() -> None:
     given_up = replace(search, result=replace(search.result, valid=False, findings=(STRUCK,)))
     text = answer(Chapter(whole, (), (point,), (), searches=(given_up,)))
     assert f". Single trials say {between}." in text
+
+
+def test_a_search_of_which_nothing_ran_is_not_stored() -> None:
+    """A resumed run begins it anew, and counts it so, too."""
+
+    def fail(result: Result) -> Result:
+        return replace(result, status="failed", valid=False)
+
+    whole = experiment()
+    search = only(results_of(whole, change=fail, most=1))
+    known = Chapter(whole, (record(),), (), (), searches=(search,))
+    assert "0 of 1 searches are stored" == not_run(known)
 
 
 def test_a_search_whose_program_did_not_start_says_that_alone() -> None:
