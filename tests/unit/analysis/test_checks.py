@@ -23,7 +23,7 @@ from udpbench.analysis.checks.checklist import CHECKS, Check
 from udpbench.analysis.checks.checklist import check as check_all
 from udpbench.analysis.readings import readings_of
 from udpbench.host_settings import Settings, VethPair
-from udpbench.model.experiment import Answers, Flows, Receive, Traffic
+from udpbench.model.experiment import Answers, Flows, Receive, Search, Traffic
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import PhaseName
 from udpbench.model.record import ClockReading, Finding, Histogram, TrialRecord
@@ -57,6 +57,16 @@ def read_late() -> TrialRecord:
     plain = answered(1003)
     moves = {"right": {"snmp.Udp.InDatagrams": 1003}}
     return build.record(of=plain.trial, workers=plain.phases[-1].stats, moves=moves)
+
+
+def looked_at(seen_ms: int, last_ms: int, lost: int = 0) -> TrialRecord:
+    """Return a trial of a search of a program that was looked at so long after a load of 1 s."""
+    times = {"last_ns": last_ms, "seen_ns": seen_ms}
+    looks = {name: build.START_NS + (1000 + ms) * 10**6 for name, ms in times.items()}
+    of = replace(build.trial(receive=Receive(command=("./server",))), search=Search())
+    counts = build.receiver_counts(1000 - lost, **looks)
+    workers = (build.worker("sender", build.sender_counts(1000)), build.worker("receiver", counts))
+    return build.record(1000, 1000 - lost, of=replace(of, search_trial=2), workers=workers)
 
 
 def working(cpu_ns: int, **receive: object) -> TrialRecord:
@@ -336,6 +346,14 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         for name, severity in (
             ("tunnel_sockets", "invalid"),
             ("unknown_tunnels", "note"),
+        )
+    ),
+    *(
+        (offered_load.unseen_end, looked_at(*late), looked_at(*known), "invalid")
+        for late, known in (
+            ((300, -40), (20, -40)),
+            ((300, 300), (300, 200)),
+            ((51, 0), (300, -40, 100)),
         )
     ),
     (

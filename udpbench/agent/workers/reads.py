@@ -86,7 +86,7 @@ class CountedReader:
         self._under_load: Optional[Reading] = None
         """The last reading after which more packets arrived."""
         self._latest = Reading(time.monotonic_ns(), 0)
-        self._until_stop = 0
+        self._until_stop = self._seen_ns = 0
 
     def _fail(self, text: str) -> None:
         """Keep the first failure; later ones are consequences."""
@@ -177,7 +177,8 @@ class CountedReader:
         """Return what was read so far, with times.
 
         A rate spans two looks under load; ``first_packets`` are the packets outside them. What is
-        read after the stop was sent in the phase, too: ``overdue_packets`` of all.
+        read after the stop was sent in the phase, too: ``overdue_packets`` of all. By ``seen_ns``
+        all were read, and by ``last_ns`` not yet.
         """
         if self.state in ("running", "done"):
             self._count()
@@ -194,6 +195,7 @@ class CountedReader:
             last = first
         outside = packets - (last.packets - first.packets)
         counts.update(first_ns=first.clock_ns, last_ns=last.clock_ns, first_packets=outside)
+        counts["seen_ns"] = self._seen_ns
         each_bytes = self._spec.traffic.datagrams.each_bytes
         if each_bytes is not None:
             counts.update(received_bytes=packets * each_bytes, first_bytes=outside * each_bytes)
@@ -207,6 +209,7 @@ class CountedReader:
             return
         now = Reading(time.monotonic_ns(), read_packets)
         if now.packets > self._latest.packets and self.state == "running":
+            self._seen_ns = now.clock_ns
             if self._first is None:
                 self._first = now
             else:

@@ -56,6 +56,7 @@ CHECKS: dict[Check, str] = {
     offered_load.frames_mode: DATAGRAMS,
     host_checks.buffer_capped: ALL,
     offered_load.few_reads: ALL,
+    offered_load.unseen_end: DATAGRAMS,
     placement.idle_sockets: ALL,
     worker_counts.standstills: ALL,
     cpu_checks.work_not_done: DATAGRAMS,

@@ -13,6 +13,7 @@ from udpbench.analysis.ledger.intended_load import (
     sent_packets,
     unsent_packets,
 )
+from udpbench.analysis.rates import edges_ns, host_of
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.model.record import Finding
@@ -21,6 +22,9 @@ from udpbench.units import plural, show_ratio
 OFFERED_SHARE = 0.995
 """An offered load below this share of the intended one measures the sender (RFC 2285 3.5)."""
 SENDER_BOUND = "sender-bound: the senders did not reach the intended load"
+MS_NS = 10**6
+UNSEEN_NS = 50 * MS_NS
+"""Without a look for so long after a load, a search cannot tell its rate: 5 % of a second."""
 FEW_READS = 20
 """A rate spans the first to the last read; with this many, one read is 5 % of it."""
 
@@ -110,6 +114,33 @@ def few_reads(readings: Readings) -> Iterator[Finding]:
         "rely on counts and loss instead, or send more packets"
         + (", or lower receive.batch" if readings.record.trial.receive.messages > 1 else ""),
     )
+
+
+def unseen_end(readings: Readings) -> Iterator[Finding]:
+    """Find a trial of a search of which nobody saw whether a program read all of it in time.
+
+    An agent that others keep off the CPU looks at it before the load's end, and again long after.
+    """
+    trial, sent = readings.record.trial, edges_ns(readings, readings.sender.workers)
+    goals = trial.search.goals if trial.search is not None and trial.search_trial else ()
+    if not goals or readings.receiving.takes != "program" or sent is None:
+        return
+    if kept_packets(readings) < (1 - max(goals)) * sent_packets(readings):
+        return  # it lost too much in any case
+    for stats in readings.receiver.workers:
+        start_ns = readings.phase.start_ns.get(host_of(stats.worker), 0)
+        seen_ns = stats.counts.get("seen_ns", 0) - start_ns - sent[1]
+        last_ns = stats.counts.get("last_ns", 0) - start_ns - sent[1]
+        # Of a single look with packets the two are the same.
+        if seen_ns > UNSEEN_NS and (last_ns <= 0 or last_ns >= seen_ns):
+            yield Finding(
+                "invalid",
+                "when the program had read the last packets is not known",
+                stats.worker,
+                f"looked at {seen_ns / MS_NS:.0f} ms after the load",
+                f"within {UNSEEN_NS / MS_NS:.0f} ms",
+                "leave CPU time to udpbench's agent: no receive.priority above it, or another CPU",
+            )
 
 
 def unsegmented_messages(readings: Readings) -> Iterator[Finding]:
