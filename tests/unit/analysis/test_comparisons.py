@@ -123,6 +123,13 @@ def test_verdicts_in_words(golden: Any) -> None:
     golden.check(texts)
 
 
+def test_an_interval_that_leans_to_one_direction_is_shown_with_both_ends() -> None:
+    """Never worse in any block: half its width would hide that."""
+    known = Comparison("a", "b", "loss_ratio", 0.001, "cannot tell", low=-0.064, high=0.0)
+    assert "cannot tell: [−6.4 – 0.0] percentage points" == known.text
+    assert "cannot tell: ±5.2 percentage points" == replace(known, high=0.04).text
+
+
 def test_more_blocks_than_anybody_runs_are_no_advice() -> None:
     """Beyond a hundred, or a day, it says what else would help."""
     assert "about 100 more blocks (24h)" == more_text(100, DAY_NS)

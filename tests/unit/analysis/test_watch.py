@@ -335,6 +335,12 @@ def test_a_host_that_forwards_loses_packets_on_the_way_through() -> None:
     assert () == watched(first, look(1, moved=own)).stages, "a host that forwards nothing"
 
 
+def test_how_to_find_the_port_that_nobody_is_bound_to_is_said() -> None:
+    """The kernel's counter has all of them in one number."""
+    live = watched(look(0), look(1, moved={"snmp.Udp.NoPorts": 51}))
+    assert "tcpdump -nni any" in live.helps_at(["udp_no_port"])
+
+
 def test_other_namespaces_are_named() -> None:
     """As the latest look knows them."""
     other = OtherNamespace(7, "dns 7", 3, 4)

@@ -39,6 +39,8 @@ SIDES = ("the base", "what is compared with it")
 Runs = Sequence[Sequence[Result]]
 """The trials of one side, run by run."""
 SAME, CANNOT_TELL, CANNOT_COMPARE, SKIPPED = "same", "cannot tell", "cannot compare", "skipped"
+LOPSIDED = 3
+"""How many times farther one end of an interval lies than the other where both are shown."""
 OF_LOSS = ("loss_ratio", "udp_rcvbuf")
 """What may tell two points apart whose rates do not."""
 RESOLVED = {7: 1.86, 15: 0.85}
@@ -166,6 +168,10 @@ class Comparison:
     def _width(self) -> str:
         if self.low is None or self.high is None:
             return ""
+        neutral = 0.0 if self.share else 1.0
+        ends = [abs(end - neutral) for end in (self.low, self.high)]
+        if LOPSIDED * min(ends) < max(ends):  # it leans to one direction, which is an answer, too
+            return f"{self._around().strip()}{self._unit}"
         half = (self.high - self.low) / 2 if self.share else math.sqrt(self.high / self.low) - 1
         return f"±{_shown(half * 100, half * 100)}{self._unit}"
 
