@@ -397,8 +397,9 @@ def _summary(chapter: Chapter, own: Point, result: PointResult) -> str:
     searches = [each for each in chapter.searches if each.point.point == own.name]
     if searches:
         rate = [f"{show_pps(result.throughput_pps)} throughput"]
-        if result.throughput_pps is None:
-            rate = [found_text(each) for each in searches]
+        # A median of bounds is none: of such a search its own words.
+        if result.throughput_pps is None or any(s.headline.kind != "regular" for s in searches):
+            rate = list(dict.fromkeys(found_text(each) for each in searches))
     parts = [
         *rate,
         f"{result.valid_trials}/{len(own.results)} valid",

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from analysis.build import LOAD_MS, expectation, experiment, failed, hog, record, shared, trial
+from control.fake import World, go
 from golden import Golden
 from report.stored import COMPLETE, stored
 
 from udpbench.analysis.points import Point
 from udpbench.analysis.search import next_search_trial
 from udpbench.control.run import Outcome, RunOptions
+from udpbench.definition.load import load_experiment_data
 from udpbench.errors import CannotTell, InputError, RecordError, StoreError
 from udpbench.folder import Folder, lock_file
 from udpbench.gate import (
@@ -449,6 +451,13 @@ def test_a_search_without_a_rate_is_summed_up_by_its_bounds(tmp_path: Path) -> N
     declared = experiment(points=[point])
     reply = answer(stored(tmp_path, [record(of=first)], declared, ending=COMPLETE), "one", 80)
     assert "unknown with at most 0.1% and 0% lost (no load is decided)" in reply.summary
+
+
+def test_a_bound_is_summed_up_as_a_bound(tmp_path: Path) -> None:
+    """As a single rate it would look like the answer."""
+    plain = {"question": "How many?", "search": "quick", "warmup": "0s"}
+    _, run = go(World(capacity_pps=10**9), tmp_path / "run", load_experiment_data(plain, "one"))
+    assert answer(run, "", 80).summary.startswith("at least ")
 
 
 def test_a_search_that_did_not_end_says_why_it_fails() -> None:

@@ -133,7 +133,7 @@ def test_an_interval_that_leans_to_one_direction_is_shown_with_both_ends() -> No
 def test_more_blocks_than_anybody_runs_are_no_advice() -> None:
     """Beyond a hundred, or a day, it says what else would help."""
     assert "about 100 more blocks (24h)" == more_text(100, DAY_NS)
-    assert "about 1 more trial" == more_text(1, None, "trial")
+    assert "about 1 more trial of each side" == more_text(1, None, "trial")
     assert [TOO_NOISY] * 3 == [more_text(101, 1), more_text(2, DAY_NS + 1), more_text(101, None)]
     assert "" == more_text(None, None)
 

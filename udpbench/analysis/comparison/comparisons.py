@@ -325,7 +325,8 @@ def more_text(blocks: int | None, time_ns: int | None, what: str = "block") -> s
     if blocks > FAR_BLOCKS or (time_ns or 0) > DAY_NS:
         return TOO_NOISY
     time = "" if time_ns is None else f" ({_time(time_ns)})"
-    return f"about {blocks} more {what}{'' if blocks == 1 else 's'}{time}"
+    side = " of each side" if what == "trial" else ""
+    return f"about {blocks} more {what}{'' if blocks == 1 else 's'}{side}{time}"
 
 
 def _time(time_ns: int) -> str:
