@@ -224,7 +224,7 @@ class Bottleneck:
     aside: str = ""
     """What the stage is here, where its name alone misleads; else empty."""
     whole: str = LOSS
-    """Of what its share is a part: packets that were not offered are no loss."""
+    """The thing of which its share is a part: packets that were not offered are no loss."""
 
     @property
     def sentence(self) -> str:
