@@ -126,7 +126,7 @@ def not_run(*chapters: Chapter) -> str:
         for chapter in chapters
         for trial in chapter.experiment.points
     )
-    if not any(chapter.records for chapter in chapters):
+    if not any(chapter.searches or chapter.records for chapter in chapters):
         return "no trial is stored"
     # A search of which no trial ran is begun anew by a resumed run.
     ran = sum(

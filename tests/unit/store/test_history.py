@@ -171,7 +171,9 @@ def test_json_has_days_and_changes(store: Path) -> None:
     data = history_json("s", histories(read_runs(store)))
     assert ["schema", "store", "points"] == list(data)
     point = data["points"][0]
-    assert ["pair", "experiment", "point", "metric", "unit", "days", "changes"] == list(point)
+    assert ["pair", "experiment", "point", "metric", "unit", "days", "without", "changes"] == list(
+        point
+    )
     assert ["day", "median", "low", "high", "trials"] == list(point["days"][0])
     assert ["day", "before", "after", "ratio"] == list(point["changes"][0])
     json.dumps(data, allow_nan=False)
