@@ -43,6 +43,7 @@ LAB_PACKAGES = {
     "nftables": lambda: shutil.which("nft") is not None,
     "iperf3": lambda: shutil.which("iperf3") is not None,
     "sockperf": lambda: shutil.which("sockperf") is not None,
+    "wireguard-go": lambda: shutil.which("wireguard-go") is not None,
 }
 """Further packages for the lab tests."""
 SERVER_PACKAGES = {

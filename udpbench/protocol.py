@@ -222,10 +222,11 @@ class Hop:
 
 @dataclass(frozen=True)
 class Tunnel:
-    """A VXLAN interface, and the addresses of both ends of its outer packets."""
+    """A VXLAN or WireGuard interface, and the addresses of both ends of its outer packets."""
 
     name: str
     vni: int
+    """0 of WireGuard."""
     local: Optional[str]
     remote: Optional[str]
     port: int
@@ -413,6 +414,13 @@ class AgentVerbs:
     @verb(60, "recording the host")
     def record(self, interface: str = OWN) -> RecordedTree:
         """Return what the host reports about itself, with names and addresses replaced."""
+
+    @verb(5, "making a key")
+    def tunnel_key(self) -> str:
+        """Return the public key of the host's end of a WireGuard tunnel, the same for a run.
+
+        Raises SettingRefused if it cannot have one.
+        """
 
     @verb(60, "putting settings in force")
     def apply(self, settings: Sequence[Setting]) -> tuple[Change, ...]:

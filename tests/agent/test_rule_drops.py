@@ -115,6 +115,22 @@ def test_rules_are_listed_only_where_there_are_some(
     assert ["listed"] == listed
 
 
+def test_what_a_tunnel_sent_and_got_without_packets_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the rules of its own tables, each by its counter."""
+    place = {"family": "inet", "chain": "count"}
+    rules = [
+        {"rule": {**place, "table": table, "expr": [{"counter": {"packets": packets}}]}}
+        for table, packets in (("udpbench_sent", 2), ("udpbench_sent", 3), ("mine", 9))
+    ]
+    monkeypatch.setattr(module.programs, "ruleset", lambda _: rules)
+    counts = rule_drops(Kernel(tmp_path), "in0")
+    assert {"rules.output.control": 5} == {
+        name: packets for name, packets in counts.items() if name.endswith(".control")
+    }
+
+
 @pytest.mark.parametrize(
     ("path", "text", "drops"),
     [

@@ -9,6 +9,7 @@ from golden import Golden
 from udpbench.commands.selftest import (
     THIS_MACHINE,
     losing_experiments,
+    node_labs,
     private_labs,
     try_hosts,
     try_ledger,
@@ -56,8 +57,15 @@ def test_each_kernel_is_tried_where_it_is() -> None:
     } == labs
 
 
-def test_a_ledger_is_tried_by_a_run_of_its_own() -> None:
-    """Fake agents lose nothing, so no stage counts what was lost there."""
+def test_a_ledger_is_tried_by_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fake agents lose nothing, so no stage counts what was lost there.
+
+    A lab that needs a program is tried where that is installed.
+    """
+    monkeypatch.setattr("udpbench.commands.selftest.which", lambda name: name)
+    assert ["router", "bridge", "vxlan", "wireguard"] == node_labs()
+    monkeypatch.setattr("udpbench.commands.selftest.which", lambda _: None)
+    assert ["router", "bridge", "vxlan"] == node_labs()
     world = World()
     selftest = try_ledger(load_lab("local"), world.progress.append, world.surroundings())
     stages = {proof.stage for proof in selftest.proofs}

@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Optional, Union
 
 from udpbench.agent.counters.snapshot import bridge_ports
-from udpbench.agent.host import genetlink, programs, vxlan
+from udpbench.agent.host import genetlink, programs, vxlan, wireguard
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.facts import addresses
 from udpbench.agent.host.files import lines_of, read
@@ -90,7 +90,8 @@ def passage(
     entry = bridge[0] if bridge else interface
     frames = len(bridge) > len((entry, interface))
     sides = tuple(dict.fromkeys(filter(None, (interface, entry, out))))
-    tunnel = vxlan.facts(host.link(out))
+    kind = vxlan if link_kind(host.link(out)) == "vxlan" else wireguard
+    tunnel = kind.facts(host, out)
     return Passage(
         hops=() if frames else tuple(_hop(host, entry, out, pair, known) for pair in pairs),
         addresses=addresses(host, entry) if entry else (),
@@ -108,8 +109,7 @@ def passage(
             *_policies(destinations),
             *(_other_ports(host, *bridge) if frames else ()),
             *(_frame_tables(host) if bridge else ()),
-            *_tunnel(host, out),
-            *(vxlan.unfollowed(host, tunnel) if tunnel is not None else ()),
+            *(kind.unfollowed(host, tunnel) if tunnel is not None else _tunnel(host, out)),
         ),
         pair=_pair(host, interface) if interface else None,
         out_pair=_pair(host, out),
@@ -138,7 +138,7 @@ def _bridge(host: Host, interface: str, out: str) -> tuple[str, ...]:
 def _tunnel(host: Host, out: str) -> Iterator[str]:
     """Yield a way out that puts packets into others, whose end is not followed."""
     kind = link_kind(host.link(out))
-    if kind in TUNNEL_KINDS and kind != "vxlan":
+    if kind in TUNNEL_KINDS:
         yield f"{out}, a tunnel ({kind}),"
 
 

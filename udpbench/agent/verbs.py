@@ -23,6 +23,7 @@ from udpbench.agent.host.environment import socket_memory
 from udpbench.agent.host.facts import facts
 from udpbench.agent.host.processes import Processes, interface_threads, lineage
 from udpbench.agent.host.system import Host
+from udpbench.agent.host.wireguard import WireGuard, lacking
 from udpbench.agent.interfaces import interfaces
 from udpbench.agent.locks import Held, Locks
 from udpbench.agent.losses.inject import LossInjector
@@ -226,7 +227,8 @@ class Verbs:
         return {**self._changed(interface, out), "changed.redirects": redirects(self._host)}
 
     def _changed(self, interface: str, out: str) -> dict[str, int]:
-        devices = filter(None, (interface, out, *bridge_ports(self._host, interface)))
+        tunnel = self._host.wireguard.name if self._host.wireguard is not None else ""
+        devices = filter(None, (interface, out, tunnel, *bridge_ports(self._host, interface)))
         return self._changes.counts(tuple(devices))
 
     def passage(
@@ -238,6 +240,14 @@ class Verbs:
     ) -> Passage:
         """Return the way of packets of the traffic through this host."""
         return passage(self._host, interface, out, pairs, ports)
+
+    def tunnel_key(self) -> str:
+        """Return this agent's public key, made when it is first asked for."""
+        if lacking(self._host):
+            raise SettingRefused(f"a WireGuard tunnel: {lacking(self._host)}", self.name)
+        if self._host.wireguard is None:
+            self._host.wireguard = WireGuard(self._host)
+        return str(self._host.wireguard.public)
 
     def _rule_packets(self) -> dict[str, int]:
         """Return the packets counted by our firewall rules; runs one or two programs."""
@@ -253,6 +263,8 @@ class Verbs:
             known.update(dict.fromkeys(lineage(self._host, os.getpid()), "run"))
             known.update(dict.fromkeys(lineage(self._host, controller or 0), "run"))
         known.update(dict.fromkeys(self.pool.pids(), "worker"))
+        if self._host.wireguard is not None and self._host.wireguard.pid is not None:
+            known[self._host.wireguard.pid] = "interface"
         if interface:
             devices = (interface, *bridge_ports(self._host, interface))
             known.update(dict.fromkeys(interface_threads(self._host, devices), "interface"))

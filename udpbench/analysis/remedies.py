@@ -59,6 +59,8 @@ fwd_backlog | raise net.core.netdev_max_backlog on the node, or spread packets o
 fwd_tc | change the filter that tc filter show dev <interface> ingress lists on the node
 fwd_bridge | compare the MTU of the bridge's ports, and see its table and rules (bridge fdb, bridge
   -d link, nft list ruleset)
+fwd_tun | lower the rate, lengthen the tunnel's ring (ip link set <tunnel> txqueuelen), or give its
+  process more CPU time
 fwd_encap | send shorter datagrams, let them be fragmented (traffic.fragment), or raise the MTU of
   the way between the tunnel's ends
 fwd_ip | raise traffic.ttl to 1 and the nodes in the middle, or leave it out; check whether the path
@@ -72,7 +74,9 @@ fwd_mtu | send shorter datagrams, raise the MTU of the way out, or set traffic.f
 fwd_netfilter | change the node's rule in FORWARD or POSTROUTING that counts it (nft list ruleset,
   iptables -vnL FORWARD)
 fwd_neighbour | check that the next hop answers (ip neigh on the node), or enter its MAC
-fwd_decap | give both ends of the tunnel the same VNI and port (ip -d link)
+fwd_rcvbuf | lower the rate, or give the process at the tunnel's end more CPU time
+fwd_decap | give both ends of the tunnel the same VNI and port (ip -d link), or keys and networks
+  (wg show)
 fwd_ecn | let senders use ECN, or find who marks the outer packets
 fwd_cells | raise net.core.netdev_max_backlog on the node, or spread packets over more CPUs
 fwd_qdisc | lengthen the queue of the node's way out, raise its limit, or lower the rate

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from udpbench.analysis.ledger.selftest import is_believable, selftest_of
@@ -42,8 +43,11 @@ AT_NODES: dict[str, dict[str, Any]] = {
     "router": {"variants": {"ipv4": {}, "ipv6": {"traffic.family": 6}}},
     "bridge": {},
     "vxlan": {},
+    "wireguard": {},
 }
 """Built-in lab with a node in the middle → what differs in its experiment."""
+PROGRAMS = {"wireguard": ("wireguard-go",)}
+"""Built-in lab → programs without which it is not tried."""
 TO_NODES = {
     "question": "Does each stage of a node count what was lost there?",
     "traffic": {"size": "32B", "rate": "1kpps", "count": 200},
@@ -121,10 +125,15 @@ def try_ledger(
     Raises whatever ended the run early, CannotTell if nothing was tried.
     """
     records = _tried(losing_experiments(), lab, tell, around)
-    for name in AT_NODES:
+    for name in node_labs():
         own = load_lab(name)
         records += _tried([losing_at_nodes(own)], own, tell, around)
     return selftest_of(records, now_utc(), version("udpbench"))
+
+
+def node_labs() -> list[str]:
+    """Return the built-in labs with nodes that this machine has the programs for."""
+    return [name for name in AT_NODES if all(map(which, PROGRAMS.get(name, ())))]
 
 
 def losing_at_nodes(lab: Lab) -> Experiment:

@@ -105,7 +105,8 @@ def _follow(
     """Return what nodes say that follow each other; append why one would not hand on packets."""
     ways: list[Way] = []
     for node in nodes:
-        comes, leaves = lab.ports(node) if node.bridges else (node.interface, node.out)
+        inner = node.bridges or node.tunnel
+        comes, leaves = lab.ports(node) if inner else (node.interface, node.out)
         passage = clients[node.name].passage(comes, leaves, pairs, ports)
         ways.append((node.name, leaves, passage))
         problems += _elsewhere(node.name, passage, ends)
@@ -136,7 +137,8 @@ def _through(
     problems: list[str] = []
     tunnel = inner.tunnel
     if tunnel is None or tunnel.local is None or tunnel.remote is None:
-        return [f"{first.name}: {first.tunnel} is no VXLAN interface with both ends"]
+        kind = "VXLAN" if first.bridge else "WireGuard"
+        return [f"{first.name}: {first.tunnel} is no {kind} interface with both ends"]
     pairs, ports = [(tunnel.local, tunnel.remote)], (tunnel.port,)
     begins = clients[first.name].passage("", first.out, pairs, ports)
     ends = clients[last.name].passage(last.interface, last.interface, pairs, ports)
@@ -177,7 +179,7 @@ def _misread(node: Node, passage: Passage) -> list[str]:
     tunnel = passage.tunnel.name if passage.tunnel is not None else ""
     problems = []
     if tunnel not in ("", node.tunnel):
-        problems.append(f"{node.name}: {tunnel}, a tunnel (vxlan), may lead packets elsewhere")
+        problems.append(f"{node.name}: {tunnel}, another tunnel, may lead packets elsewhere")
     if node.bridges and not there:
         what = "its interfaces are not both ports"
         problems.append(f"{node.name}: {what} of {node.bridge} (bridge)")
@@ -235,11 +237,11 @@ def _strays(name: str, out: str, passage: Passage, following: Sequence[Stop]) ->
     return [
         f"{name}: {hop.source} → {hop.destination}: {why}"
         for hop in passage.hops
-        if (why := _stray(hop, out, following))
+        if (why := _stray(hop, out, following, by_tunnel=passage.tunnel is not None))
     ]
 
 
-def _stray(hop: Hop, out: str, following: Sequence[Stop]) -> str:
+def _stray(hop: Hop, out: str, following: Sequence[Stop], by_tunnel: bool) -> str:
     names = " or ".join(stop.name for stop in following)
     if hop.kind in ENDING:
         return ""
@@ -247,6 +249,8 @@ def _stray(hop: Hop, out: str, following: Sequence[Stop]) -> str:
         return hop.kind if hop.kind.startswith("a route") else f"{hop.kind} address"
     if hop.interface != out:
         return f"would leave by {hop.interface or 'no interface'}, not by {out}"
+    if by_tunnel:
+        return ""  # it has a single other end, to which its outer packets are followed
     to = hop.gateway or hop.destination
     there = [stop for stop in following if to in stop.addresses]
     if not there:

@@ -283,6 +283,11 @@ def _middle(tree: Tree, lab: Lab) -> Iterator[Problem]:
         what = f"the tunnel that begins at {lab.middle[unpaired[-1]].name} ends at no node"
         step = "name the node where it ends, with its own tunnel"
         yield tree.problem(("middle", unpaired[-1], "tunnel"), what, "two nodes", step)
+    for first, _, last in lab.tunnels:
+        if bool(first.bridge) != bool(last.bridge):
+            what = f"{first.name} and {last.name} are not ends of one tunnel: one has no bridge"
+            where = ("middle", lab.middle.index(last), "tunnel")
+            yield tree.problem(where, what, "", "give both a bridge (VXLAN), or none (WireGuard)")
     if not lab.middle or not lab.built_in:
         return
     for part, ends in (("sender", lab.senders), ("receiver", lab.receivers)):
@@ -299,8 +304,12 @@ def _middle(tree: Tree, lab: Lab) -> Iterator[Problem]:
 
 
 def _tunnel_of(tree: Tree, i: int, node: Node) -> Iterator[Problem]:
-    """Yield what a node's tunnel lacks: a bridge above it, and a name of its own."""
-    if node.tunnel and (not node.bridge or node.tunnel in (node.bridge, node.interface, node.out)):
+    """Yield what a node's tunnel lacks: a bridge above it, and a name of its own.
+
+    A node made for the run may have one of WireGuard, without a bridge.
+    """
+    bridged = node.bridge or node.connect.by == "namespace"
+    if node.tunnel and (not bridged or node.tunnel in (node.bridge, node.interface, node.out)):
         what = f"{node.tunnel} is no further port of a bridge"
         step = "name the VXLAN interface, and the bridge of which it is a port (bridge)"
         yield tree.problem(("middle", i, "tunnel"), what, "", step)

@@ -103,7 +103,7 @@ def impossible_losses(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]
 def possible_losses(lab: Lab) -> tuple[str, ...]:
     """Return the stages at which packets can be lost on purpose in a lab."""
     if lab.built_in and len(lab.middle) == 2 and all(node.tunnel for node in lab.middle):
-        return OF_TUNNELS
+        return OF_TUNNELS if lab.middle[0].bridge else OF_TUNNELS[1:]
     if not lab.built_in or len(lab.middle) > 1:
         return ()
     for node in lab.middle:
@@ -133,6 +133,18 @@ def _first_address(lab: Lab, family: int) -> str:
 def silent_address(lab: Lab, family: int) -> str:
     """Return the receiver's address whose MAC a node is not given for ``fwd_neighbour``."""
     return ["", *_of_family(lab, family)][-1]
+
+
+def unlisted(lab: Lab, stage: str) -> str:
+    """Return the address that a WireGuard tunnel does not carry packets to, or from, for a loss."""
+    if stage == "fwd_encap":
+        return silent_address(lab, 4)
+    return [text.partition("/")[0] for text in lab.senders[0].addresses if ":" not in text][-1]
+
+
+def _routes_into_tunnel(lab: Lab) -> bool:
+    """Return whether a node routes the traffic into a tunnel (WireGuard)."""
+    return any(node.tunnel and not node.bridge for node in lab.middle)
 
 
 def is_silent(block: HostBlock, peer: Node, address: str) -> bool:
@@ -219,7 +231,7 @@ def _at_node(block: HostBlock) -> Iterator[Setting]:
         break
     if not host.out:
         return
-    if "fwd_decap" in losses and host.tunnel:
+    if "fwd_decap" in losses and host.tunnel and host.bridge:
         yield Setting("astray", f"{host.tunnel}/{ASTRAY}", True, path="losses.fwd_decap")
     for stage, hook in drops.items():
         if stage in losses:
@@ -229,6 +241,13 @@ def _at_node(block: HostBlock) -> Iterator[Setting]:
         # Without a probe to send a look-up fails at once (net/core/neighbour.c).
         name = f"net.ipv{family}.neigh.{host.out}.mcast_solicit"
         yield Setting("sysctl", name, 0, path="losses.fwd_neighbour")
+
+
+def _to_mac(stage: str, receiver: Facts, routed: bool) -> str:
+    """Return the MAC of a loss's frames; empty: the host's own choice, as of any datagram."""
+    if stage == "fwd_decap":
+        return "" if routed else ASTRAY
+    return receiver.mac or ""
 
 
 def momentary_setting(stage: str) -> Setting | None:
@@ -254,11 +273,16 @@ def loss_specs(
     oversize_bytes = mtu_bytes + OVERSIZE_BYTES - HEADERS_BYTES[trial.traffic.family]
     sizes = {"tx_device": oversize_bytes, "fwd_device": oversize_bytes}
     sizes["fwd_mtu"] = oversize_bytes + OVERSIZE_BYTES
-    sizes["fwd_encap"] = oversize_bytes - OVERSIZE_BYTES
+    routed = _routes_into_tunnel(lab)
+    if not routed:
+        sizes["fwd_encap"] = oversize_bytes - OVERSIZE_BYTES
     silent = silent_address(lab, trial.traffic.family)
-    if "fwd_neighbour" in trial.losses and silent in {each.destination for each in worker.flows}:
+    unknown = "fwd_encap" if routed else "fwd_neighbour"
+    if unknown in trial.losses and silent in {each.destination for each in worker.flows}:
         what = f"the node is not to know the MAC of {silent}, to which the traffic is sent"
-        raise Unavailable(f"losses.fwd_neighbour: {what}; leave it out of traffic.flows.to")
+        if routed:
+            what = f"the tunnel is not to carry packets to {silent}, to which the traffic is sent"
+        raise Unavailable(f"losses.{unknown}: {what}; leave it out of traffic.flows.to")
     return tuple(
         LossSpec(
             stage=stage,
@@ -266,14 +290,14 @@ def loss_specs(
             segments=1 if stage in UNBATCHED else segments,
             size_bytes=sizes.get(stage, longest_bytes),
             family=trial.traffic.family,
-            source=flow.source,
-            destination=silent if stage == "fwd_neighbour" else flow.destination,
+            source=unlisted(lab, stage) if routed and stage == "fwd_decap" else flow.source,
+            destination=silent if stage == unknown else flow.destination,
             port=port,
             source_mac=sender.mac or "",
-            destination_mac=ASTRAY if stage == "fwd_decap" else receiver.mac or "",
+            destination_mac=_to_mac(stage, receiver, routed),
             gro=trial.receive.gro,
             hops=1 if stage == "fwd_ip" else lab.longest_ttl,
-            whole=stage in (*TOO_LONG, "fwd_encap"),
+            whole=stage in TOO_LONG or (stage == "fwd_encap" and not routed),
         )
         for stage, port in ALL_PORTS.items()
         if stage in trial.losses

@@ -70,7 +70,8 @@ class Node:
     it has addresses, they are the bridge's, which has ``interface`` alone, and the node routes."""
     tunnel: str = ""
     """The bridge's port that is a VXLAN interface: by it frames leave a node where a tunnel begins,
-    and come in where it ends. Addresses are then those of the outer packets' interface."""
+    and come in where it ends. Addresses are then those of the outer packets' interface. Without a
+    bridge it is a WireGuard interface, into which the node routes."""
 
     @property
     def sends(self) -> bool:
@@ -151,11 +152,14 @@ class Lab:
             yield self.middle[first], self.middle[first + 1 : last], self.middle[last]
 
     def ports(self, node: Node) -> tuple[str, ...]:
-        """Return the ports of a node's bridge by which frames come in, and leave if it forwards."""
-        if not node.bridges:
-            return (node.interface,) if node.bridge else ()
+        """Return the ports of a node's bridge by which frames come in, and leave if it forwards.
+
+        Of a node that routes into a tunnel, or out of it, both interfaces of the inner packets.
+        """
         if not node.tunnel:
-            return node.interface, node.out
+            if node.bridges:
+                return node.interface, node.out
+            return (node.interface,) if node.bridge else ()
         begins = any(node == first for first, _, _ in self.tunnels)
         return (node.interface, node.tunnel) if begins else (node.tunnel, node.out)
 
@@ -174,10 +178,13 @@ class Lab:
     def links(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, str]]]:
         """The addresses of both ends of each link of a chain, and which nodes these are."""
         chains = [(self.senders[0], *self.routers, self.receivers[0])]
+        within = {(first, last) for first, _, last in self.tunnels}
         for first, between, last in self.tunnels:
             chains.append((first, *(node for node in between if not node.bridges), last))
-        for chain in chains:
+        for n, chain in enumerate(chains):
             for before, after in zip(chain, chain[1:]):
+                if n == 0 and (before, after) in within:
+                    continue
                 leaving = before.out_addresses if before.out else before.addresses
                 yield leaving, after.addresses, (before.name, after.name)
 

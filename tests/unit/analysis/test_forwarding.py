@@ -382,3 +382,103 @@ def test_what_a_tunnel_did_not_take_is_unknown_where_its_host_sends_more() -> No
     changes = {"built_in_lab": False, "bridges": {"r": FIRST}}
     lost = entries(routed({"r": begun(made=993, left=993, sent=993)}, 7, none_failed, **changes))
     assert lost["r.fwd_encap"] is None
+
+
+INTO, OUT_OF = ("", "in0", "wg0"), ("", "wg0", "out0")
+GIVEN, CAME_OUT = "link.wg0.tx_packets", "link.wg0.rx_packets"
+ICMP, HANDSHAKES = "snmp.Icmp.OutMsgs", "rules.output.control"
+
+
+def through_process(**changes: int) -> dict[str, int]:
+    """Return the moves of a node that routes into WireGuard, after six packets aside of its own."""
+    return {
+        RECEIVED: 1000,
+        FORWARDED: 1000,
+        GIVEN: 1000,
+        CAME_OUT: 0,
+        LEFT: 2006,
+        SENT: 1006,
+        REQUESTS: 1006,
+        HANDSHAKES: 2,
+        ICMP: 4,
+        "rules.input.control": 0,
+        DATAGRAMS: 0,
+        **dict.fromkeys(("snmp.Udp.InErrors", "snmp.Udp.RcvbufErrors", "link.wg0.tx_dropped"), 0),
+        **changes,
+    }
+
+
+def out_of_process(**changes: int) -> dict[str, int]:
+    """Return those of the node where it ends, to which two handshakes came as well."""
+    return {
+        **through_process(
+            **{GIVEN: 0, REQUESTS: 0, HANDSHAKES: 0, ICMP: 0, LEFT: 1000, SENT: 1000}
+        ),
+        RECEIVED: 2002,
+        DELIVERED: 1002,
+        DATAGRAMS: 1002,
+        CAME_OUT: 1000,
+        "rules.input.control": 2,
+        **changes,
+    }
+
+
+FEWER = {FORWARDED: 993, LEFT: 993, SENT: 993}
+
+
+@pytest.mark.parametrize(
+    ("stage", "ports", "moves"),
+    [
+        (
+            "fwd_tun",
+            INTO,
+            through_process(
+                **{GIVEN: 993, "link.wg0.tx_dropped": 7, REQUESTS: 999, LEFT: 1999, SENT: 999}
+            ),
+        ),
+        ("fwd_encap", INTO, through_process(**{REQUESTS: 999, LEFT: 1999, SENT: 999})),
+        ("fwd_netfilter", INTO, through_process(**{LEFT: 1999, SENT: 999})),
+        ("fwd_neighbour", INTO, through_process(**{SENT: 999})),
+        (
+            "fwd_rcvbuf",
+            OUT_OF,
+            out_of_process(
+                **{RECEIVED: 1995, DATAGRAMS: 995, CAME_OUT: 993, **FEWER},
+                **{"snmp.Udp.InErrors": 7, "snmp.Udp.RcvbufErrors": 7},
+            ),
+        ),
+        (
+            "fwd_rcvbuf",
+            OUT_OF,  # and one of the handshakes
+            out_of_process(
+                **{RECEIVED: 1995, DATAGRAMS: 994, CAME_OUT: 993, **FEWER},
+                **{"snmp.Udp.InErrors": 8, "snmp.Udp.RcvbufErrors": 8},
+            ),
+        ),
+        ("fwd_decap", OUT_OF, out_of_process(**{RECEIVED: 1995, CAME_OUT: 993, **FEWER})),
+        (
+            "fwd_prerouting",
+            OUT_OF,
+            out_of_process(
+                **{RECEIVED: 1995, DELIVERED: 995, DATAGRAMS: 995, CAME_OUT: 993, **FEWER}
+            ),
+        ),
+    ],
+)
+def test_a_counter_explains_its_stage_of_a_tunnel_in_a_process(
+    stage: str, ports: tuple[str, ...], moves: dict[str, int]
+) -> None:
+    """Each edge has its own; handshakes and answers of ICMP are no packets of the traffic."""
+    record = routed({"r": moves}, 7, bridges={"r": ports})
+    assert {f"r.{stage}": 7} == entries(record)
+    assert 0 == judge(record).unaccounted
+
+
+def test_without_the_count_of_handshakes_a_process_may_have_lost_anything() -> None:
+    """What its rules did not count is not taken for none."""
+    for ports, moves in ((INTO, through_process()), (OUT_OF, out_of_process())):
+        lost = {name: n for name, n in moves.items() if not name.startswith("rules.")}
+        known = entries(routed({"r": lost}, 0, bridges={"r": ports}))
+        assert known["r.fwd_encap"] is None
+        assert known["r.fwd_decap"] is None
+        assert known["r.fwd_rcvbuf"] is None

@@ -280,6 +280,9 @@ class FakeAgent:
             raise SettingRefused("not here", self.host)
         return {"setting": setting, "before": 1, "after": 1, "refusal": "not here"}
 
+    def _tunnel_key(self) -> str:
+        return "0a" * 32
+
     def _verify(self) -> list[Any]:
         return encode(self.world.altered.get(self.host, []))
 

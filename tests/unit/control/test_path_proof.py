@@ -185,7 +185,7 @@ def test_a_tunnel_is_proven_by_its_outer_packets() -> None:
     [
         ({"tunnel": None}, "vtep1: vxlan0 is no VXLAN interface with both ends"),
         ({"tunnel": replace(TUNNEL, remote=None)}, "is no VXLAN interface with both ends"),
-        ({"tunnel": replace(TUNNEL, name="vxlan9")}, "vtep1: vxlan9, a tunnel .vxlan., may lead"),
+        ({"tunnel": replace(TUNNEL, name="vxlan9")}, "vtep1: vxlan9, another tunnel, may lead"),
         ({"outer": replace(OUTER, interface="leak0")}, "would leave by leak0, not by out0"),
         ({"outer": replace(OUTER, mac="02:00:00:00:00:ff")}, "not that of vtep2"),
         ({"addresses": ()}, f"its next hop {FAR} is no address of vtep2"),
@@ -198,6 +198,55 @@ def test_a_tunnel_that_may_end_elsewhere_is_refused(changes: dict[str, Any], why
     """Or that is not as the lab file says."""
     with pytest.raises(SafetyError, match=why):
         tunnelled(**changes)
+
+
+WG = Tunnel("wg0", 0, NEAR, FAR, 51820, 0)
+INNER = Hop(FROM, TO, "unicast", "wg0", None, None)
+
+
+def into_tunnel(tunnel: Tunnel | None = WG, inner: Hop = INNER, outer: Hop = OUTER) -> bool:
+    """Prove the path of the lab ``wireguard``."""
+    ends = (("sender", "send0", f"{FROM}/24"), ("receiver", "receive0", f"{TO}/24"))
+    facts = {
+        name: build.facts(name, interface, address, mac=GATE_MAC)
+        for name, interface, address in ends
+    }
+    sent = Hop(FROM, TO, "unicast", "send0", GATE, GATE_MAC)
+    gate = {"addresses": (f"{GATE}/24",), "mac": GATE_MAC, "pair": (2, 7)}
+    first = passage(inner, tunnel=tunnel, **gate)
+    last = passage(Hop(FROM, TO, "unicast", "out0", None, GATE_MAC), out_pair=(5, 8))
+    end = passage(HERE, addresses=(f"{FAR}/24",), mac=FAR_MAC, pair=(9, 3))
+
+    @dataclass
+    class Router(Vtep):
+        def passage(self, interface: str, out: str, pairs: Any, ports: Any) -> Passage:
+            del interface, out
+            return self.outer if (pairs, ports) == ([(NEAR, FAR)], (51820,)) else self.tells
+
+    agents = SimpleNamespace(
+        senders=[Node("sender", "send0", "", passage(sent, out_pair=(7, 2)))],
+        middle=[
+            Router("wg1", "in0", "out0", first, outer=passage(outer, out_pair=(3, 9))),
+            Router("wg2", "in0", "out0", last, outer=end),
+        ],
+        receivers=[Node("receiver", "receive0", "", passage(pair=(8, 5)))],
+    )
+    flow = SimpleNamespace(source=FROM, destination=TO, destination_port=4321)
+    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,))
+    lab = load_lab("wireguard")
+    return prove_path(lab, cast("Agents", agents), facts, [cast("WorkerSpec", spec)])
+
+
+def test_what_is_routed_into_a_tunnel_is_proven_by_its_outer_packets() -> None:
+    """It has a single other end, so that no next hop is asked for; its interface is."""
+    assert into_tunnel()
+    for changes, why in (
+        ({"tunnel": None}, "wg1: wg0 is no WireGuard interface with both ends"),
+        ({"inner": replace(INNER, interface="leak0")}, "would leave by leak0, not by wg0"),
+        ({"outer": replace(OUTER, interface="leak0")}, "would leave by leak0, not by out0"),
+    ):
+        with pytest.raises(SafetyError, match=why):
+            into_tunnel(**cast("dict[str, Any]", changes))
 
 
 @pytest.mark.parametrize("kind", ["none", "blackhole", "unreachable", "prohibit"])

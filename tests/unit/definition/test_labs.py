@@ -519,6 +519,48 @@ def test_a_router_within_a_tunnel_is_none_of_the_traffic() -> None:
         }
 
 
+ROUTED = TUNNELLED.replace("bridge: b, ", "").replace("[]", "10.0.0.2/24", 1)
+ROUTED = ROUTED.replace("out: []", "out: 10.3.0.3/24").replace("[10.0.0.1/24]", "[10.3.0.1/24]")
+
+
+def test_a_tunnel_without_a_bridge_is_routed_into() -> None:
+    """What is beyond it is routed to its interface; both ends count a hop, those within do not."""
+    write(Path.cwd(), ROUTED, "lab.yaml")
+    lab = load.load_lab("lab.yaml")
+    assert (3, ["a", "z"]) == (lab.longest_ttl, [node.name for node in lab.routers])
+    assert [("i", "v"), ("v", "o")] == [lab.ports(node) for node in lab.routers]
+    names = [node.name for node in lab.hosts]
+    known = {name: facts(name) for name in names}
+    context = LabContext(dict.fromkeys(names, 1), known, {"a": "aa", "z": "zz"})
+    (trial,) = load.load_experiment_data({"question": "?"}, "x").points
+    settings = {
+        node.name: {
+            (each.kind, each.target): each.value
+            for each in settings_for(lab, trial, node, context)
+            if each.kind in ("wireguard", "route", "sysctl", "up")
+        }
+        for node in lab.hosts
+    }
+    every = ["0.0.0.0/0"]
+    to_z = {"peer": "zz", "remote": "10.2.0.3", "allowed": every}
+    assert to_z == settings["a"]["wireguard", "v"]
+    to_a = {"peer": "aa", "remote": "10.1.0.1", "allowed": every}
+    assert to_a == settings["z"]["wireguard", "v"]
+    assert "link" == settings["a"]["route", "v/10.3.0.0/24"]
+    assert "link" == settings["z"]["route", "v/10.0.0.0/24"]
+    assert "10.1.0.2" == settings["a"]["route", "o/10.2.0.0/24"]
+    assert "10.0.0.2" == settings["sender"]["route", "s0/10.3.0.0/24"]
+    assert settings["a"]["up", "v"]
+    assert 1 == settings["z"]["sysctl", "net.ipv4.ip_forward"]
+
+
+def test_both_ends_of_a_tunnel_are_of_one_kind() -> None:
+    """One carries frames, and one packets."""
+    write(Path.cwd(), TUNNELLED.replace("bridge: b, ", "", 1), "lab.yaml")
+    with pytest.raises(InputError, match="a and z are not ends of one tunnel: one has no bridge"):
+        load.load_lab("lab.yaml")
+
+
 def test_a_tunnel_is_counted_over_ipv4_alone() -> None:
     """Inner and outer packets would share counters of another version unevenly."""
     lab = load.load_lab("vxlan")

@@ -243,3 +243,39 @@ def test_ports_of_losses_follow_the_packets_order() -> None:
     for ports in (losses.LOSS_PORTS, losses.NODE_PORTS):
         assert list(ports) == [stage for stage in LEDGER_STAGES if stage in ports]
     assert len({*losses.ALL_PORTS.values()}) == len(losses.ALL_PORTS)
+
+
+def test_losses_of_a_tunnel_that_is_routed_into_are_at_addresses_of_their_own() -> None:
+    """Those that its ends do not list: behind the other end, and as a source."""
+    lab = load.load_lab("wireguard")
+    assert ("fwd_encap", "fwd_decap") == losses.possible_losses(lab)
+    (trial,) = experiment(losses={"fwd_encap": 3, "fwd_decap": 4}).points
+    flow = replace(FLOW, source="192.168.254.29", destination="192.168.253.1")
+    worker = WorkerSpec("sender", "sender", 0, 1, (flow,), trial.traffic, Send())
+    ends = (facts("sender"), facts("receiver"))
+    encap, decap = losses.loss_specs(trial, worker, *ends, lab)
+    assert ("192.168.254.29", "192.168.253.20", False) == (
+        encap.source,
+        encap.destination,
+        encap.whole,
+    )
+    assert ("192.168.254.30", "192.168.253.1", "", 3) == (
+        decap.source,
+        decap.destination,
+        decap.destination_mac,
+        decap.hops,
+    )
+    wide = replace(worker, flows=(replace(flow, destination="192.168.253.20"),))
+    with pytest.raises(Unavailable, match="the tunnel is not to carry packets to"):
+        losses.loss_specs(trial, wide, *ends, lab)
+    known = {name: facts(name) for name in ("sender", "wg1", "wg2", "receiver")}
+    context = LabContext(dict.fromkeys(known, 1), known)
+    allowed = [
+        setting.value["allowed"]
+        for node in lab.middle
+        for setting in settings_for(lab, trial, node, context)
+        if setting.kind == "wireguard"
+    ]
+    behind = [f"192.168.253.{n}/32" for n in range(1, 20)]
+    assert [*behind, "192.168.252.2/32", "192.168.253.254/32"] == allowed[0]
+    assert ["192.168.254.29/32", "192.168.254.1/32", "192.168.252.1/32"] == allowed[1]

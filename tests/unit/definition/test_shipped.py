@@ -75,6 +75,7 @@ SKIPPED_ON_HOSTS = {
         f"path/vxlan::{point}": "needs a built-in lab; --lab is two-hosts"
         for point in ("cut", "fits", "whole")
     },
+    "path/wireguard": "needs a built-in lab; --lab is two-hosts",
 }
 """What hosts with two NUMA nodes, SMT and eight queues cannot."""
 
@@ -250,6 +251,7 @@ def test_in_the_shipped_folder_labs_and_figures_are_no_experiments() -> None:
         "labs/two-routers.yaml",
         "labs/two-senders.yaml",
         "labs/vxlan.yaml",
+        "labs/wireguard.yaml",
         "published.yaml",
     ] == [path.relative_to(folder).as_posix() for path in others]
 

@@ -133,7 +133,7 @@ def bridge_ports(host: Host, interface: str) -> list[str]:
 
 
 def beside(host: Host, *interfaces: str) -> list[str]:
-    """Return the bridges above interfaces, and those of their ports that are tunnels."""
+    """Return the bridges above interfaces, those of their ports that are tunnels, and WireGuard."""
     names = filter(None, interfaces)
     above = [host.link_target(f"/sys/class/net/{name}/brport/bridge") for name in names]
     ports = [port for bridge in filter(None, above) for port in bridge_ports(host, bridge)]
@@ -142,7 +142,8 @@ def beside(host: Host, *interfaces: str) -> list[str]:
         for port in ports
         if VXLAN in (read(host, f"/sys/class/net/{port}/uevent") or "").split()
     ]
-    return [*filter(None, above), *tunnels]
+    own = host.wireguard.name if host.wireguard is not None else ""
+    return [*filter(None, (*above, own)), *tunnels]
 
 
 def device_counters(host: Host, interface: str) -> dict[str, int]:

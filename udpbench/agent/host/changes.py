@@ -85,6 +85,7 @@ class Changes:
         self._programs: dict[tuple[int, int], tuple[int, ...]] = {}
         self._legacy: tuple[bytes, ...] = ()
         self._legacy_changes = 0
+        self._ends: object = None
 
     def counts(self, interfaces: Collection[str]) -> dict[str, int]:
         """Return ``changed.routes`` and the like; without those that this user may not hear of.
@@ -96,9 +97,13 @@ class Changes:
         if not self._counts:
             self._begin()
             self._legacy = legacy_tables(self._host)
+            self._ends = self._other_ends()
         for link, name in self._links.items():
             self._read(link, name)
         self._look_at_programs()
+        ends, self._ends = self._ends, self._other_ends()
+        if ends != self._ends:
+            self._counts["links"] = self._counts.get("links", 0) + 1
         counted = {f"changed.{name}": count for name, count in self._counts.items()}
         legacy, self._legacy = self._legacy, legacy_tables(self._host)
         self._legacy_changes += legacy != self._legacy
@@ -124,6 +129,20 @@ class Changes:
         with suppress(OSError):  # without privileges, or without cgroups v2
             self._cgroup = own_cgroup(self._host)
             weakref.finalize(self, os.close, self._cgroup)
+
+    def _other_ends(self) -> object:
+        """Return where a tunnel of WireGuard ends, of which nobody is notified; None: it has none.
+
+        While its process has no time to answer it has none to change that.
+        """
+        if self._host.wireguard is None:
+            return None
+        try:
+            return self._host.wireguard.glance()
+        except socket.timeout:
+            return self._ends
+        except OSError:  # its process has ended, and its interface with it
+            return None
 
     def _look_at_programs(self) -> None:
         """Count hooks whose programs differ from before; only if this user may see them."""

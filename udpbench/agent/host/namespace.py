@@ -129,6 +129,13 @@ def enter_own(host: Host) -> None:
     settle(host)
 
 
+def enter_own_run() -> None:
+    """Give this process an empty /run that no other process sees; OSError if it fails."""
+    _call("unshare", CLONE_NEWNS)
+    _call("mount", b"none", b"/", None, MS_REC_SLAVE, None)
+    _mount("tmpfs", "/run")
+
+
 def join(host: Host, namespace: int) -> None:
     """Move this process into a network namespace, with its own mounts, and set these up.
 

@@ -143,6 +143,8 @@ class ReadingHost:
         self._netlink: Any = None
         self.drops: Any = None
         """Counts drop reasons while the setting ``explain`` is in force."""
+        self.wireguard: Any = None
+        """Its key and its process, once a tunnel was asked for."""
         self.ssh: Optional[str] = None
         """SSH_CONNECTION of the controller (``control_path``); empty: without one."""
 

@@ -21,13 +21,14 @@ _ELSEWHERE = {
 }
 
 
-def facts(message: Any) -> Optional[Tunnel]:
+def facts(host: Host, name: str) -> Optional[Tunnel]:
     """Return the tunnel of an interface; None if it is of another kind."""
+    message = host.link(name)
     if link_kind(message) != "vxlan":
         return None
     known = _data(message)
     return Tunnel(
-        name=str(message.get_attr("IFLA_IFNAME")),
+        name=name,
         vni=int(known.get("IFLA_VXLAN_ID") or 0),
         local=known.get("IFLA_VXLAN_LOCAL") or known.get("IFLA_VXLAN_LOCAL6"),
         remote=known.get("IFLA_VXLAN_GROUP") or known.get("IFLA_VXLAN_GROUP6"),

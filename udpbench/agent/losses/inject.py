@@ -186,7 +186,7 @@ class Source:
 
     def _call(self, sock: socket.socket, size: int) -> None:
         spec = self._spec
-        if spec.stage in RAW:
+        if _is_raw(spec):
             sock.send(flawed_frame(spec, RAW[spec.stage]))  # type: ignore[arg-type]
             return
         payload = bytes(spec.size_bytes * size)
@@ -196,7 +196,7 @@ class Source:
 
     def _open(self) -> socket.socket:
         spec = self._spec
-        if spec.stage in RAW:
+        if _is_raw(spec):
             sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
             sock.bind((self._interface, 0))
             return sock
@@ -264,6 +264,11 @@ class Sink:
         if self.sock is not None:
             self.sock.close()
             self.sock = None
+
+
+def _is_raw(spec: LossSpec) -> bool:
+    """Return whether its frames are made here; of others only their addresses differ."""
+    return spec.stage in RAW and (spec.stage != "fwd_decap" or bool(spec.destination_mac))
 
 
 def udp_socket(spec: LossSpec) -> socket.socket:

@@ -19,11 +19,13 @@ from udpbench.agent.settings import (
     routes,
     steering,
     sysctl,
+    wireguard,
 )
 from udpbench.agent.settings.kind import Kind
 
 KINDS: Mapping[str, Kind] = {
     **links.KINDS,
+    **wireguard.KINDS,
     **addresses.KINDS,
     **routes.KINDS,
     **card.KINDS,

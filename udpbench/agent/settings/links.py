@@ -423,8 +423,7 @@ class Vxlan(Kind):
 
     def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
         """Return its ends; None if it is no such interface."""
-        message = _existing(host, target)
-        known = vxlan.facts(message) if message is not None else None
+        known = vxlan.facts(host, target) if _existing(host, target) is not None else None
         if known is None:
             return None
         ends = {"vni": known.vni, "local": known.local, "remote": known.remote}
@@ -464,7 +463,7 @@ class Astray(Kind):
     def write(self, host: Host, target: str, value: Optional[bool]) -> None:
         """Make the entries of the tunnel and of its bridge, or remove them."""
         interface, _, mac = target.partition("/")
-        own = vxlan.facts(host.link(interface))
+        own = vxlan.facts(host, interface)
         if own is None:
             raise OSError(errno.EINVAL, f"{interface} is no VXLAN interface")
         verb, to = ("del" if value is None else "append"), host.index(interface)

@@ -35,9 +35,6 @@ UNRESOLVED, FAILED = "arp_cache.unresolved_discards", "arp_cache.res_failed"
 QUEUE_DROPS, DEVICE_DROPS = "qdisc.{out}.drops", "link.{out}.tx_dropped"
 
 
-DEVICES = tunnels.given_to("{interface}", "{out}")
-
-
 T = TypeVar("T")
 V = TypeVar("V", bound=CounterView)
 
@@ -60,7 +57,8 @@ def _told_apart(node: AnyNode) -> dict[str, Span] | None:
     missing = _missing_before_forward(node)
     if missing is None:
         return None
-    rules = ip.rules_dropped(node, "prerouting") if _counts_transmits(node) else None
+    hooks = ("prerouting", "input") if tunnels.tunnel_of(node) else ("prerouting",)
+    rules = ip.rules_dropped(node, *hooks) if _counts_transmits(node) else None
     tracked, later = _conntrack_skbs(node), node.counter(NOT_INSERTED)
     # A node that begins or ends a tunnel tracks what it sends and takes itself, too.
     known = later is not None and _counts_transmits(node) and not tunnels.tunnel_of(node)
@@ -173,9 +171,7 @@ def _unresolved_skbs(node: AnyNode) -> int | None:
     if tunnels.forwards_frames(node) and not tunnel:
         return 0
     if left is not None and node.view.built_in_lab:
-        begins = tunnel and tunnel == tunnels.bridge_of(node)[-1]
-        devices = tunnels.given_to("{out}" if begins else "{interface}") if tunnel else DEVICES
-        return left - (node.total(*devices) or 0)
+        return left - (node.total(*tunnels.given_to(*tunnels.ways_out(node))) or 0)
     counted = [node.machine_counter(name) for name in (UNRESOLVED, FAILED)]
     return 0 if None not in counted and not any(counted) else None
 
@@ -188,7 +184,7 @@ def _bridge_skbs(node: AnyNode) -> int | None:
     comes in by a bridge that has further ports, nothing tells.
     """
     view, bridge, tunnel = node.view, tunnels.bridge_of(node), tunnels.tunnel_of(node)
-    if not bridge:
+    if not any(bridge[:1]):
         behind = any(facts.driver == "bridge" for facts in node.facts)
         return None if behind else 0
     name, *ports = bridge
@@ -249,7 +245,7 @@ UNPROVOKED = {
     **dict.fromkeys(
         (
             *("fwd_xdp", "fwd_backlog", "fwd_tc", "fwd_conntrack", "fwd_rp_filter", "fwd_route"),
-            *("fwd_ecn", "fwd_cells"),
+            *("fwd_tun", "fwd_rcvbuf", "fwd_ecn", "fwd_cells"),
         ),
         "no packet is lost there on purpose at a node in the middle",
     ),
@@ -355,11 +351,18 @@ ROWS = (
         refuses=True,
     ),
     _stage(
+        "fwd_tun",
+        _of_node(tunnels.ring_skbs),
+        "Δ tx_dropped and qdisc drops of the tunnel; 0 of one in the kernel",
+        "The ring of a tun device was full: the process of the tunnel did not read it in time.",
+    ),
+    _stage(
         "fwd_encap",
         _of_node(tunnels.encapsulated_skbs),
-        f"built-in lab: what the tunnel was given − Δ {REQUESTS}",
+        f"built-in lab: what the tunnel was given, or its process read − Δ {REQUESTS} that carry "
+        "such packets",
         "Not put into an outer packet: longer than the tunnel's way allows and not to be "
-        "fragmented, or without a way to the tunnel's other end.",
+        "fragmented, without a way to the tunnel's other end, or lost in a process.",
         reasons=("VXLAN_NO_REMOTE",),
         refuses=True,
     ),
@@ -442,11 +445,19 @@ ROWS = (
         reasons=("NEIGH_QUEUEFULL", "NEIGH_FAILED"),
     ),
     _stage(
+        "fwd_rcvbuf",
+        _of_node(tunnels.unread_skbs),
+        f"of WireGuard in a process: Δ {' + '.join(tunnels.NO_ROOM)}",
+        "The socket of the tunnel's process was full of outer packets.",
+        counters=tunnels.NO_ROOM,
+    ),
+    _stage(
         "fwd_decap",
         _of_node(tunnels.decapsulated_skbs),
-        f"Δ {' + '.join(tunnels.OF_UDP)} − Δ rx_packets and rx_errors of the tunnel",
-        "An outer packet of a network (VNI) that the tunnel does not have, with an invalid header, "
-        "or to a port that no tunnel has.",
+        f"Δ {' + '.join(tunnels.OF_UDP)} − Δ rx_packets and rx_errors of the tunnel; of WireGuard "
+        f"− fwd_rcvbuf and Δ {tunnels.CAME_CONTROL}",
+        "An outer packet of a network (VNI) or a key that the tunnel does not have, with an "
+        "invalid header, from a source that is not allowed there, or to a port that no tunnel has.",
         counters=tunnels.OF_UDP,
         reasons=("VXLAN_INVALID_HDR", "VXLAN_VNI_NOT_FOUND", "MAC_INVALID_SOURCE"),
         refuses=True,

@@ -1,14 +1,18 @@
 """Nodes that forward frames, and what a tunnel that begins or ends there took and gave.
 
-Owns which of a node's interfaces is which; the rows are with those of ``forwarding``.
+Owns which of a node's interfaces is which; the rows are with those of ``forwarding``. What is
+counted of a tunnel in a process: docs/kernel.md, WireGuard in a process.
 """
 
 from __future__ import annotations
 
 from udpbench.analysis.readings import AnyNode
 
-REQUESTS = "{ip}OutRequests"
+REQUESTS, ICMP = "{ip}OutRequests", "snmp.Icmp.OutMsgs"
 OF_UDP = ("{udp}InDatagrams", "{udp}InErrors", "{udp}NoPorts")
+NO_ROOM = ("{udp}RcvbufErrors", "{udp}MemErrors")
+SENT_CONTROL, CAME_CONTROL = "rules.output.control", "rules.input.control"
+"""Outer packets without an inner one, as rules of WireGuard's own count them."""
 
 
 def given_to(*devices: str) -> tuple[str, ...]:
@@ -24,16 +28,28 @@ def bridge_of(node: AnyNode) -> tuple[str, ...]:
 
 def forwards_frames(node: AnyNode) -> bool:
     """Return whether its packets never get to IP, but for those that carry them in a tunnel."""
-    return len(bridge_of(node)) > 2
+    return bool("".join(bridge_of(node)[:1])) and len(bridge_of(node)) > 2
 
 
 def tunnel_of(node: AnyNode) -> str:
-    """Return the port of its bridge that is a tunnel; empty: none is."""
-    if not forwards_frames(node):
+    """Return the tunnel into which it forwards, or out of which it takes; empty: none."""
+    if len(bridge_of(node)) < 3:
         return ""
     _, comes, leaves = bridge_of(node)
     interface, out = (node.view.named(node.hosts[0], word) for word in ("{interface}", "{out}"))
     return leaves if leaves != out else comes if comes != interface else ""
+
+
+def routed_tunnel_of(node: AnyNode) -> str:
+    """Return the tunnel into which it routes (WireGuard); empty: none."""
+    return "" if forwards_frames(node) else tunnel_of(node)
+
+
+def ways_out(node: AnyNode) -> tuple[str, ...]:
+    """Return the devices to which IP gives packets: at a tunnel of frames the outer ones alone."""
+    if not forwards_frames(node):
+        return ("{interface}", "{out}", *filter(None, [tunnel_of(node)]))
+    return ("{out}",) if tunnel_of(node) == bridge_of(node)[-1] else ("{interface}",)
 
 
 def encapsulated_skbs(node: AnyNode) -> int | None:
@@ -44,10 +60,49 @@ def encapsulated_skbs(node: AnyNode) -> int | None:
     tunnel, own = tunnel_of(node), node.counter(REQUESTS)
     if not tunnel:
         return 0
-    given = node.total(*given_to(tunnel), f"link.{tunnel}.tx_errors")
-    if given is None or own is None or not node.view.built_in_lab:
+    if routed_tunnel_of(node):
+        # A process reads the device, and sends; ICMP is all else that the node of a lab sends.
+        aside = [node.counter(name) for name in (ICMP, SENT_CONTROL)]
+        given, extra = node.counter(f"link.{tunnel}.tx_packets"), _sum(aside)
+    else:
+        given, extra = node.total(*given_to(tunnel), f"link.{tunnel}.tx_errors"), 0
+    if given is None or own is None or extra is None or not node.view.built_in_lab:
         return None
-    return given - own
+    return given - (own - extra)
+
+
+def _sum(counts: list[int | None]) -> int | None:
+    """Return a sum of which no part may be missing."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def ring_skbs(node: AnyNode) -> int | None:
+    """Return what the device had no room for of which a process reads what enters a tunnel."""
+    tunnel = routed_tunnel_of(node)
+    return node.total(f"link.{tunnel}.tx_dropped", f"qdisc.{tunnel}.drops") if tunnel else 0
+
+
+def _out_of_socket(node: AnyNode) -> tuple[int, int] | None:
+    """Return the data messages that did not come out of a process, and of these the unread ones.
+
+    A handshake that its socket had no room for is none of them: it is known by what is missing.
+    """
+    out = node.counter(f"link.{routed_tunnel_of(node)}.rx_packets")
+    came, full = node.total(*OF_UDP), node.total(*NO_ROOM)
+    control = node.counter(CAME_CONTROL)
+    if came is None or full is None or out is None or control is None:
+        return None
+    missing = came - control - out
+    return missing, min(full, max(missing, 0))
+
+
+def unread_skbs(node: AnyNode) -> int | None:
+    """Return the outer packets that the socket of a tunnel's process had no room for."""
+    if not routed_tunnel_of(node):
+        return 0
+    known = _out_of_socket(node)
+    return None if known is None else known[1]
 
 
 def decapsulated_skbs(node: AnyNode) -> int | None:
@@ -58,6 +113,9 @@ def decapsulated_skbs(node: AnyNode) -> int | None:
     tunnel = tunnel_of(node)
     if not tunnel:
         return 0
+    if routed_tunnel_of(node):
+        known = _out_of_socket(node)
+        return None if known is None else known[0] - known[1]
     came, out = node.total(*OF_UDP), node.counter(f"link.{tunnel}.rx_packets")
     if came is None or out is None:
         return None
@@ -66,11 +124,11 @@ def decapsulated_skbs(node: AnyNode) -> int | None:
 
 def cell_skbs(node: AnyNode) -> int | None:
     """Return what a tunnel took out of outer packets and had no room for, or what found it down."""
-    tunnel = tunnel_of(node)
+    tunnel = tunnel_of(node) if forwards_frames(node) else ""
     return node.counter(f"link.{tunnel}.rx_dropped") if tunnel else 0
 
 
 def ecn_skbs(node: AnyNode) -> int | None:
     """Return what a tunnel refused for a mark of congestion that the inner packet cannot have."""
-    tunnel = tunnel_of(node)
+    tunnel = tunnel_of(node) if forwards_frames(node) else ""
     return node.counter(f"link.{tunnel}.rx_frame_errors") if tunnel else 0

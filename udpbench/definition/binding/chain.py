@@ -143,14 +143,28 @@ def gateways(lab: Lab, host: Node, family: int) -> Iterator[tuple[str, str, str]
             if right.host == host:
                 beyond = [end for end, _ in links[:at]]
                 yield from _through(right, left, beyond, family)
+    yield from _by_tunnel(lab, host, family)
+
+
+def _by_tunnel(lab: Lab, host: Node, family: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the networks beyond a tunnel into which a host routes, whose end has no address."""
+    links = next(chains(lab), ())
+    for first, _, last in lab.tunnels:
+        if host not in (first, last) or host.bridge:
+            continue
+        at = next(n for n, (left, _) in enumerate(links) if left.host == last)
+        beyond = [end for _, end in links[at:]] if host == first else [end for end, _ in links[:at]]
+        for network in _networks(beyond, family):
+            yield host.tunnel, network, "link"
 
 
 def _through(
     own: LinkEnd, other: LinkEnd, beyond: list[LinkEnd], family: int
 ) -> Iterator[tuple[str, str, str]]:
     gateway = other.gateway(family)
-    networks = {
-        str(ip_interface(text).network): None for end in beyond for text in end.of_family(family)
-    }
-    for network in networks if gateway is not None else ():
+    for network in _networks(beyond, family) if gateway is not None else ():
         yield own.interface, network, str(gateway)
+
+
+def _networks(ends: list[LinkEnd], family: int) -> dict[str, None]:
+    return {str(ip_interface(text).network): None for end in ends for text in end.of_family(family)}

@@ -29,6 +29,8 @@ class LabContext:
     pids: Mapping[str, int] = field(default_factory=dict)
     """Host → process id of its agent."""
     facts: Mapping[str, Facts] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Node at the end of a WireGuard tunnel → its public key."""
 
 
 class HostBlock:

@@ -144,6 +144,8 @@ def _pairs(block: HostBlock) -> Iterator[Setting]:
         if other.host.receives and isinstance(far.link.rate_bps, int):
             limit = card.cable(far.link.rate_bps, block.settings)
             yield Setting("qdisc", own.interface, limit, path=far.path("link.rate"))
+    if block.lab.built_in and block.host.tunnel and not block.host.bridge:
+        yield Setting("wireguard", block.host.tunnel, _ends(block), path=block.path("link"))
     if block.lab.built_in and block.host.bridge:
         yield Setting("bridge", block.host.bridge, True, path=block.path("link"))
         if block.host.tunnel:
@@ -152,6 +154,30 @@ def _pairs(block: HostBlock) -> Iterator[Setting]:
         for name, station in chain.ports(block.lab, block.host):
             value = {"bridge": block.host.bridge, "station": station}
             yield Setting("port", name, value, path=block.path("link"))
+
+
+def _ends(block: HostBlock) -> dict[str, Any]:
+    """Return the other end of a WireGuard tunnel, and what may be behind it: all, but for a loss.
+
+    Answers of the other node to a sender are never lost.
+    """
+    lab, host = block.lab, block.host
+    first, last = next((begin, end) for begin, _, end in lab.tunnels if host in (begin, end))
+    begins = host == first
+    other, stage = (last, "fwd_encap") if begins else (first, "fwd_decap")
+    behind = HostBlock(
+        lab, block.trial, (lab.receivers if begins else lab.senders)[0], block.context
+    )
+    allowed = ["0.0.0.0/0"]
+    if stage in block.losses:
+        own = (*_added(behind), *other.addresses, *other.out_addresses)
+        listed = [text.partition("/")[0] for text in own]
+        allowed = [f"{text}/32" for text in listed if text != losses.unlisted(lab, stage)]
+    return {
+        "peer": block.context.keys.get(other.name),
+        "remote": chain.tunnel(lab, host)["remote"],
+        "allowed": allowed,
+    }
 
 
 def _polls(block: HostBlock) -> bool:

@@ -1,0 +1,185 @@
+"""WireGuard in a process of its own: its key, what it is asked, and what it cannot do here."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Optional, cast
+
+import pytest
+from settings_world import fake_host
+
+from udpbench.agent.host import wireguard
+from udpbench.agent.host.changes import Changes
+from udpbench.agent.host.system import Host
+from udpbench.agent.host.wireguard import WireGuard, public_key
+from udpbench.agent.verbs import Verbs
+from udpbench.errors import SettingRefused
+
+ANSWER = """private_key=00
+listen_port=51820
+public_key=0a
+endpoint=10.1.0.2:51820
+tx_bytes=7
+allowed_ip=10.0.0.0/24
+allowed_ip=10.0.1.0/24
+errno=0
+
+"""
+END = {"peer": "0a", "remote": "10.1.0.2", "allowed": ["10.0.0.0/24", "10.0.1.0/24"]}
+
+
+PRIVATE = "10e42e90a29e94debbcf946fa8cc3ffdcf4293d76ce0cd0290d1e9648c824058"
+PUBLIC = "f1c385cd2a0e1741af8953093dd55fa590b12f42beb90e528f565cf577b1321e"
+"""A pair that wg genkey and wg pubkey made."""
+
+
+def test_a_public_key_is_that_of_the_private_one() -> None:
+    """As WireGuard's own tools have it."""
+    assert PUBLIC == public_key(bytes.fromhex(PRIVATE)).hex()
+
+
+class Known(WireGuard):
+    """One whose process runs."""
+
+    name = "wg0"
+
+    @property
+    def pid(self) -> Optional[int]:
+        """Return a number."""
+        return 7
+
+
+@contextmanager
+def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> Iterator[list[str]]:
+    """Have a process that answers once; yield what it was asked."""
+    path, asked = folder / "wg.sock", list[str]()
+    monkeypatch.setattr(wireguard, "SOCKET", str(path))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+
+        def serve() -> None:
+            link, _ = server.accept()
+            with link:
+                asked.append(link.recv(4096).decode())
+                link.sendall(answer.encode())
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield asked
+        finally:
+            thread.join()
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Known:
+    """Return one on a host without programs."""
+    monkeypatch.setattr(Host, "program", lambda *_: None)
+    known = Known(Host(tmp_path))
+    known.name = "wg0"
+    return known
+
+
+def test_it_tells_its_other_ends(
+    own: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what may be behind each, and no word of the key."""
+    with answering(tmp_path, monkeypatch, ANSWER) as asked:
+        assert (END,) == own.ends()
+    assert ["get=1\n\n"] == asked
+
+
+def test_an_answer_that_is_a_refusal_or_ends_early_is_an_error(
+    own: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the process did not take is not in force."""
+    for n, answer in enumerate(("errno=-22\n\n", "errno=0")):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        with (
+            answering(folder, monkeypatch, answer),
+            pytest.raises(OSError, match="refused what it was asked"),
+        ):
+            own.lead("0a", "10.1.0.2", ["0.0.0.0/0"])
+
+
+def test_what_is_missing_is_named_with_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package, then the module; neither where both are there."""
+    host = fake_host(tmp_path)
+    verbs = Verbs(host, "wg1", "run", ("namespace",), cast("Any", SimpleNamespace(others=None)), {})
+    monkeypatch.setattr(Host, "program", lambda *_: None)
+    with pytest.raises(SettingRefused, match="apt-get install wireguard-go"):
+        verbs.tunnel_key()
+    monkeypatch.setattr(Host, "program", lambda *_: Path("/bin/false"))
+    with pytest.raises(SettingRefused, match="modprobe tun"):
+        verbs.tunnel_key()
+    (tmp_path / "dev/net").mkdir(parents=True)
+    (tmp_path / "dev/net/tun").touch()
+    assert 64 == len(verbs.tunnel_key())
+    assert verbs.tunnel_key() == verbs.tunnel_key()
+
+
+def test_a_process_that_ends_at_once_made_no_interface(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the user may make none."""
+    monkeypatch.setattr(Host, "program", lambda *_: Path("/bin/false"))
+    monkeypatch.setattr(wireguard, "enter_own_run", lambda: None)
+    started = WireGuard(Host(tmp_path))
+    with pytest.raises(OSError, match="wireguard-go ended"):
+        started.begin("wg0")
+    assert (None, "") == (started.pid, started.name)
+
+
+class Ends:
+    """A tunnel whose process says this, in turn."""
+
+    name = "wg0"
+
+    def __init__(self, *says: Any) -> None:
+        self.says = iter(says)
+
+    def glance(self) -> Any:
+        """Return the next, or fail so."""
+        each = next(self.says)
+        if isinstance(each, OSError):
+            raise each
+        return each
+
+
+def test_another_end_is_a_change_and_silence_is_none() -> None:
+    """A process that has no time to answer has none to obey; one that is gone is a change."""
+    host = Host()
+    host.wireguard = Ends("a", "a", socket.timeout(), "a", "b", ConnectionRefusedError())
+    changes = Changes(host)
+    counts = [changes.counts(["lo"]).get("changed.links") for _ in range(5)]
+    assert [0, 0, 0, 1, 2] == counts
+
+
+def test_a_tunnel_is_that_of_this_agent_alone(own: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the address by which its packets leave; further ends are named."""
+    host = Host()
+    assert wireguard.facts(host, "wg0") is None
+    host.wireguard = own
+    assert wireguard.facts(host, "wg1") is None
+    monkeypatch.setattr(Known, "ends", lambda *_: ({**END}, {**END, "remote": ""}))
+
+    def no_route(*_: str, **__: str) -> Any:
+        raise OSError(errno.ENETUNREACH, "no route")
+
+    monkeypatch.setattr(host, "rtnl", no_route)
+    tunnel = wireguard.facts(host, "wg0")
+    assert tunnel is not None
+    assert (None, "10.1.0.2", 51820) == (tunnel.local, tunnel.remote, tunnel.port)
+    assert ("wg0, a tunnel (wireguard) with other ends: nowhere,",) == wireguard.unfollowed(
+        host, tunnel
+    )

@@ -1,0 +1,397 @@
+"""WireGuard between two nodes: losses planted within and around it, full queues, and its other end."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import shutil
+import signal
+import socket
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+from test_path import (
+    EACH,
+    Tell,
+    before_the_proof,
+    conducted,
+    entries,
+    inside,
+    namespace_of,
+    plant,
+    traffic,
+    way_out,
+)
+from waiting import wait_until
+
+from udpbench.agent.host.wireguard import PROGRAM, SOCKET
+from udpbench.control import path_proof
+from udpbench.definition.load import load_lab
+from udpbench.model.result import Progress
+
+pytestmark = [
+    pytest.mark.apart,
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
+    pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"needs the package {PROGRAM}"),
+]
+
+ENDS = {"wg1": ("in0", "192.168.254.1/"), "wg2": ("out0", "192.168.253.254/")}
+RECEIVER = "192.168.253"
+
+
+def node(name: str) -> int:
+    """Return a process in the namespace of one end of the tunnel."""
+    return namespace_of(*ENDS[name])
+
+
+def processes() -> list[psutil.Process]:
+    """Return the processes of wireguard-go that this one's children started."""
+    return [each for each in psutil.Process().children(recursive=True) if each.name() == PROGRAM]
+
+
+def process_of(name: str) -> psutil.Process:
+    """Return that of one end."""
+    there = Path(f"/proc/{node(name)}/ns/net").stat().st_ino
+    return next(p for p in processes() if Path(f"/proc/{p.pid}/ns/net").stat().st_ino == there)
+
+
+def ask(name: str, *lines: str) -> str:
+    """Return what one end's process answers, as an attacker as root would ask it."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(SOCKET.format(pid=process_of(name).pid, name="wg0"))
+        link.sendall("".join(f"{line}\n" for line in (*lines, "")).encode())
+        answer = b""
+        while not answer.endswith(b"\n\n"):
+            answer += link.recv(2**16)
+    assert b"errno=0" in answer, answer
+    return answer.decode()
+
+
+def told(name: str, key: str) -> str:
+    """Return the first value of a key of that answer."""
+    lines = ask(name, "get=1").splitlines()
+    return next(line.partition("=")[2] for line in lines if line.startswith(f"{key}="))
+
+
+def test_a_tunnel_carries_every_packet_and_its_key_is_nowhere(tmp_path: Path) -> None:
+    """Each end is a node that routes; its key is in no file of the run, and in no command."""
+    keys: list[str] = []
+    held: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "phase" and progress.phase == "measured":
+            keys.extend(told(name, "private_key") for name in ENDS)
+            asked = [each.info for each in psutil.process_iter(["cmdline", "environ"])]
+            held.extend(f"{each['cmdline']} {each['environ']}" for each in asked)
+            held.extend(path.read_text("latin-1") for path in Path("/run/udpbench").glob("*.*"))
+
+    outcome, record, result = conducted(tmp_path, load_lab("wireguard"), tell, traffic=traffic(4))
+    assert (0, "done", 0) == (outcome.exit_code, result.status, result.unaccounted), record.error
+    assert {} == entries(result)
+    assert 4 * EACH == result.received_packets
+    assert {3} == {spec.traffic.ttl for spec in record.workers}
+    assert {"wg1": ("", "in0", "wg0"), "wg2": ("", "wg0", "out0")} == record.bridges
+    assert record.wired
+    assert [] == processes()
+    assert 2 == len({*keys})
+    held.extend(
+        path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()
+    )
+    for key in keys:
+        for text in (key, base64.b64encode(bytes.fromhex(key)).decode()):
+            assert not any(text in each for each in held)
+
+
+# --- losses, each counted by somebody else ---------------------------------------------------------
+
+INNER = {
+    "wg1": {
+        "prerouting": "fwd_prerouting",
+        "forward": "fwd_netfilter",
+        "postrouting": "fwd_netfilter",
+    },
+    "wg2": {
+        "prerouting": "fwd_prerouting",
+        "forward": "fwd_netfilter",
+        "postrouting": "fwd_netfilter",
+    },
+}
+"""Node → hook → the stage of inner packets that a rule drops there."""
+SILENT = {"fwd_route": "fwd_route", "blackhole": "fwd_route", "fwd_mtu": "fwd_mtu"}
+"""What ends inner packets at a node, without a rule."""
+OUTER = {
+    "wg1": {"output": ("fwd_netfilter", "drop"), "postrouting": ("fwd_netfilter", "drop")},
+    "wg2": {
+        "prerouting": ("fwd_prerouting", "drop"),
+        "input": ("fwd_prerouting", "drop"),
+        "mangle": ("fwd_decap", "@th,96,32 set 0x1"),
+    },
+}
+"""Node → hook → stage of outer packets, and what a rule does with some of them."""
+DATA = "udp dport 51820 udp length > 40 @th,64,8 4"
+Planted = dict[str, Counter[str]]
+
+
+@pytest.fixture
+def rewriting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permit rules that rewrite packets, which the proof refuses: they make outer packets wrong."""
+    monkeypatch.setattr(path_proof, "_elsewhere", lambda *_: [])
+
+
+def rule(name: str, hook: str, *words: str) -> None:
+    """Add a rule with a counter and, as its comment, its stage."""
+    pid, kind, order = node(name), hook, 0
+    if hook == "mangle":
+        kind, order = "input", 10
+    inside(pid, "nft", "add", "table", "ip", "plants")
+    chain = f"{{ type filter hook {kind} priority {order} ; }}"
+    inside(pid, "nft", "add", "chain", "ip", "plants", hook, chain)
+    inside(pid, "nft", "add", "rule", "ip", "plants", hook, *words)
+
+
+def counted(names: set[str]) -> Counter[str]:
+    """Return stage → what the rules that are there counted, by their comments."""
+    seen: Counter[str] = Counter()
+    for name in names:
+        for line in inside(node(name), "nft", "list", "table", "ip", "plants").splitlines():
+            if "packets " in line:
+                stage = line.split('comment "')[1].split('"')[0]
+                seen[stage] += int(line.split("packets ")[1].split()[0])
+    return seen
+
+
+class Mixture:
+    """Fates of flows and of outer packets, drawn, and what rules counted of them."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        inner = [(name, hook) for name in ENDS for hook in (*INNER[name], *SILENT)]
+        self.fates = [self.chance.choice([*inner, None, None, None, None]) for _ in range(12)]
+        outer = [(name, hook) for name in ENDS for hook in OUTER[name]]
+        self.outer = self.chance.sample(outer, self.chance.choice((0, 1, 2)))
+        self.losses = {"fwd_encap": self.chance.randint(1, 99)}
+        if not self.outer:
+            self.losses["fwd_decap"] = self.chance.randint(1, 99)
+        self.rules = {f[0] for f in self.fates if f and f[1] in INNER[f[0]]}
+        self.rules |= {name for name, _ in self.outer}
+        self.first: Counter[str] = Counter()
+        self.last: Counter[str] = Counter()
+
+    def plant(self) -> None:
+        """Make all that is drawn."""
+        rule_in_sender = ("ip", "protocol", "icmp", "drop")
+        pid = namespace_of("send0")
+        inside(pid, "nft", "add", "table", "ip", "deaf")
+        inside(
+            pid, "nft", "add", "chain", "ip", "deaf", "i", "{ type filter hook input priority 0 ; }"
+        )
+        inside(pid, "nft", "add", "rule", "ip", "deaf", "i", *rule_in_sender)
+        for number, fate in enumerate(self.fates, 2):
+            to = f"{RECEIVER}.{number}"
+            if fate is None:
+                continue
+            name, hook = fate
+            if hook in INNER[name]:
+                stage = f'"{name}.{INNER[name][hook]}"'
+                rule(name, hook, "ip", "daddr", to, "counter", "drop", "comment", stage)
+            else:
+                plant(node(name), hook, to)
+        for name, hook in self.outer:
+            stage, act = OUTER[name][hook]
+            share = self.chance.randint(2, 9)
+            some = f"{DATA} numgen inc mod {share} == 0 counter {act} comment"
+            rule(name, hook, *some.split(), f'"{name}.{stage}"')
+
+    def tell(self, progress: Progress) -> None:
+        """Plant, and read the rules' counters at both edges of the measured phase."""
+        before_the_proof(self.plant)(progress)
+        if progress.event == "phase" and progress.phase == "measured":
+            self.first = counted(self.rules)
+        if progress.event == "step" and progress.text == "verify":
+            self.last = counted(self.rules)
+
+    @property
+    def silent(self) -> Counter[str]:
+        """Stage → the most that ended there without a rule: at the first node just that."""
+        ended = [f"{f[0]}.{SILENT[f[1]]}" for f in self.fates if f and f[1] in SILENT]
+        return Counter({stage: EACH * ended.count(stage) for stage in ended})
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.usefixtures("rewriting")
+def test_random_mixtures_through_a_tunnel_balance(tmp_path: Path, seed: int) -> None:
+    """Each flow ends where it is drawn to, some outer packets likewise; nft counted the same."""
+    mixture = Mixture(seed)
+    size = f"{mixture.chance.choice((100, 200, 1300))}B"
+    load = traffic(len(mixture.fates) + 1, size=size)
+    _, record, result = conducted(
+        tmp_path,
+        load_lab("wireguard"),
+        mixture.tell,
+        traffic=load,
+        losses=mixture.losses,
+        path_check="explained",
+    )
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    by_rules = {stage: n for stage, n in (mixture.last - mixture.first).items() if n}
+    assert {None} == {most for _, most in entries(result).values()}
+    lost = {stage: packets or 0 for stage, (packets, _) in entries(result).items()}
+    assert sum(lost.values()) + result.received_packets == result.intended_packets
+    expected = dict(by_rules)
+    expected["wg1.fwd_encap"] = mixture.losses["fwd_encap"]
+    if "fwd_decap" in mixture.losses:
+        expected["wg2.fwd_decap"] = mixture.losses["fwd_decap"]
+    for stage, packets in mixture.silent.items():
+        at_last = stage.startswith("wg2") and mixture.outer
+        share = lost.get(stage, 0) if at_last else packets
+        assert share <= packets
+        expected[stage] = expected.get(stage, 0) + share
+    assert {stage: n for stage, n in expected.items() if n} == lost
+
+
+def held(name: str, until: str, most: int) -> Tell:
+    """Return what stops one end's process in the measured phase until a counter says so much."""
+    stopped: list[psutil.Process] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "phase" and progress.phase == "measured":
+            stopped.append(process_of(name))
+            stopped[0].send_signal(signal.SIGSTOP)
+        if (
+            progress.event == "sample"
+            and stopped
+            and int(inside(node(name), "sh", "-c", until)) >= most
+        ):
+            stopped[0].send_signal(signal.SIGCONT)
+
+    return tell
+
+
+RING, BATCH = 100, 16
+"""Packets that a ring is to hold, and how many of them may be marked as read only later."""
+
+
+def test_a_ring_that_nobody_reads_is_full(tmp_path: Path) -> None:
+    """While the first process stands still its ring holds so many, and loses all others."""
+    packets = 600
+    dropped = "ip -s link show wg0 | awk '/TX:/ {getline; print $4}'"
+    hold = held("wg1", dropped, packets - RING)
+
+    def tell(progress: Progress) -> None:
+        before_the_proof(lambda: short_ring())(progress)
+        hold(progress)
+
+    def short_ring() -> None:
+        inside(node("wg1"), "ip", "link", "set", "wg0", "txqueuelen", str(RING))
+
+    _, record, result = conducted(
+        tmp_path,
+        load_lab("wireguard"),
+        tell,
+        traffic={**traffic(1), "count": str(packets)},
+        path_check="explained",
+    )
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    assert {"wg1.fwd_tun": (packets - result.received_packets, None)} == entries(result)
+    assert RING - BATCH <= result.received_packets <= RING
+
+
+def test_a_socket_that_nobody_reads_is_full(tmp_path: Path) -> None:
+    """What the last process has no room for while it stands still is what does not arrive."""
+    packets = 3000
+    full = "nstat -asz UdpRcvbufErrors | awk 'END {print $2}'"
+    _, record, result = conducted(
+        tmp_path,
+        load_lab("wireguard"),
+        held("wg2", full, 1),
+        traffic={**traffic(1), "count": str(packets), "rate": "10kpps", "size": "1300B"},
+        path_check="explained",
+    )
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    assert {"wg2.fwd_rcvbuf"} == {*entries(result)}
+    assert packets - result.received_packets == entries(result)["wg2.fwd_rcvbuf"][0]
+
+
+# --- what must not leave the lab, and must not stay ------------------------------------------------
+
+REMOTE = "192.168.252.2"
+OTHER_KEY = "11" * 32
+
+
+def moved(to: str) -> tuple[str, ...]:
+    """Return what gives the first end's tunnel another end."""
+    return ("set=1", f"public_key={told('wg1', 'public_key')}", f"endpoint={to}:51820")
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("endpoint", "would leave by leak0, not by out0"),
+        ("another", "wg0, a tunnel (wireguard) with other ends: 10.9.9.2"),
+        (f"ip route add {REMOTE}/32 via 10.9.9.2", "would leave by leak0, not by out0"),
+        (f"ip neigh replace {REMOTE} lladdr 02:00:00:00:09:09 dev out0", "not that of wg2"),
+        ("ip route replace 192.168.253.0/24 via 10.9.9.2", "would leave by leak0, not by wg0"),
+        (f"nft add rule ip x o ip daddr {REMOTE} dnat to 10.9.9.2", "send packets to 10.9.9.2"),
+    ],
+)
+def test_a_tunnel_that_may_lead_elsewhere_is_refused(tmp_path: Path, words: str, why: str) -> None:
+    """Its other end is proven as any destination is, and by every way that leads there."""
+
+    def leak() -> None:
+        pid = node("wg1")
+        with way_out(pid):
+            pass
+        inside(pid, "nft", "add", "table", "ip", "x")
+        chain = "{ type nat hook output priority -100 ; }"
+        inside(pid, "nft", "add", "chain", "ip", "x", "o", chain)
+        if words == "endpoint":
+            ask("wg1", *moved("10.9.9.2"))
+        elif words == "another":
+            ask("wg1", "set=1", f"public_key={OTHER_KEY}", "endpoint=10.9.9.2:51820")
+        else:
+            inside(pid, *words.split())
+
+    _, record, _ = conducted(
+        tmp_path, load_lab("wireguard"), before_the_proof(leak), traffic=traffic(1)
+    )
+    assert record.error is not None
+    assert "SafetyError" == record.error.kind
+    assert why in record.error.message
+    assert () == record.phases
+
+
+def test_another_end_of_a_tunnel_stops_the_senders(tmp_path: Path) -> None:
+    """Nobody is notified of it, so each look asks the process."""
+    changed: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and not changed:
+            changed.append(ask("wg1", *moved("192.168.252.9")))
+
+    load = traffic(1) | {"rate": "500pps", "count": "5000"}
+    _, record, _ = conducted(tmp_path, load_lab("wireguard"), tell, traffic=load)
+    assert record.error is not None
+    assert ("SafetyError", "wg1") == (record.error.kind, record.error.host)
+    assert "links were changed there" in record.error.message
+
+
+def test_a_process_ends_with_the_agent_that_started_it(tmp_path: Path) -> None:
+    """Whatever killed that: the kernel sends it the same."""
+    ended: list[psutil.Process] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and not ended:
+            ended.extend(processes())
+            os.kill(node("wg1"), signal.SIGKILL)
+
+    load = traffic(1) | {"rate": "500pps", "count": "2000"}
+    _, record, _ = conducted(tmp_path, load_lab("wireguard"), tell, traffic=load)
+    assert "failed" == record.status
+    assert 2 == len(ended)
+    wait_until("both processes ended", lambda: not any(p.is_running() for p in ended))

@@ -1,0 +1,184 @@
+"""WireGuard in user space: wireguard-go on a tun device, its key, and between which ends it is.
+
+A key is made for each run, and only this process and wireguard-go, its child, ever have it: it is
+in no setting, no file and no command.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Optional
+
+from udpbench.agent.host.files import lines_of
+from udpbench.agent.host.namespace import enter_own_run
+from udpbench.agent.host.reading import ReadingHost as Host
+from udpbench.parent_death import end_with_parent
+from udpbench.protocol import Tunnel
+
+PROGRAM, TUN, PORT = "wireguard-go", "/dev/net/tun", 51820
+SOCKET = "/proc/{pid}/root/run/wireguard/{name}.sock"
+CONTROL_TABLES = {"output": "udpbench_sent", "input": "udpbench_came"}
+"""Hook → the table that counts messages without an inner packet there, and is ours."""
+READY_S, END_S, LOOK_S = 5.0, 2.0, 0.02
+_FIELD = 2**255 - 19
+_BASE, _A24 = 9, 121665
+Ends = dict[str, Any]
+
+
+def lacking(host: Host) -> str:
+    """Return what a host needs for a tunnel and does not have, with what to type; or nothing."""
+    if host.program(PROGRAM) is None:
+        return f"{PROGRAM} is not installed; install that package (apt-get install {PROGRAM})"
+    return "" if host.exists(TUN) else f"there is no {TUN}; load its module (modprobe tun)"
+
+
+class WireGuard:
+    """The key of this agent, and the process that has it."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._key = os.urandom(32)
+        self.public = public_key(self._key).hex()
+        self.name = ""
+        """The interface, once it was made."""
+        self._process: Optional[subprocess.Popen[bytes]] = None
+
+    @property
+    def pid(self) -> Optional[int]:
+        """The process, if it runs."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def begin(self, name: str) -> None:
+        """Make an interface; OSError if that cannot be done here."""
+        self.name = name
+        self._process = subprocess.Popen(
+            (str(self._host.program(PROGRAM) or PROGRAM), "--foreground", name),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={"LOG_LEVEL": "silent"},
+            preexec_fn=_with_parent,
+            start_new_session=True,
+        )
+        try:
+            what = f"{PROGRAM} made no interface {name}"
+            self._host.wait_for(what, self._is_ready, READY_S)
+        except OSError:
+            self.end()
+            raise
+
+    def _is_ready(self) -> bool:
+        if self.pid is None:
+            raise OSError(errno.ECHILD, f"{PROGRAM} ended: it needs {TUN}, and root")
+        with suppress(OSError):
+            return bool(self._ask("get=1"))
+        return False
+
+    def end(self) -> None:
+        """Remove the interface with its process."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(END_S)
+        self._process, self.name = None, ""
+
+    def lead(self, peer: str, remote: str, allowed: Sequence[str]) -> None:
+        """Set the only other end, and which addresses may be behind it."""
+        self._ask(
+            "set=1",
+            f"private_key={self._key.hex()}",
+            f"listen_port={PORT}",
+            "replace_peers=true",
+            f"public_key={peer}",
+            f"endpoint={remote}:{PORT}",
+            *(f"allowed_ip={network}" for network in allowed),
+        )
+
+    def ends(self, limit_s: float = END_S) -> tuple[Ends, ...]:
+        """Return each other end, with its key, its address and port, and what may be behind it.
+
+        OSError if the process has ended, a socket's timeout if it does not answer.
+        """
+        ends: list[Ends] = []
+        for line in lines_of(self._ask("get=1", limit_s=limit_s)):
+            name, _, value = line.partition("=")
+            if name == "public_key":
+                ends.append({"peer": value, "remote": "", "allowed": []})
+            elif name == "endpoint":
+                ends[-1]["remote"] = value.removesuffix(f":{PORT}")
+            elif name == "allowed_ip":
+                ends[-1]["allowed"].append(value)
+        return tuple(ends)
+
+    def glance(self) -> tuple[Ends, ...]:
+        """Return the same, waiting no longer than a look may take."""
+        return self.ends(LOOK_S)
+
+    def _ask(self, *lines: str, limit_s: float = END_S) -> str:
+        """Return the answer of the process (the userspace API of WireGuard); OSError if refused."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(limit_s)
+            link.connect(SOCKET.format(pid=self.pid, name=self.name))
+            link.sendall("".join(f"{line}\n" for line in (*lines, "")).encode())
+            answer = b""
+            while not answer.endswith(b"\n\n"):
+                part = link.recv(2**16)
+                if not part:
+                    break
+                answer += part
+        text = answer.decode("ascii", "replace")
+        if "errno=0\n" not in text:
+            raise OSError(errno.EINVAL, f"{PROGRAM} refused what it was asked")
+        return text
+
+
+def _with_parent() -> None:
+    """Let a process end with the agent, and have a /run of its own for its socket."""
+    end_with_parent(signal.SIGKILL)
+    enter_own_run()
+
+
+def facts(host: Host, name: str) -> Optional[Tunnel]:
+    """Return the tunnel of an interface; None if it is none of this agent's."""
+    own = host.wireguard
+    if own is None or own.pid is None or own.name != name:
+        return None
+    remote = next((end["remote"] for end in own.ends()), "")
+    local = None
+    with suppress(OSError):  # no route to the other end: its packets end here
+        local = host.rtnl("route", "get", dst=remote)[0].get_attr("RTA_PREFSRC")
+    return Tunnel(name, 0, local, remote or None, PORT, 0)
+
+
+def unfollowed(host: Host, tunnel: Tunnel) -> Sequence[str]:
+    """Return why packets may leave a tunnel elsewhere than at its other end."""
+    others = [end["remote"] or "nowhere" for end in host.wireguard.ends()[1:]]
+    if others:
+        return (f"{tunnel.name}, a tunnel (wireguard) with other ends: {', '.join(others)},",)
+    return ()
+
+
+def public_key(private: bytes) -> bytes:
+    """Return the public key of a private one (X25519: RFC 7748, section 5)."""
+    number = int.from_bytes(private, "little") & ~(7 | 1 << 255) | 1 << 254
+    x_2, z_2, x_3, z_3, swapped = 1, 0, _BASE, 1, 0
+    for place in reversed(range(255)):
+        bit = number >> place & 1
+        if bit != swapped:
+            x_2, z_2, x_3, z_3 = x_3, z_3, x_2, z_2
+        swapped = bit
+        plus, minus = x_2 + z_2, x_2 - z_2
+        first, second = plus * plus % _FIELD, minus * minus % _FIELD
+        left, right = (x_3 - z_3) * plus % _FIELD, (x_3 + z_3) * minus % _FIELD
+        x_3, z_3 = (left + right) ** 2 % _FIELD, _BASE * (left - right) ** 2 % _FIELD
+        between = first - second
+        x_2, z_2 = first * second % _FIELD, between * (first + _A24 * between) % _FIELD
+    if swapped:
+        x_2, z_2 = x_3, z_3
+    return (x_2 * pow(z_2, _FIELD - 2, _FIELD) % _FIELD).to_bytes(32, "little")
