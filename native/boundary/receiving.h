@@ -67,9 +67,8 @@ struct ub_receive_config {
     uint32_t room_bytes;  /* buffer offered per message; with gro 65535 holds any */
     struct ub_xsk *xsk;   /* only of af_xdp, whose socket is the one in `sockets` */
     uint64_t nap_ns;      /* of UB_WAIT_NAP and _AUTO; timer slack comes on top (prctl(2)) */
-    uint64_t nap_most_ns; /* of UB_WAIT_AUTO: its naps are as long as this while no more than
-                             nap_messages, a part of a receive buffer, come in that time; 0:
-                             all take nap_ns */
+    uint64_t nap_most_ns; /* of UB_WAIT_AUTO: its naps are as long as this, or as nap_messages, a
+                             part of a receive buffer, take to come; 0: all take nap_ns */
     uint32_t nap_messages;
 
     /* Sockets: blocking, with SO_RCVTIMEO set so that stop is seen. */

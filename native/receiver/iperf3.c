@@ -9,7 +9,7 @@
 
 #include "series.h"
 
-enum { HELLO_BYTES = 4, NARROW_BYTES = 12, WIDE_BYTES = 16 };
+enum { HELLO_BYTES = 4, NARROW_BYTES = 12, WIDE_BYTES = UB_IPERF3_BYTES };
 /* Between two datagrams, in the jitter: a clock that was stepped, or a time that nobody meant. */
 #define TRANSIT_MAX_NS (UINT64_C(1) << 40)
 
@@ -75,6 +75,7 @@ static void count_packet(struct ub_tally *tally, uint32_t number, const uint8_t 
                          uint32_t length) {
     const struct ub_receive_config *config = tally->config;
     struct ub_iperf3_stream *stream = &config->streams[number];
+    /* The kernel copies a header; a program of the client's would have room for room_bytes. */
     uint32_t copied = length < config->room_bytes ? length : config->room_bytes;
     tally->read++;
     if (copied < (config->wide_counters ? WIDE_BYTES : NARROW_BYTES)) {

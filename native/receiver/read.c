@@ -252,14 +252,16 @@ static void read_none(const struct ub_inbox *inbox, uint32_t messages, struct ub
     each_datagram(inbox, messages, tally, count_length);
 }
 
+enum { ALL = UB_ROOM_BYTES_MAX };
+
 /* A new way of reading is a row here, a constant of enum ub_read, and a row of READS in
  * udpbench/ways.py. */
 static const struct ub_read_way ways[] = {
-    [UB_READ_HEADER] = {read_header, .sees_header = 1, .copies = 1, .stamps = 1},
-    [UB_READ_COPY] = {read_copy, .copies = 1},
+    [UB_READ_HEADER] = {read_header, .sees_header = 1, .copied_bytes = ALL, .stamps = 1},
+    [UB_READ_COPY] = {read_copy, .copied_bytes = ALL},
     [UB_READ_NONE] = {read_none},
-    [UB_READ_VERIFY] = {read_verify, .sees_header = 1, .copies = 1, .stamps = 1},
-    [UB_READ_IPERF3] = {ub_read_iperf3, .copies = 1, .stamps = 1},
+    [UB_READ_VERIFY] = {read_verify, .sees_header = 1, .copied_bytes = ALL, .stamps = 1},
+    [UB_READ_IPERF3] = {ub_read_iperf3, .copied_bytes = UB_IPERF3_BYTES, .stamps = 1},
 };
 
 const struct ub_read_way *ub_read_way_of(uint32_t read) {

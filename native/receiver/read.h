@@ -46,10 +46,11 @@ struct ub_read_way {
     /* Counts every datagram of the first `messages` messages. */
     void (*account)(const struct ub_inbox *inbox, uint32_t messages, struct ub_tally *tally);
     uint32_t sees_header;
-    uint32_t copies;
-    uint32_t stamps; /* it has a use for the kernel's times of arrival */
+    uint32_t copied_bytes; /* of each message at most; 0: nothing is copied */
+    uint32_t stamps;       /* it has a use for the kernel's times of arrival */
 };
 
+enum { UB_IPERF3_BYTES = 16 }; /* of the longest header of an iperf3 client */
 void ub_read_iperf3(const struct ub_inbox *inbox, uint32_t messages, struct ub_tally *tally);
 
 /* NULL: no such way. */

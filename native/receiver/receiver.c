@@ -94,7 +94,7 @@ static const char *check_extras(const struct ub_receive_config *config) {
         return "stack: not NULL with timestamps";
     if (config->timestamps && config->application == NULL)
         return "application: not NULL with timestamps";
-    if (config->log != NULL && !read->copies)
+    if (config->log != NULL && read->copied_bytes == 0)
         return "log: NULL if nothing is copied";
     if (config->log != NULL && !ub_log_valid(config->log))
         return "log: a ring whose bytes are a power of two up to UB_LOG_BYTES_MAX";
@@ -341,7 +341,9 @@ static int run_call(struct receiver *receiver) {
     const struct ub_receive_config *config = receiver->config;
     uint32_t most = receiver->call->messages_max;
     uint32_t batch = config->batch < most ? config->batch : most;
-    uint32_t room_bytes = receiver->read->copies ? config->room_bytes : 0;
+    uint32_t room_bytes = receiver->read->copied_bytes;
+    if (room_bytes > config->room_bytes)
+        room_bytes = config->room_bytes;
     receiver->wait_state.batch = batch;
     receiver->wait_state.waits = receiver->call->waits;
     receiver->wait_state.flags = receiver->wait->flags;

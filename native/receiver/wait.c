@@ -70,6 +70,7 @@ static int nap_next(struct ub_wait_state *wait) {
             ub_sleep_slice(now, wait->until_ns);
             return -1;
         }
+        wait->span_ns += now - wait->until_ns; /* as if it had not overslept */
         wait->until_ns = 0;
     }
     return spin_next(wait);
@@ -104,8 +105,8 @@ enum {
                          whether it pays begins them */
     AUTO_CALLS = 512, /* that brought messages, until a nap tries whether it pays: it delays too few
                          datagrams to move their 99th percentile */
-    AUTO_CALM = 8,    /* times nap_most_ns, until a crowd is forgotten: one comes again before, or
-                         after a silence */
+    AUTO_SPANS = 2,   /* at least, for which messages are counted, in the time of the longest nap */
+    AUTO_CALMS = 32,  /* part by which the time between messages grows again, a span each */
 };
 
 /* One socket's call blocks for less than epoll costs, and a ring's hears all sockets. */
@@ -132,43 +133,51 @@ static int auto_next(struct ub_wait_state *wait) {
 }
 
 /*
- * What came in the last nap_most_ns. A nap as long as that is safe where never more than
- * nap_messages came in that time, lately; what breaks a silence of twice that time meets no nap but
- * a short one, since long ones end in it.
+ * How far apart messages were where they came fastest, lately: a nap in which nap_messages come at
+ * that rate is safe. A time that a nap overslept is left out, so that naps become shorter where the
+ * CPU is shared. What breaks a silence meets no nap but a short one, since long ones end in it: of
+ * its rate nothing is known. Returns whether a long nap would pay.
  */
-static void note_crowd(struct ub_wait_state *wait, uint32_t messages) {
+static int note_rate(struct ub_wait_state *wait, uint32_t messages) {
     const struct ub_receive_config *config = wait->config;
-    uint64_t now = ub_now_ns(), span_ns = config->nap_most_ns;
-    if (now - wait->span_ns >= span_ns) {
-        if (wait->in_span <= config->nap_messages)
-            wait->breaks_silence = 0;
+    uint64_t now = ub_now_ns(), quiet_ns = now - wait->heard_ns;
+    wait->heard_ns = now;
+    if (quiet_ns >= config->nap_most_ns * (wait->naps ? 2 : 1)) {
+        wait->breaks_silence = 1;
         wait->span_ns = now;
         wait->in_span = 0;
     }
-    if (now - wait->heard_ns >= 2 * span_ns)
-        wait->breaks_silence = 1;
-    wait->heard_ns = now;
     wait->in_span += messages;
-    if (wait->in_span > config->nap_messages && !wait->breaks_silence)
-        wait->crowded_ns = now;
+    uint64_t took_ns = now - wait->span_ns;
+    if (took_ns < config->nap_most_ns / AUTO_SPANS)
+        return 0;
+    uint64_t apart_ns = took_ns / wait->in_span;
+    uint64_t calmer_ns = wait->apart_ns + wait->apart_ns / AUTO_CALMS + 1;
+    wait->apart_ns = apart_ns < calmer_ns || wait->apart_ns == 0 ? apart_ns : calmer_ns;
+    if (wait->in_span <= config->nap_messages)
+        wait->breaks_silence = 0;
+    wait->span_ns = now;
+    wait->in_span = 0;
+    return !wait->breaks_silence && wait->apart_ns * AUTO_PAYS <= config->nap_most_ns;
 }
 
 static uint64_t safe_nap_ns(const struct ub_wait_state *wait) {
     const struct ub_receive_config *config = wait->config;
-    uint64_t calm_ns = AUTO_CALM * config->nap_most_ns;
-    if (config->nap_most_ns == 0 || wait->breaks_silence ||
-        ub_now_ns() - wait->crowded_ns < calm_ns)
+    uint64_t safe_ns = wait->apart_ns * config->nap_messages;
+    if (wait->breaks_silence || safe_ns < config->nap_ns)
         return config->nap_ns;
-    return config->nap_most_ns;
+    return safe_ns < config->nap_most_ns ? safe_ns : config->nap_most_ns;
 }
 
 /* Begins to nap where that pays, and ends it where it does not, nor would a longer nap. */
 static void auto_received(struct ub_wait_state *wait, uint32_t messages) {
+    int pays = 0;
     if (messages != 0 && wait->config->nap_most_ns != 0)
-        note_crowd(wait, messages);
+        pays = note_rate(wait, messages);
     uint32_t naps = wait->naps;
     wait->brought += naps ? messages : messages != 0;
-    if (naps ? !drained(wait, messages) : messages < AUTO_PAYS && wait->brought < AUTO_CALLS)
+    pays |= messages >= AUTO_PAYS || wait->brought >= AUTO_CALLS;
+    if (naps ? !drained(wait, messages) : !pays)
         return;
     uint64_t safe_ns = safe_nap_ns(wait);
     if (naps && wait->brought < AUTO_PAYS / 2 && safe_ns <= wait->nap_ns) {

@@ -22,7 +22,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.iperf3 import server as server_module
 from udpbench.agent.iperf3 import talk
 from udpbench.agent.iperf3.server import CALLERS_MAX, Iperf3Server
-from udpbench.agent.iperf3.streams import Pools, StreamPool
+from udpbench.agent.workers.samples import TICK_NS
 from udpbench.model.served import ServedTest
 from udpbench.protocol import ClientEvent
 
@@ -167,19 +167,19 @@ def test_what_a_client_leaves_out_is_left_out_of_its_numbers_alone(
     )
 
 
-def test_streams_are_sampled_at_every_second_tick() -> None:
+@pytest.mark.parametrize(
+    ("asked", "every_ms"),
+    [({"time": 1}, 200), ({"time": 5}, 500), ({"time": 60}, 1000), ({"time": 0, "num": 9}, 1000)],
+)
+def test_a_test_is_sampled_ten_times_and_seldom(
+    driven: Driven, client: Client, asked: dict[str, int], every_ms: int
+) -> None:
     """A sample takes CPU time from who receives."""
-    ticked = []
-
-    class Ticked(StreamPool):
-        def tick(self) -> None:
-            ticked.append(self)
-
-    pools = Pools()
-    pools.open.append(Ticked(Host(), "host"))
-    for _ in range(4):
-        pools.tick()
-    assert 2 == len(ticked)
+    assert TICK_NS == driven.server.pools.tick_ns
+    client.begin(**asked)
+    driven.wait("started")
+    assert every_ms * 10**6 == driven.server.pools.tick_ns
+    client.end(0)
 
 
 def test_what_was_on_its_way_when_a_clients_first_seconds_were_over_is_not_lost(

@@ -37,6 +37,7 @@ uint32_t fake_way_released(void);
 void fake_card(int32_t socket, uint32_t zerocopy, int32_t option, int32_t error);
 uint32_t fake_card_flags(void);
 void fake_late_readings(uint32_t count);
+void fake_oversleep(uint32_t each_ms);
 uint32_t fake_late_readings_left(void);
 struct fake_chain { int32_t accepts; uint32_t takes; int32_t error; };
 void fake_uring_real(uint32_t at_most);
@@ -80,7 +81,7 @@ def scripted(
     sanitizers = os.environ.get("UDPBENCH_SANITIZE")
     wrapped = ("send", "sendto", "sendmsg", "sendmmsg", "recvmsg", "aligned_alloc")
     wrapped += ("recv", "recvmmsg", "recvfrom", "poll")
-    wrapped += ("clock_gettime", "setsockopt", "getsockopt", "bind", "mmap")
+    wrapped += ("clock_gettime", "clock_nanosleep", "setsockopt", "getsockopt", "bind", "mmap")
     wrapped += ("ub_receive_way_of",)
     wrapped += tuple(f"ub_uring_{name}" for name in RINGS)
     flags = [*strict_flags, "-shared", "-fPIC", *(f"-Wl,--wrap={name}" for name in wrapped)]

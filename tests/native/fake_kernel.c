@@ -327,6 +327,24 @@ uint64_t ub_due_after(uint64_t packet, uint64_t rate_pps, uint32_t steps) {
     return due.since_start_ns;
 }
 
+static uint32_t oversleep_ms;
+
+void fake_oversleep(uint32_t each_ms) {
+    oversleep_ms = each_ms;
+}
+
+int __real_clock_nanosleep(clockid_t clock, int flags, const struct timespec *until,
+                           struct timespec *rest);
+int __wrap_clock_nanosleep(clockid_t clock, int flags, const struct timespec *until,
+                           struct timespec *rest);
+int __wrap_clock_nanosleep(clockid_t clock, int flags, const struct timespec *until,
+                           struct timespec *rest) {
+    struct timespec more = {.tv_nsec = oversleep_ms * 1000000L};
+    int error = __real_clock_nanosleep(clock, flags, until, rest);
+    nanosleep(&more, NULL);
+    return error;
+}
+
 static uint32_t late_readings;
 
 void fake_late_readings(uint32_t count) {

@@ -1,8 +1,8 @@
 /*
  * Random datagrams through the reader of iperf3's header; built with ASan and UBSan by the test.
  *
- * Messages are as the kernel returns them: a length on the wire, and as much of it as there was
- * room for, at the very end of an allocation, so that a byte too far is seen. Prints how many
+ * Messages are as the kernel returns them: a length on the wire, and as much of it as is copied of
+ * each, at the very end of an allocation, so that a byte too far is seen. Prints how many
  * counted as what; fails unless each counted once.
  */
 #include "receiver/read.h"
@@ -68,7 +68,7 @@ int main(int count, char **words) {
                                            .application = application,
                                            .streams = streams,
                                            .wide_counters = wide};
-        struct ub_inbox inbox = {.messages = messages, .vectors = vectors, .room_bytes = ROOM};
+        struct ub_inbox inbox = {.messages = messages, .vectors = vectors};
         struct ub_tally tally = {.config = &config,
                                  .usual_bytes = 48,
                                  .since_epoch_ns = draw(1 << 30),
@@ -77,7 +77,7 @@ int main(int count, char **words) {
         for (int index = 0; index < MESSAGES; index++) {
             uint32_t length = draw(3) ? 48 : draw(90);
             uint64_t near = streams[stream].highest + draw(70) - 35;
-            uint32_t copied = length < ROOM ? length : ROOM;
+            uint32_t copied = length < UB_IPERF3_BYTES ? length : UB_IPERF3_BYTES;
             vectors[index].iov_base = datagram(copied, draw(9) ? near : state, wide);
             messages[index].msg_len = length;
             struct msghdr *head = &messages[index].msg_hdr;

@@ -235,32 +235,36 @@ def test_auto_goes_by_what_calls_bring(
     assert runs([log[index].flags for index in range(calls)]) == expected
 
 
-LONG_NS, CROWD = 60 * 10**6, 50
+LONG_NS, SHARE = 40 * 10**6, 50
 EVENLY = [(4, 12)] * 8
-"""Messages, and the milliseconds that a call for them takes: fewer than a crowd in each span."""
-CROWDS = {
-    "evenly": (EVENLY, True),
-    "a crowd": ([(4, 1)], False),
-    "a crowd is remembered": ([*EVENLY, (CROWD + 1, 12), (4, 12)], False),
-    "a crowd is forgotten": ([*EVENLY, (CROWD + 1, 12), *EVENLY * 6], True),
-    "after a silence": ([*EVENLY, (4, 3 * LONG_NS // 10**6)], False),
+"""Messages, and the milliseconds that a call for them takes: fewer than the share in a long nap."""
+PACES = {
+    "evenly": (EVENLY, 0, True),
+    "singly": ([(1, 8)], 0, True),
+    "too seldom to pay": ([(1, 15)], 0, False),
+    "more than the share": ([*EVENLY, (120, 12), (4, 12)], 0, False),
+    "that is forgotten": ([*EVENLY, (120, 12), (4, 12)], 0, True),
+    "overslept": ([*EVENLY, (85, 12)], 20, False),
+    "a crowd from the beginning": ([(4, 1)], 0, False),
+    "after a silence": ([*EVENLY, (4, 3 * LONG_NS // 10**6)], 0, False),
 }
 
 
-@pytest.mark.parametrize(("script", "long"), CROWDS.values(), ids=CROWDS.keys())
-def test_auto_naps_for_long_where_little_comes_in_that_time(
-    scripted: tuple[Any, Any], script: list[tuple[int, int]], long: bool
+@pytest.mark.parametrize(("script", "overslept_ms", "long"), PACES.values(), ids=PACES.keys())
+def test_auto_naps_for_as_long_as_a_share_of_the_buffer_takes_to_come(
+    scripted: tuple[Any, Any], script: list[tuple[int, int]], overslept_ms: int, long: bool
 ) -> None:
-    """Not while a crowd was there lately, nor right behind a silence: each ends with a nap."""
+    """At the highest rate lately, as if no time was overslept; never right behind a silence."""
     fake_ffi, fake_lib = scripted
     fake_lib.fake_script(fake_ffi.new("struct fake_step[]", script), len(script), 1)
+    fake_lib.fake_oversleep(overslept_ms)
     log = fake_ffi.new("struct fake_call[4096]")
-    more = {"nap_ns": 1, "nap_most_ns": LONG_NS, "nap_messages": CROWD, "batch": 64}
+    more = {"nap_ns": 1, "nap_most_ns": LONG_NS, "nap_messages": SHARE, "batch": 128}
 
     def naps() -> list[bool]:
         """Return of each nap behind the script whether it is a long one."""
         begun = [log[at].at_ns for at in range(len(script) - 1, fake_lib.fake_calls(log))]
-        took_ns = LONG_NS + script[-1][1] * 10**6
+        took_ns = LONG_NS + (script[-1][1] + overslept_ms) * 10**6
         return [late - early >= took_ns for early, late in itertools.pairwise(begun)]
 
     with receiving_socket() as sock:
@@ -268,6 +272,8 @@ def test_auto_naps_for_long_where_little_comes_in_that_time(
         receiver.start(call=SCRIPTED_WAY, wait=lib.UB_WAIT_AUTO, **more)
         wait_until("naps", lambda: any(naps()) if long else len(naps()) >= 5)
         receiver.stop()
+    fake_lib.fake_oversleep(0)
+    assert len(naps()) < 500
     assert long or not all(naps()[:5])
 
 

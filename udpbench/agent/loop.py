@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 from udpbench.agent.host.reading import ReadingHost
 from udpbench.errors import AgentError, HelloRefused, HostError, in_words, to_wire
 from udpbench.json_lines import MOST_LINE_BYTES, LinePipe
-from udpbench.model.limits import SAMPLE_NS, SECOND_NS
+from udpbench.model.limits import SECOND_NS
 from udpbench.protocol import (
     PROTOCOL,
     REPEATED,
@@ -176,13 +176,12 @@ class Loop:
         return select.select(watched, [], [], max(due_ns - now_ns, 0) / SECOND_NS)[0]
 
     def _do_what_is_due(self, now_ns: int) -> None:
-        """Sample every SAMPLE_NS on a fixed grid, and check the guardian."""
+        """Sample on a fixed grid, and check the guardian."""
         verbs = self._session.verbs
         self._own_ns = self._session.tick(now_ns)
-        if now_ns >= self._tick_ns:
-            self._tick_ns = (now_ns // SAMPLE_NS + 1) * SAMPLE_NS
-            if verbs is not None:
-                verbs.pool.tick()
+        if verbs is not None and now_ns >= self._tick_ns:
+            self._tick_ns = (now_ns // verbs.pool.tick_ns + 1) * verbs.pool.tick_ns
+            verbs.pool.tick()
         if now_ns >= self._watch_ns:
             self._watch_ns = now_ns + WATCH_NS
             if verbs is not None:

@@ -34,6 +34,8 @@ class Await:
     """Why it is given up then; empty: it goes on, with nothing."""
     deaf: bool = False
     """It goes on even if the client has left."""
+    polled: bool = True
+    """Nothing else has the condition looked at when it is met."""
 
 
 Talk = Generator[Await, bytes, None]
@@ -106,7 +108,7 @@ class Caller:
 
     def due_ns(self, now_ns: int) -> int:
         """Return when to look again, if no descriptor says so before."""
-        polls = self._leaves or not self.waits.size_bytes
+        polls = self._leaves or (self.waits.polled and not self.waits.size_bytes)
         return min(self.waits.until_ns, now_ns + SLICE_NS) if polls else self.waits.until_ns
 
     def step(self, now_ns: int) -> bool:

@@ -279,6 +279,7 @@ class Iperf3Server:
             yield Await(
                 time.monotonic_ns() + PROCEED_NS,
                 met=lambda: test.proceeds,
+                polled=False,
                 late="the controller did not read this host's counters",
             )
             if test.rival:
@@ -363,7 +364,8 @@ class Iperf3Server:
 
     def _answered(self, test: Test, why: str) -> Talk:
         """Await what the client is to be shown, and send it with the results."""
-        yield Await(time.monotonic_ns() + PROCEED_NS, met=lambda: test.proceeds, deaf=True)
+        until_ns = time.monotonic_ns() + PROCEED_NS
+        yield Await(until_ns, met=lambda: test.proceeds, deaf=True, polled=False)
         if why:
             test.caller.state(talk.SERVER_TERMINATE)
             return

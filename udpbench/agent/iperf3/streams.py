@@ -21,14 +21,18 @@ from udpbench.agent.workers.loops import ClientReceiving
 from udpbench.agent.workers.memory import Memory
 from udpbench.agent.workers.orders import LoopOrder, loop_order
 from udpbench.agent.workers.pool import Pool
+from udpbench.agent.workers.samples import TICK_NS
 from udpbench.agent.workers.usage import Cost
 from udpbench.errors import WorkerFailed
+from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import FlowStats, Histogram
 from udpbench.model.served import ServedStream
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import PhaseOrder, Prepared, WorkersState
 
-SAMPLED_TICKS = 2
+SAMPLED, SAMPLED_NS = 10, (2 * TICK_NS, SECOND_NS)
+"""So often a test is sampled, with a time in between that is limited: a sample takes CPU time from
+who receives."""
 OVERHEAD_BYTES = 1024
 """So much more than its payload the kernel charges most packets in a buffer."""
 
@@ -197,6 +201,12 @@ class StreamPool(Pool):
         self.prepare((spec,), interface)
         return self._next
 
+    def start(self, order: PhaseOrder) -> None:
+        """Begin to receive."""
+        least_ns, most_ns = SAMPLED_NS
+        self.tick_ns = min(max(order.duration_ns // SAMPLED, least_ns), most_ns)
+        super().start(order)
+
     def _made(self, *_: Any) -> StreamGroup:
         return self._next
 
@@ -208,15 +218,18 @@ class Pools:
 
     def __init__(self) -> None:
         self.open: list[StreamPool] = []
-        self._ticks = 0
 
     @property
     def running(self) -> bool:
         """Whether a client's packets are received."""
         return any(pool.running for pool in self.open)
 
+    @property
+    def tick_ns(self) -> int:
+        """The time between two samples."""
+        return min((pool.tick_ns for pool in self.open), default=TICK_NS)
+
     def tick(self) -> None:
-        """Sample what runs, every second time: a sample takes CPU time from who receives."""
-        self._ticks += 1
-        for pool in self.open if self._ticks % SAMPLED_TICKS == 0 else ():
+        """Sample what runs."""
+        for pool in self.open:
             pool.tick()

@@ -106,6 +106,8 @@ class Pool:
         self._queue_threads: Sequence[int] = ()
         self._queues = Queues(host, ())
         self._warms_up = False
+        self.tick_ns = TICK_NS
+        """The time between two calls of ``tick``."""
         self._reset(Series(0, None), ())
 
     def _reset(self, series: Series, pids: Sequence[int]) -> None:
@@ -217,7 +219,7 @@ class Pool:
         self._warms_up = order.phase == "warmup"
         milliseconds = group.milliseconds if order.phase == "measured" else None
         pids = [worker.pid for worker in group.prepared]
-        self._reset(Series(order.duration_ns, milliseconds), pids)
+        self._reset(Series(order.duration_ns, milliseconds, self.tick_ns), pids)
         if order.phase == "measured":
             self._sampler = self._sampler_of(group, order)
         self._queues.begin()

@@ -37,13 +37,14 @@ class Series:
     duration_ns: int
     milliseconds: Optional[Milliseconds]
     """None in phases without packets per millisecond."""
+    tick_ns: int = TICK_NS
     ticks: int = 0
     _since_ms: dict[int, int] = field(default_factory=dict)
 
     @property
     def stride(self) -> int:
         """Ticks between samples."""
-        return sampling_ns(self.duration_ns) // TICK_NS
+        return -(-sampling_ns(self.duration_ns) // self.tick_ns)
 
     def due(self) -> bool:
         """Count a tick; return whether it takes a sample."""
