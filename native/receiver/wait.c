@@ -105,7 +105,6 @@ enum {
                          whether it pays begins them */
     AUTO_CALLS = 512, /* that brought messages, until a nap tries whether it pays: it delays too few
                          datagrams to move their 99th percentile */
-    AUTO_SPANS = 2,   /* at least, for which messages are counted, in the time of the longest nap */
     AUTO_CALMS = 32,  /* part by which the time between messages grows again, a span each */
 };
 
@@ -149,7 +148,7 @@ static int note_rate(struct ub_wait_state *wait, uint32_t messages) {
     }
     wait->in_span += messages;
     uint64_t took_ns = now - wait->span_ns;
-    if (took_ns < config->nap_most_ns / AUTO_SPANS)
+    if (took_ns < config->nap_most_ns && wait->in_span <= config->nap_messages)
         return 0;
     uint64_t apart_ns = took_ns / wait->in_span;
     uint64_t calmer_ns = wait->apart_ns + wait->apart_ns / AUTO_CALMS + 1;

@@ -37,7 +37,7 @@ from udpbench.records.writer import RunWriter
 from udpbench.units import show_bps, show_count
 
 QUESTION = "Where did this host lose the packets of an iperf3 client?"
-POLL_NS, CALM_POLL_NS = SECOND_NS // 20, SECOND_NS // 2
+POLL_NS, CALM_POLL_NS = SECOND_NS // 20, SECOND_NS
 """Between two questions for what happened: each takes time of the process that receives."""
 ASKED: Mapping[str, Callable[[int], str]] = {
     "bandwidth": lambda value: f"{show_bps(value)} a stream",
@@ -50,6 +50,8 @@ ASKED: Mapping[str, Callable[[int], str]] = {
     "omit": lambda value: f"{value} s",
 }
 """Parameters of a client that are shown, by iperf3's names, and how."""
+CALM_LOOKS = 5
+"""While nothing is lost, each fifth look is at all counters."""
 LISTENING = "listening for iperf3 clients at "
 CLIENT_WORDS = "-u -b 1G -t 10 --get-server-output"
 PORT = 5201
@@ -186,6 +188,7 @@ class ServedHost:
         self._facts: dict[str, Facts] = {}
         """By interface, for the view."""
         self._watch_ns = 0
+        self._looks = 0
 
     @property
     def idle(self) -> bool:
@@ -196,8 +199,8 @@ class ServedHost:
     def pause_ns(self) -> int:
         """How long nothing is expected to happen, at most."""
         now_ns = self._clock.now_ns()
-        calm = self._attended and all(now_ns < each.calm_ns for each in self._attended.values())
-        return CALM_POLL_NS if calm else POLL_NS
+        calm_ns = min((each.calm_ns for each in self._attended.values()), default=0) - now_ns
+        return min(max(calm_ns, POLL_NS), CALM_POLL_NS)
 
     def close(self) -> None:
         """End the view."""
@@ -255,14 +258,14 @@ class ServedHost:
     def _start(self, test: Attended, start_ns: int) -> None:
         test.start_ns = start_ns
         now_ns = self._clock.now_ns()
-        test.calm_ns = now_ns + self._duration_ns(test) - CALM_POLL_NS
+        test.calm_ns = now_ns + self._duration_ns(test)
+        self._facts[test.served.interface] = test.facts
         if self._onlooker is not None:
             self._watch_ns = min(self._watch_ns, now_ns + SECOND_NS)
             return
         self._watch_ns = now_ns + SECOND_NS
         self._tell = self._views.enter_context(self._screen.live())
         port = Watched(port=self._terms.port)
-        self._facts[test.served.interface] = test.facts
         self._onlooker = Onlooker(self._observer, port, None, self._clock, self._facts)
 
     def _attend(self) -> None:
@@ -273,11 +276,13 @@ class ServedHost:
             return
         shortest_ns = min(map(self._duration_ns, tests))
         self._watch_ns = now_ns + max(SECOND_NS, shortest_ns // WATCHES_MAX)
-        for test in tests:
+        live = self._onlooker.look()
+        self._looks += 1
+        for test in tests if live.losing_now or self._looks % CALM_LOOKS == 0 else ():
             latest = self._snapshot(test)
             test.motion.append(moved_since(test.latest, latest))
             test.latest = latest
-        self._tell(self._onlooker.look())
+        self._tell(live)
 
     def _snapshot(self, test: Attended) -> Snapshot:
         """Read the host; of an interface that was removed the counters stay as they were last."""

@@ -155,12 +155,13 @@ class Onlooker:
         clock: Clock,
         facts: dict[str, Facts] | None = None,
     ) -> None:
-        """``facts`` are by interface, as far as they are known already, and become complete."""
+        """``facts`` are by interface: those that are watched; None: all of them are asked for."""
         self._client = client
         self._clock = clock
         self._watched = watched
         self._kept = kept
         self._facts = {} if facts is None else facts
+        self._asks_facts = facts is None
         self.begun_ns = clock.now_ns()
         """When the first look was taken; the facts of many interfaces take seconds more."""
         self._first = self._latest = self._look(None)
@@ -194,7 +195,7 @@ class Onlooker:
         there = set(look.interfaces)
         for gone in self._facts.keys() - there:
             del self._facts[gone]
-        for interface in look.interfaces:
+        for interface in look.interfaces if self._asks_facts else ():
             if interface not in self._facts:
                 with suppress(AgentError):  # it has just been removed: the next look says so
                     self._facts[interface] = self._client.facts(interface)

@@ -309,12 +309,13 @@ class Lasting(Serves):
     """A server at which a client sends for as long as it asked for."""
 
     asked_ns: list[int]
+    lasts_s = 2
 
     def _clients(self, since: int) -> list[ClientEvent]:
         now_ns = self.world.clock.now_ns()
         if len(self.shown) == 1:
             self.asked_ns.append(now_ns)
-            self.open = 5 if now_ns - self.asked_ns[0] >= 2 * SECOND_NS else 3
+            self.open = 5 if now_ns - self.asked_ns[0] >= self.lasts_s * SECOND_NS else 3
         return super()._clients(since)
 
 
@@ -349,18 +350,47 @@ def test_clients_that_are_served_at_once_are_shown_in_one_line_a_second(
     world = Served()
     assert 2 == world.run(ServeTerms(once=True, clients=2))
     assert 2 == world.words.count("look shown")
-    assert [2, 2] == [len(record.motion) for record in world.records]
+
+
+class Losing(Observes):
+    """An observer that finds a socket to have dropped a packet at some looks."""
+
+    losing = (3, 4)
+    looked = 0
+
+    def _look(self, **_: Any) -> HostLook:
+        self.looked += 1
+        number = sum(self.looked > each for each in self.losing)
+        look = super()._look()
+        return replace(look, sockets=(replace(SOCKET, drops=number),))
+
+
+def test_all_counters_are_read_as_packets_are_lost_and_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of seven looks at the third, the fourth and the fifth: each takes CPU time."""
+    monkeypatch.setattr(Lasting, "asked_ns", [], raising=False)
+    monkeypatch.setattr(Lasting, "lasts_s", 8)
+    monkeypatch.setattr(sys.modules[__name__], "Serves", Lasting)
+    world = Served()
+    monkeypatch.setattr(world, "observer", lambda host, _=None: Losing(host, world))
+    assert 1 == world.run(ServeTerms(once=True))
+    assert 7 == world.words.count("look shown")
+    (record,) = world.records
+    begun_ns = next(iter(record.phases[0].before.values())).clock_ns
+    assert [3, 4, 5] == [round((each.clock_ns - begun_ns) / SECOND_NS) for each in record.motion]
 
 
 def test_a_server_is_seldom_asked_while_its_client_sends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers take time of the process that receives; in the last half second it is asked often."""
+    """Answers take time of the process that receives; once the time is over it is asked often."""
     asked_ns: list[int] = []
     monkeypatch.setattr(Lasting, "asked_ns", asked_ns, raising=False)
+    monkeypatch.setattr(Lasting, "lasts_s", 3)
     monkeypatch.setattr(sys.modules[__name__], "Serves", Lasting)
     Served().run(ServeTerms(once=True))
     pauses_ms = [(late - early) // 10**6 for early, late in pairwise(asked_ns)]
-    assert [500, 500, 500] == pauses_ms[:3]
-    assert {50} == set(pauses_ms[3:])
+    assert [1000, 1000] == pauses_ms[:2]
+    assert {50} == set(pauses_ms[2:])
 
 
 def test_without_a_client_it_ends_in_time() -> None:

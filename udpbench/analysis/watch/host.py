@@ -116,6 +116,11 @@ class LiveHost:
         return tuple(loss for loss in self.sockets if loss.dropped_pps)
 
     @property
+    def losing_now(self) -> bool:
+        """Whether any socket, or a stage before it, lost a packet between the two looks."""
+        return bool(self.losing) or any(loss.pps for loss in self.stages)
+
+    @property
     def chosen(self) -> bool:
         """Whether only some of the namespace's sockets are watched."""
         return bool({*SOCKET_STAGES} & {*self.unwatched})

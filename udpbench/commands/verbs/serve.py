@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from udpbench.model.record import TrialRecord
 
 
+EARLY = ("udpbench.analysis.served", "udpbench.judged_run", "udpbench.report.tables")
+"""Imported before a client sends: its CPU may be the one that receives."""
 STORED_MAX = 1000
 """Tests that one server stores: anybody who reaches it can have ever more of them."""
 
@@ -76,6 +79,8 @@ def serve(
         with reader_may_leave():
             say(text)
 
+    for module in EARLY:
+        import_module(module)
     screen = ServeView(
         tell,
         lambda: nullcontext(lambda live: tell(printable(served_line(live, clients), keep=""))),
