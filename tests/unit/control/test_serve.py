@@ -368,7 +368,7 @@ class Losing(Observes):
 def test_all_counters_are_read_as_packets_are_lost_and_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of seven looks at the third, the fourth and the fifth: each takes CPU time."""
+    """At the third, the fourth and the fifth of seven looks: each takes CPU time."""
     monkeypatch.setattr(Lasting, "asked_ns", [], raising=False)
     monkeypatch.setattr(Lasting, "lasts_s", 8)
     monkeypatch.setattr(sys.modules[__name__], "Serves", Lasting)
