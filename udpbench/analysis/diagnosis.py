@@ -488,6 +488,8 @@ def others_cpu(case: Evidence) -> Iterator[Bottleneck]:
         return
     if case.stage == "udp_rcvbuf":
         return  # late_reader's
+    if case.in_ring and cpu is not None and case.keeps_from_polling(cpu):
+        return  # over_polling's: an ordinary program has nothing of a real-time reader's CPU
     if case.stage and cpu is not None and not (cpu.sends or cpu.full):
         cpu, certainty = case.sending, LIKELY
     if cpu is None or not cpu.full or case.stopped_sender or case.goes_dark:

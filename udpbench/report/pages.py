@@ -248,6 +248,8 @@ def _stage_advice(name: str, watched: bool, of_program: bool) -> dict[str, str]:
     """
     stage = stage_of(name)
     helps = HELPS[stage] if watched else remedy_text(stage, of_program)
+    if watched and stage == "udp_rcvbuf":
+        helps = "that depends on each socket's reader, and the answer names it"
     return {"stage": name, "means": MEANT[stage].means, "helps": f"What helps: {helps}."}
 
 

@@ -260,7 +260,8 @@ def _measured(point: Point, result: Result, chapter: Chapter) -> tuple[Result, s
                     pps = rate.packets_per_s if rate is not None else None
                     load = f"at {show_pps(pps)}" if pps is not None else "unlimited"
                     return trial, f"{name_of(point)}, {load}" if point.name else load
-    return result, f"{name_of(point)} #{result.trial.repetition}"
+    invalid = "" if result.valid else " (invalid)"
+    return result, f"{name_of(point)} #{result.trial.repetition}{invalid}"
 
 
 def _costs(result: Result) -> Mapping[str, float]:

@@ -25,8 +25,18 @@ from udpbench.analysis.readings import readings_of
 from udpbench.host_settings import Settings, VethPair
 from udpbench.model.experiment import Answers, Flows, Receive, Search, Traffic
 from udpbench.model.host import Change, Setting
-from udpbench.model.limits import PhaseName
+from udpbench.model.limits import SECOND_NS, PhaseName
 from udpbench.model.record import ClockReading, Finding, Histogram, TrialRecord
+
+
+def test_a_sender_of_a_number_of_packets_may_make_up_for_what_holds_it_up() -> None:
+    """With a bucket of a second; one that has it is told no more."""
+    late = with_count(1100)
+    (finding,) = findings(offered_load.sender_bound, late)
+    assert str(finding.next_step).endswith("send.bucket: 1s lets it make up for that")
+    ample = replace(late.trial, send=replace(late.trial.send, bucket_ns=SECOND_NS))
+    (finding,) = findings(offered_load.sender_bound, replace(late, trial=ample))
+    assert "bucket" not in str(finding.next_step)
 
 
 def findings(check: Check, record: TrialRecord) -> list[Finding]:

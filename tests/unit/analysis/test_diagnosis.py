@@ -18,7 +18,7 @@ import pytest
 from golden import Golden
 from pydantic import TypeAdapter
 
-from analysis.build import lossy, record, trial
+from analysis.build import hog, lossy, record, trial
 from analysis.test_shared_hosts import Mixture
 from udpbench.analysis.doctor import READINESS
 from udpbench.analysis.judge import judge
@@ -229,6 +229,25 @@ def test_a_real_time_reader_keeps_its_queue_from_being_polled() -> None:
     urgent = changed("firewall", facts={"firewall_rules": 0}, receive={"priority": "fifo 50"})
     assert ("shared_cpu", "certain") == first(urgent)
     assert "fifo 50, keeps the queue's NAPI thread off the CPU" in judge(urgent).diagnosis[0].what
+
+
+def test_a_real_time_reader_is_not_robbed_by_ordinary_programs() -> None:
+    """Others had a part of its CPU, but the ring overflowed for its priority."""
+    times = {"user_ns": 10**8, "system_ns": 10**8}
+    urgent = changed(
+        "firewall",
+        facts={"firewall_rules": 0},
+        receive={"priority": "fifo 50"},
+        readers=times,
+        counters={"machine": {"cpu.0.idle_ns": 0}},
+    )
+    (phase,) = urgent.phases
+    after = {
+        name: replace(taken, processes=(*taken.processes, hog(300)))
+        for name, taken in phase.after.items()
+    }
+    robbed = replace(urgent, phases=(replace(phase, after=after),))
+    assert {"shared_cpu"} == set(names(robbed))
 
 
 def test_a_reader_on_another_node() -> None:

@@ -14,7 +14,7 @@ from udpbench.analysis.ledger.ledger import lost_by_place
 from udpbench.analysis.reader_time import RECEIVING_CALLS
 from udpbench.analysis.readings import readings_of
 from udpbench.analysis.watch.history import LOOKS_KEPT, PROCESSES_KEPT, HostState, after
-from udpbench.analysis.watch.host import LiveHost, live_host, watched_ledger
+from udpbench.analysis.watch.host import HELPS, LiveHost, live_host, watched_ledger
 from udpbench.analysis.watch.sockets import LEAST_LOOKS, SocketReader
 from udpbench.model.limits import THREADS_MAX
 from udpbench.model.record import (
@@ -339,6 +339,7 @@ def test_how_to_find_the_port_that_nobody_is_bound_to_is_said() -> None:
     """The kernel's counter has all of them in one number."""
     live = watched(look(0), look(1, moved={"snmp.Udp.NoPorts": 51}))
     assert "tcpdump -nni any" in live.helps_at(["udp_no_port"])
+    assert "nsenter -t PID -n" in HELPS["rx_netfilter"]
 
 
 def test_other_namespaces_are_named() -> None:

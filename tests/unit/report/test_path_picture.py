@@ -123,6 +123,14 @@ def test_what_is_unaccounted_is_never_hidden(received: int, number: str) -> None
     assert ALARM == label.get_color()
 
 
+def test_the_picture_of_an_invalid_trial_says_so() -> None:
+    """It may be the only one of the point that lost most."""
+    (shown,) = pictures(chapter(lossy(1000, LOST, 250)))
+    assert shown.name.endswith(" #1")
+    (short,) = pictures(chapter(record(900, of=paced())))
+    assert short.name.endswith(" #1 (invalid)")
+
+
 def test_a_stage_that_nobody_counts_is_hatched() -> None:
     """It is not drawn as if nothing had been lost there."""
     shown = picture(lossy(1000, LOST, 250))

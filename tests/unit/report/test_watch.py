@@ -245,6 +245,7 @@ def test_a_kept_watch_has_the_report_of_a_run(tmp_path: Path, golden: Golden) ->
     kept.finish(losses([LIVE]))
     run = read_run(folder)
     (page,) = write([run], folder, ["html"])
+    assert "What helps: that depends on each socket" in page.read_text()
     (chapter,) = chapters_of(run)
     assert sentence(LIVE) == answer(chapter)
     rows = [(row.name, *row.cells) for row in ledger_rows(chapter.results)]

@@ -16,6 +16,7 @@ from udpbench.analysis.ledger.intended_load import (
 from udpbench.analysis.rates import edges_ns, host_of
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.worker_use import unlogged_packets
+from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding
 from udpbench.units import plural, show_ratio
 
@@ -25,6 +26,7 @@ SENDER_BOUND = "sender-bound: the senders did not reach the intended load"
 MS_NS = 10**6
 UNSEEN_NS = 50 * MS_NS
 """Without a look for so long after a load, a search cannot tell its rate: 5 % of a second."""
+MADE_UP = "; where others hold it up, send.bucket: 1s lets it make up for that"
 FEW_READS = 20
 """A rate spans the first to the last read; with this many, one read is 5 % of it."""
 
@@ -45,8 +47,16 @@ def sender_bound(readings: Readings) -> Iterator[Finding]:
             "sender",
             show_ratio(offered),
             f"at least {show_ratio(OFFERED_SHARE)} of the intended load",
-            "lower traffic.rate, or give the sender more workers or CPUs",
+            "lower traffic.rate, or give the sender more workers or CPUs"
+            + (MADE_UP if _may_make_up(readings) else ""),
         )
+
+
+def _may_make_up(readings: Readings) -> bool:
+    """Return whether a sender of a number of packets could send late what it was held up for."""
+    trial = readings.record.trial
+    counted = trial.traffic.count_packets is not None and trial.traffic.rate is not None
+    return counted and trial.send.bucket_ns < SECOND_NS
 
 
 def receiver_not_saturated(readings: Readings) -> Iterator[Finding]:

@@ -55,6 +55,7 @@ GONE = "is gone: its counters end there"
 """What is said of an interface that was removed, or taken down."""
 HELPS = {stage.name: stage.helps.replace("receive.buffer", "SO_RCVBUF") for stage in STAGES}
 """For another's application, which has no keys of an experiment."""
+HELPS["rx_netfilter"] += "; those of another network namespace with nsenter -t PID -n before it"
 HELPS["udp_no_port"] += (
     "; the counter names no port: where the host answers with ICMP, tcpdump -nni any "
     "'icmp[0] = 3 and icmp[1] = 3' shows it, and --port counts a single one"
