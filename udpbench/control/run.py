@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import Literal
 
+from udpbench.analysis.comparison.comparisons import EXTRA_BLOCKS
 from udpbench.analysis.judge import judge
 from udpbench.control.agents import (
     Agents,
@@ -198,7 +199,7 @@ class _Run:
         lab_rules.refuse_together(self.experiments, self.lab)
         name, lease_ns = run_name(), self.options.lease_ns
         before = f", {len(self.lasting)} already done" if self.stored else ""
-        planned = planned_text(self.experiments)
+        planned = planned_text(self.experiments, EXTRA_BLOCKS)
         self._tell("run", f"run {name}: {planned}{before}, lab {self.lab.name}")
         terms, labs = self.options.terms, [self.lab]
         with (

@@ -170,6 +170,10 @@ def _lost(live: LiveHost) -> Iterator[Lost]:
             yield Lost(_at_socket(each), each.dropped, step)
     if live.unbound_packets:
         step = "find out why no socket was bound to it"
+        every = sum(loss.packets for loss in live.stages if loss.stage == "udp_no_port")
+        if every > live.unbound_packets:
+            more = counted(every - live.unbound_packets, "further packet")
+            step += f"; {more} came for other ports, or while it was bound at one of two looks"
         yield Lost("at udp_no_port", live.unbound_packets, step)
     ended = live.ended_dropped + live.unlisted
     if ended:

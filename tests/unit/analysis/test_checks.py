@@ -39,6 +39,17 @@ def test_a_sender_of_a_number_of_packets_may_make_up_for_what_holds_it_up() -> N
     assert "bucket" not in str(finding.next_step)
 
 
+def test_what_no_stage_explains_of_the_path_check_has_no_stage_to_look_up() -> None:
+    """The kernel may tell more."""
+    good = build.record(of=build.trial(path_check="arrive"))
+    path = build.record(8, 5, phase="path")
+    (finding,) = findings(
+        ledger_checks.path_check_losses, replace(good, phases=(*path.phases, *good.phases))
+    )
+    assert "unaccounted +3" == finding.value
+    assert str(finding.next_step).startswith("repeat with --set explain=true")
+
+
 def findings(check: Check, record: TrialRecord) -> list[Finding]:
     """Return what one check says of a record."""
     measured = readings_of(record)

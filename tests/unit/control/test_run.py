@@ -11,6 +11,7 @@ import pytest
 from golden import Golden
 
 from control.fake import World, experiment, facts, go, header, lab, only
+from udpbench.analysis.comparison.comparisons import EXTRA_BLOCKS
 from udpbench.control import lost_hosts
 from udpbench.control.run import RunOptions, restore_lab, run
 from udpbench.control.setting_findings import altered, refused, rounded, rules_changed
@@ -29,6 +30,7 @@ from udpbench.errors import (
     WorkerFailed,
 )
 from udpbench.judged_run import ending_code
+from udpbench.model.experiment import planned_text
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import (
@@ -932,3 +934,14 @@ def test_what_was_proven_of_a_hosts_kernel_is_in_its_record(tmp_path: Path) -> N
     options = RunOptions(1, proven=lambda host: proven if host.host == "receiver" else None)
     run([chosen], lab(), writer, world.progress.append, options, world.surroundings())
     assert [{"receiver": proven}] == [record.selftests for record in read_run(tmp_path).records]
+
+
+def test_the_run_promises_as_many_trials_as_its_plan(tmp_path: Path) -> None:
+    """With the blocks that may be run in place of those that are left out."""
+    variants = {"a": {}, "b": {"send.batch": 8}}
+    compared = experiment(variants=variants, compare={"a": "a", "b": "b"}, duration="100ms")
+    world = World()
+    go(world, tmp_path, compared)
+    (text,) = (each.text for each in world.progress if each.event == "run" and "lab" in each.text)
+    assert planned_text([compared], EXTRA_BLOCKS) in text
+    assert "14–40 trials" in text

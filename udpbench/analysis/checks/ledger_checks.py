@@ -365,10 +365,11 @@ def path_losses(
     """Return how many packets of the path check arrived, and where the rest ended."""
     stages = occupied_stages(ledger)
     unseen = "repeat with --set explain=true, which lists the kernel's drop reasons"
+    placed = bool(stages) and not stages.startswith("unaccounted")
     return Finding(
         severity,
         f"path check: {received} of {sent} packets arrived",
         "path",
         stages or "no counter shows where the rest ended",
-        next_step="see docs/ledger.md for what helps at each stage" if stages else unseen,
+        next_step="see docs/ledger.md for what helps at each stage" if placed else unseen,
     )
