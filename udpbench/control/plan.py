@@ -92,7 +92,7 @@ class _Rehearsal:
     def __init__(self, lab: Lab, agents: Agents) -> None:
         self._lab = lab
         self._agents = agents
-        self._facts: dict[str, Mapping[str, Facts]] = {}
+        self._facts: dict[tuple[str, ...], Mapping[str, Facts]] = {}
         self._asked: dict[str, tuple[Setting, ...]] = {}
         self._last: dict[str, tuple[Planned, ...]] = {}
         self._wanted: dict[str, list[_Wanted]] = {}
@@ -114,9 +114,9 @@ class _Rehearsal:
             t for name, own in self._wanted.items() for t in (name, *(w.text for w in own))
         )
 
-    def facts(self, settings: Iterable[Setting]) -> Mapping[str, Facts]:
+    def facts(self, settings: Iterable[_Wanted]) -> Mapping[str, Facts]:
         """Return the facts of all hosts with settings, asked once while none can alter them."""
-        key = repr([each for each in settings if _alters_facts(each)])
+        key = tuple(each.text for each in settings if each.alters_facts)
         if key not in self._facts:
             self._facts[key] = {client.name: client.facts() for client in self._agents.hosts}
         return self._facts[key]
@@ -130,7 +130,7 @@ class _Rehearsal:
         self._asked = by_host
         built_in = self._lab.built_in
         # On real hosts nothing is in force, so that facts are always those of now.
-        facts = self.facts(each for own in by_host.values() for each in own if built_in)
+        facts = self.facts(each for own in self._wanted.values() for each in own if built_in)
         if not built_in:
             facts = {name: _as_planned(own, self._last[name]) for name, own in facts.items()}
         return Rehearsed((), self._last, facts=facts)
@@ -178,6 +178,7 @@ class _Wanted:
         self.setting = setting
         self.text = repr(setting)
         self.if_possible = replace(setting, optional=True)
+        self.alters_facts = _alters_facts(setting)
 
 
 def _is_same(setting: Setting, other: Setting) -> bool:

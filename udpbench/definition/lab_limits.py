@@ -5,7 +5,7 @@ Every rule is a generator over one point and the lab; ``bind`` checks what depen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from udpbench.cpu_lists import format_cpu_list
@@ -34,7 +34,15 @@ def beyond_lab(experiment: Experiment, lab: Lab) -> Iterator[Problem]:
     Points that will be skipped for their ``needs`` are left out.
     """
     name = shown_as(Path(experiment.path))
-    trees, nowhere = _trees(experiment, name), Tree({}, Place(name))
+    if next(_contradictions(experiment, lab, name, {}), None) is not None:
+        yield from _contradictions(experiment, lab, name, _trees(experiment, name))
+
+
+def _contradictions(
+    experiment: Experiment, lab: Lab, name: str, trees: Mapping[str, Tree]
+) -> Iterator[Problem]:
+    """Yield all problems, with line numbers of those points of which there are trees."""
+    nowhere = Tree({}, Place(name))
     for trial in experiment.points:
         if trial.needs.lab not in (None, lab.built_in) or _needs_more_cpus(trial, lab):
             continue

@@ -100,6 +100,7 @@ class LongTable(Table):
     ) -> Iterator[Segment]:
         """Yield the segments of a row, whose cells may have several lines."""
         texts = [cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells]
+        plain = not any(text.style or text.spans for text in texts)
         wrapped = [
             [text]
             if cell_len(text.plain) <= width
@@ -107,12 +108,18 @@ class LongTable(Table):
             for text, width in zip(texts, widths, strict=True)
         ]
         for line in zip_longest(*wrapped, fillvalue=Text()):
+            segments: list[Segment] = []
             for text, column, width in zip(line, self.columns, widths, strict=True):
                 blanks = " " * (width - cell_len(text.plain))
                 right = column.justify == "right"
-                yield Segment(" " + blanks * right)
-                yield from Text().join([text]).render(console)  # in the style of the whole text
-                yield Segment(blanks * (not right) + " ")
+                segments.append(Segment(" " + blanks * right))
+                # In the style of the whole text.
+                segments += [Segment(text.plain)] if plain else Text().join([text]).render(console)
+                segments.append(Segment(blanks * (not right) + " "))
+            if plain:
+                yield Segment("".join(segment.text for segment in segments))
+            else:
+                yield from segments
             yield Segment.line()
 
 

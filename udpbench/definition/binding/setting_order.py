@@ -328,15 +328,16 @@ def _neighbours(block: HostBlock) -> Iterator[Setting]:
     if block.lab.built_in and not block.lab.middle:
         lab = block.lab
         for other in (end for end in lab.ends if end.part != block.host.part):
+            mac = mac_of(lab, other)
             for address in other.addresses:
                 if (":" in address) != (block.family == 6):
                     continue
-                neighbours[address.partition("/")[0]] = (mac_of(lab, other), "link")
+                neighbours[address.partition("/")[0]] = (mac, "link")
     for text in block.settings.neighbours or ():
-        ip, _, mac = text.partition(" ")
-        neighbours[ip] = (mac, "neighbours")
-    for ip, (mac, path) in neighbours.items():
-        yield block.setting("neighbour", ip, mac, path)
+        ip, _, given = text.partition(" ")
+        neighbours[ip] = (given, "neighbours")
+    for ip, (station, path) in neighbours.items():
+        yield block.setting("neighbour", ip, station, path)
 
 
 def _routes(block: HostBlock) -> Iterator[Setting]:
