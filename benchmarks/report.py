@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from udpbench.analysis.judge import judge
+from udpbench.analysis.result_tables import with_tables
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.records.reader import read_run
@@ -47,7 +49,10 @@ def measured(folder: Path, duration: str = DEFINITION["duration"]) -> Run:
 
 
 def multiplied(source: Run, folder: Path, number: int = POINTS) -> None:
-    """Store the trials of a run again, as a number of points of REPETITIONS trials each."""
+    """Store the trials of a run again, as a number of points of REPETITIONS trials each.
+
+    Their results are kept, as ``run`` does.
+    """
     (experiment,) = source.header.experiments
     points = [replace(experiment.points[0], point=f"size={64 + n}B") for n in range(number)]
     larger = replace(experiment, points=tuple(points), repetitions=REPETITIONS)
@@ -55,7 +60,9 @@ def multiplied(source: Run, folder: Path, number: int = POINTS) -> None:
     for place, point in enumerate(points):
         for repetition in range(1, REPETITIONS + 1):
             record = source.records[(place + repetition) % len(source.records)]
-            writer.write(replace(record, trial=replace(point, repetition=repetition)))
+            record = replace(record, trial=replace(point, repetition=repetition))
+            writer.write(record)
+            writer.keep_result(record, with_tables(judge(record), record))
     if source.ending is not None:
         writer.finish(source.ending)
 

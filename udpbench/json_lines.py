@@ -138,13 +138,18 @@ def append(fd: int, message: dict[str, Any], sync: bool = True) -> bytes:
 
     Raises OSError, for example if the disk is full.
     """
-    text = json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    # Names of hosts and folders may contain lone surrogates, which UTF-8 cannot encode.
-    line = text.encode(errors="replace") + b"\n"
+    line = compact(message) + b"\n"
     append_line(fd, line)
     if sync:
         os.fsync(fd)
     return line
+
+
+def compact(plain: Any) -> bytes:
+    """Return JSON data as text, as it is in a line."""
+    text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # Names of hosts and folders may contain lone surrogates, which UTF-8 cannot encode.
+    return text.encode(errors="replace")
 
 
 def append_line(fd: int, line: bytes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from udpbench.analysis.comparison.comparisons import Comparison, compare_points
@@ -17,7 +18,7 @@ from udpbench.analysis.result_tables import with_tables
 from udpbench.analysis.search import PointSearch, folded, searches_of
 from udpbench.analysis.verdicts import Verdict, evaluate, exit_code
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, code_of, worst_code
-from udpbench.judged_trials import kept_result
+from udpbench.judged_trials import kept_result, kept_rows
 from udpbench.meanwhile import Meanwhile
 from udpbench.model.experiment import Experiment, Trial
 from udpbench.model.host import Facts
@@ -108,7 +109,7 @@ def judged(
     chapters = []
     for experiment in experiments:
         mine = tuple(record for record in records if record.trial.experiment == experiment.name)
-        trials = list(map(with_tables, _judged_each(mine), mine))
+        trials = list(map(_with_tables, _judged_each(mine), mine))
         results = folded(experiment, trials)
         tuning = _tuning(experiment, results)
         shown = experiment
@@ -137,6 +138,15 @@ def judged(
         )
         chapters.append(replace(chapter, tuned=_tuned(chapter)))
     return tuple(chapters)
+
+
+def _with_tables(result: Result, record: TrialRecord) -> Result:
+    """Return a record's result with its tables, whose rows its run kept, or which read them."""
+    result, rows = with_tables(result, record), kept_rows(record)
+    if rows is None:
+        return result
+    tables = (replace(table, rows=partial(rows, table.name)) for table in result.tables)
+    return replace(result, tables=tuple(tables))
 
 
 def _judged_each(records: Sequence[TrialRecord]) -> list[Result]:

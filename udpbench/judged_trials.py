@@ -1,32 +1,39 @@
 """What ``run`` judged while it measured, beside its run: ``judged.jsonl``, which may be deleted.
 
-A line has the result of one trial, a digest of what it was judged from (the trial's line, those of
-its series, and the code that judges), and a seal by a key that this user alone can read. Results of
-others, of another build or of other lines are not believed: their trials are judged anew.
+A line has the result of one trial with the rows of its tables, where in the trial's line its facts
+and changes are, a digest of what it was judged from (that line, those of its series, and the code
+that judges), and a seal by a key that this user alone can read. Results of others, of another build
+or of other lines are not believed: their trials are judged anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import pwd
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from udpbench.folder import Folder, calling_user
 from udpbench.json_lines import DamagedLine, whole_lines
 from udpbench.model.record import Status, TrialRecord
-from udpbench.model.result import Result
+from udpbench.model.result import Result, ResultTable, Row
 
 JUDGED_FILE = "judged.jsonl"
 KEY_FILE = "judged.key"
 KEY_BYTES = 32
+PARTS = ("facts", "changes", "selftests")
+"""Fields of a record that are nearly alike in all of a run, and that nearly every output shows."""
+MOST_ROWS = 500
+"""Rows of a table from which on it is read from the record instead."""
 _BEGIN, _MIDDLE, _END = b'["', b'",', b"]\n"
 _SEAL = slice(len(_BEGIN), len(_BEGIN) + 64)
 _CONTENT = slice(_SEAL.stop + len(_MIDDLE), -len(_END))
@@ -42,8 +49,13 @@ class JudgedTrial:
     status: Status
     """Its record's; that of the result may differ."""
     built_in_lab: bool
+    started_at: str
     result: Result
-    """Without its tables, which are read from the record."""
+    """Without its tables."""
+    tables: dict[str, str] | None
+    """Table that has rows → these as JSON; None where all are read from the record."""
+    parts: dict[str, tuple[int, int]]
+    """Field of its record → where its text begins and ends in the trial's line."""
 
 
 @cache
@@ -99,6 +111,18 @@ def _place() -> Path:
     return Path(home if known else pwd.getpwuid(calling_user()).pw_dir) / ".cache" / "udpbench"
 
 
+def rows_kept(tables: Sequence[ResultTable]) -> dict[str, str] | None:
+    """Return the rows of a result's tables as a judged trial has them; None of none, or of many."""
+    kept = {}
+    for table in tables:
+        rows = list(islice(table.rows(), MOST_ROWS + 1))
+        if len(rows) > MOST_ROWS:
+            return None
+        if rows:
+            kept[table.name] = json.dumps(rows, allow_nan=False)
+    return kept if tables else None
+
+
 def sealed(content: bytes, key: bytes) -> bytes:
     """Return the line of a judged trial's JSON text."""
     return b"".join((_BEGIN, _seal(content, key), _MIDDLE, content, _END))
@@ -125,18 +149,24 @@ def _seal(content: bytes, key: bytes) -> bytes:
 class LaterRecord(TrialRecord):
     """A record whose result was kept: the rest is read from its file where it is asked for."""
 
-    def __init__(self, judged: JudgedTrial, read: Callable[[], TrialRecord]) -> None:
+    def __init__(
+        self, judged: JudgedTrial, part: Callable[[str], Any], read: Callable[[], TrialRecord]
+    ) -> None:
         self.__dict__.update(
             trial=judged.result.trial,
             status=judged.status,
             built_in_lab=judged.built_in_lab,
+            started_at=judged.started_at,
             _result=judged.result,
+            _tables=judged.tables,
+            _part=part,
             _read=read,
         )
 
     def whole(self) -> TrialRecord:
         """Return itself, read; from then on it is an ordinary record."""
         known = vars(self)
+        del known["_part"]
         known |= {**vars(known.pop("_read")()), "trial": self.trial}
         object.__setattr__(self, "__class__", TrialRecord)
         return self
@@ -148,17 +178,22 @@ class LaterRecord(TrialRecord):
 
 
 class _Later:
-    """A field of a record that is read with all others."""
+    """A field of a record that is read alone, or with all others."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __get__(self, record: LaterRecord | None, _: type) -> Any:
-        return self if record is None else getattr(record.whole(), self._name)
+        if record is None:
+            return self
+        if self._name not in PARTS:
+            return getattr(record.whole(), self._name)
+        known = vars(record)
+        return known.setdefault(self._name, known["_part"](self._name))
 
 
 for _each in fields(TrialRecord):
-    if _each.name not in ("trial", "status", "built_in_lab"):
+    if _each.name not in ("trial", "status", "built_in_lab", "started_at"):
         setattr(LaterRecord, _each.name, _Later(_each.name))
 
 
@@ -166,3 +201,11 @@ def kept_result(record: TrialRecord) -> Result | None:
     """Return how a record was judged when it was measured, if this user's own run kept that."""
     result: Result | None = vars(record).get("_result")
     return result
+
+
+def kept_rows(record: TrialRecord) -> Callable[[str], Iterable[Row]] | None:
+    """Return what has the rows of each table of a kept result; None if they are in the record."""
+    tables: dict[str, str] | None = vars(record).get("_tables")
+    if tables is None:
+        return None
+    return lambda name: map(tuple, json.loads(tables.get(name, "[]")))

@@ -135,6 +135,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "analysis.delta",
             "analysis.ledger.ledger",
             "analysis.queue_counters",
+            "analysis.result_tables",
             "analysis.watch",
             "analysis.search",
             "tuning.derived_points",

@@ -14,12 +14,14 @@ import pytest
 from analysis.build import failed, merged, record, series, trial
 from analysis.test_answers import answered
 from analysis.test_forwarding import routed
+from analysis.test_result_tables import queued
 from control.fake import World, experiment, go
 from control.test_search import searched, world
 from report.stored import COMPLETE, header, printed, swept
 
 from udpbench import judged_trials
 from udpbench.analysis.judge import judge
+from udpbench.analysis.result_tables import with_tables
 from udpbench.errors import RecordError
 from udpbench.indented_json import indented
 from udpbench.json_lines import Room
@@ -30,6 +32,7 @@ from udpbench.judged_trials import (
     KEY_FILE,
     LaterRecord,
     kept_result,
+    kept_rows,
     own_key,
 )
 from udpbench.model.record import Finding, TrialRecord
@@ -39,6 +42,8 @@ from udpbench.records.writer import RunWriter
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write
 from udpbench.report.json_output import as_json
+from udpbench.report.selftest import untried
+from udpbench.report.summary import hosts_of
 from udpbench.report.tables import closing, parts
 
 INVALID = Finding("invalid", "it was another's")
@@ -51,7 +56,7 @@ def kept(folder: Path, records: Sequence[TrialRecord] | None = None, *experiment
     writer = RunWriter.create(folder, header(*experiments))
     for each in two if records is None else records:
         writer.write(each)
-        writer.keep_result(each, judge(each))
+        writer.keep_result(each, with_tables(judge(each), each))
     writer.finish(COMPLETE)
     return folder
 
@@ -102,6 +107,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "a sweep": lambda folder: kept(folder, swept((64, 512))[1], swept((64, 512))[0]),
     "answers": lambda folder: kept(folder, [answered(900)]),
     "merged packets": lambda folder: kept(folder, [merged()]),
+    "every table": lambda folder: kept(folder, [queued()]),
     "a node in the middle": lambda folder: kept(folder, [forwarded()]),
     "a search": lambda folder: go(world(), folder, searched()),
     "a comparison": lambda folder: go(
@@ -151,7 +157,8 @@ def test_only_the_result_is_read_at_first(tmp_path: Path) -> None:
     """The rest is read where it is asked for, and is what it would have been."""
     folder = kept(tmp_path / "run")
     first, second = read_run(folder, later=True).records
-    assert {"trial", "status", "built_in_lab"} < vars(first).keys()
+    assert {"trial", "status", "built_in_lab", "started_at"} < vars(first).keys()
+    assert first.facts is second.facts
     assert "phases" not in vars(first)
     (folder / JUDGED_FILE).unlink()
     plain = read_run(folder, later=True).records
@@ -178,6 +185,37 @@ def test_what_others_hold_by_then_takes_no_room_of_what_is_read_later(
     assert all(each.phases for each in run.records)
     assert len(run.records) == len(rooms)
     assert all(room._content_bytes for room in rooms)
+
+
+def test_what_nearly_every_output_shows_needs_no_record(tmp_path: Path) -> None:
+    """Facts of hosts, changes of settings, and the rows of tables are kept with the result."""
+    folder = kept(tmp_path / "run", [queued(), record(of=trial("b"))])
+    plain = read_run(folder)
+    run = read_run(folder, later=True)
+    folder.rename(tmp_path / "gone")
+    assert as_json(plain) == as_json(run)
+    assert hosts_of(plain.records) == hosts_of(run.records)
+    assert untried(plain.records, "") == untried(run.records, "") is not None
+    assert [each.changes for each in plain.records] == [each.changes for each in run.records]
+    assert {LaterRecord} == {*map(type, run.records)}
+    with pytest.raises(RecordError, match="cannot be read: No such file or directory"):
+        run.records[0].whole()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("most", [0, 500])
+def test_long_tables_are_read_from_the_record(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a load of hours with many queues would be longer than all else that is kept."""
+    monkeypatch.setattr(judged_trials, "MOST_ROWS", most)
+    folder = kept(tmp_path / "run", [queued()])
+    (plain,) = chapters_of(read_run(folder))[0].every_trial
+    run = read_run(folder, later=True)
+    assert (kept_rows(run.records[0]) is None) == (most == 0)
+    (result,) = chapters_of(run)[0].every_trial
+    rows = {table.name: [*table.rows()] for table in plain.tables}
+    assert all(rows.values())
+    assert rows == {table.name: [*table.rows()] for table in result.tables}
 
 
 def test_whoever_does_not_ask_for_later_has_all_at_once(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Literal
 
 from udpbench.analysis.comparison.comparisons import EXTRA_BLOCKS
 from udpbench.analysis.judge import judge
+from udpbench.analysis.result_tables import with_tables
 from udpbench.control.agents import (
     Agents,
     RestoredLeftovers,
@@ -260,7 +261,7 @@ class _Run:
         record = compared(end.record, self.stored)
         self.writer.write(record)
         result = judge(record)
-        self.writer.keep_result(record, result)
+        self.writer.keep_result(record, with_tables(result, record))
         if attempt.trial.search is None and not result.valid:
             with suppress(HostError):  # the next trial, or restoring, finds what is wrong
                 release_warm(attempt.bench)

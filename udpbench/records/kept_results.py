@@ -9,13 +9,17 @@ from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic_core import SchemaValidator
 
 from udpbench.errors import RecordError
-from udpbench.json_lines import Room, open_regular
+from udpbench.json_lines import Room, compact, open_regular
 from udpbench.judged_trials import (
     JUDGED_FILE,
+    PARTS,
     JudgedTrial,
     LaterRecord,
     SourceDigest,
@@ -23,7 +27,7 @@ from udpbench.judged_trials import (
     unsealed,
 )
 from udpbench.model.record import RECORD_SCHEMA, Finding, TrialRecord
-from udpbench.records.exact import as_judged
+from udpbench.records.exact import as_judged, exactly
 from udpbench.records.lines import LineReader, TrialLine, trial_of, uncollected
 from udpbench.records.run import RUN_FILE, SERIES_FILE
 from udpbench.records.series import StoredSeries
@@ -31,6 +35,21 @@ from udpbench.records.series import StoredSeries
 OWN_TRIAL = re.compile(rb'\{"kind":"trial","sequence":([0-9]{1,18}),"record":\{')
 OWN_SERIES = re.compile(rb'\{"sequence":([0-9]{1,18}),"samples":\[')
 """How udpbench begins these lines, which others may write in another way."""
+
+
+def places_in(line: bytes, plain: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Return where the texts of PARTS are in the line of a record, which ``plain`` holds."""
+    places = {}
+    for name in PARTS:
+        text = compact(plain[name])
+        begin = line.index(b'"%b":%b' % (name.encode(), text)) + len(f'"{name}":')
+        places[name] = begin, begin + len(text)
+    return places
+
+
+@cache
+def _as_part(name: str) -> SchemaValidator:
+    return exactly(get_type_hints(TrialRecord)[name])
 
 
 class KeptResults:
@@ -46,6 +65,10 @@ class KeptResults:
         self._series: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
         """Sequence number → where, offset and bytes of each line of its series."""
         self._sources: dict[int, SourceDigest] = defaultdict(SourceDigest)
+        self._alike: dict[bytes, bytes] = {}
+        """Each text of a part once."""
+        self._parts: dict[tuple[str, bytes], Any] = {}
+        """What such texts mean, as far as it was asked for."""
         if reading.folder_fd is not None:  # whoever gave it closes it
             self._reading.folder_fd = os.dup(reading.folder_fd)
             weakref.finalize(self, os.close, self._reading.folder_fd)
@@ -87,9 +110,20 @@ class KeptResults:
         with suppress(ValueError):
             if content is not None:
                 judged: JudgedTrial = as_judged().validate_json(content)
+                own = {name: text[slice(*judged.parts[name])] for name in PARTS}
+                part = partial(
+                    self._part, {k: self._alike.setdefault(t, t) for k, t in own.items()}
+                )
                 read = partial(self._read, digest, number, place)
-                return TrialLine("trial", LaterRecord(judged, read), number)
+                return TrialLine("trial", LaterRecord(judged, part, read), number)
         return None
+
+    def _part(self, texts: dict[str, bytes], name: str) -> Any:
+        """Return a field of a record of which only parts are read."""
+        key = name, texts[name]
+        if key not in self._parts:
+            self._parts[key] = _as_part(name).validate_json(texts[name])
+        return self._parts[key]
 
     def join(self, record: TrialRecord, number: int, where: str) -> TrialRecord:
         """Return a record with its series, which a record that is read later gets then."""

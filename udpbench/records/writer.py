@@ -23,12 +23,20 @@ from udpbench.errors import RecordError, StoreError
 from udpbench.folder import Folder, lock_file
 from udpbench.host_settings import set_keys
 from udpbench.json_lines import append, append_line, cut_torn
-from udpbench.judged_trials import JUDGED_FILE, JudgedTrial, SourceDigest, own_key, sealed
+from udpbench.judged_trials import (
+    JUDGED_FILE,
+    JudgedTrial,
+    SourceDigest,
+    own_key,
+    rows_kept,
+    sealed,
+)
 from udpbench.model.record import Sample, Snapshot, TrialRecord
 from udpbench.model.result import Result
 from udpbench.printable import printable
 from udpbench.records.exact import adapter, judged_text
 from udpbench.records.folders import cannot, no_run, strangers_of
+from udpbench.records.kept_results import places_in
 from udpbench.records.lines import SAMPLES, SNAPSHOTS, is_printable
 from udpbench.records.reader import read_run
 from udpbench.records.run import RUN_FILE, SERIES_FILE, Begin, Ending, Run, RunHeader, strange_parts
@@ -53,8 +61,9 @@ class RunWriter:
         """Samples and snapshots of the current trial already written."""
         self._source: SourceDigest | None = SourceDigest()
         """The current trial's series; None if not all its names are printable."""
-        self._last: tuple[TrialRecord | None, str] = None, ""
-        """The record that was written last, and the digest of what it will be judged from."""
+        self._last: tuple[TrialRecord | None, str, dict[str, tuple[int, int]]] = None, "", {}
+        """The record that was written last, the digest of what it will be judged from, and where
+        parts of it are."""
         self._judged_fd: int | None = None
 
     @classmethod
@@ -162,20 +171,28 @@ class RunWriter:
             self._number + 1,
             SourceDigest(),
         )
-        self._last = None, ""
+        self._last = None, "", {}
         if source is not None and is_printable(line):
-            self._last = record, source.with_line(line)
+            self._last = record, source.with_line(line), places_in(line, plain)
 
     def keep_result(self, record: TrialRecord, result: Result) -> None:
         """Store how the record that was written last was judged, to be read by the same build.
 
         Nothing is lost if that fails: the record is judged again where its result is asked for.
         """
-        last, digest = self._last
+        last, digest, parts = self._last
         if last is not record:
             return
-        kept = JudgedTrial(digest, record.status, record.built_in_lab, result)
         with suppress(OSError, ValueError):  # of a full disk, and of what does not read back alike
+            kept = JudgedTrial(
+                digest,
+                record.status,
+                record.built_in_lab,
+                record.started_at,
+                replace(result, tables=()),
+                rows_kept(result.tables),
+                parts,
+            )
             if self._judged_fd is None:
                 self._judged_fd = self._open_judged()
             if self._key is not None:

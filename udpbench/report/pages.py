@@ -347,12 +347,15 @@ def _bar_text(bar: Bar) -> str:
 def _settings(chapter: Chapter) -> Iterator[dict[str, Any]]:
     """Yield the settings of all points, then additional ones of sets of points, by host."""
     seen: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
+    known: dict[int, tuple[tuple[str, str, str], ...]] = {}  # nearly all have the very same
     for record in chapter.records:
-        rows = tuple(
-            (host, name, change)
-            for host, changes in record.changes.items()
-            for name, change in _lines(changes)
-        )
+        if id(record.changes) not in known:
+            known[id(record.changes)] = tuple(
+                (host, name, change)
+                for host, changes in record.changes.items()
+                for name, change in _lines(changes)
+            )
+        rows = known[id(record.changes)]
         names = seen.setdefault(rows, [])
         names += [record.trial.point or "all"]
     declared = [trial.point or "all" for trial in chapter.experiment.points]

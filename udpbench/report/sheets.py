@@ -176,11 +176,12 @@ def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
     if all(result.trial.watched for result in results):
         names = (*stages, received)  # whoever sent is unknown, so nothing can balance
     unbalanced = any(each.ledger and each.ledger.unaccounted for each in results)
-    moved = {name for name in names if any(_may_have_lost(result, name) for result in results)}
+    cells = {name: tuple(packets_cell(result, name) for result in results) for name in names}
+    moved = {name for name in names if any(map(_may_have_lost, results, cells[name]))}
     rows = [
         LedgerRow(
             name if name in stages else name.removeprefix("ledger_").removesuffix("_packets"),
-            tuple(packets_cell(result, name) for result in results),
+            cells[name],
             stages.get(name, "") if name in moved else "",
             name in stages,
             name == received or (name == "unaccounted" and unbalanced),
@@ -191,18 +192,18 @@ def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
     ]
     if hidden:
         place = [row.name for row in rows].index(hidden[0])
-        cells = tuple(_span_cell(*_together(result, hidden)) for result in results)
-        rows[place] = replace(rows[place], name=OR.join(hidden), cells=cells)
+        sums = tuple(_span_cell(*_together(result, hidden)) for result in results)
+        rows[place] = replace(rows[place], name=OR.join(hidden), cells=sums)
     others = [_others(result) for result in results]
     if any(others):
-        cells = tuple(show_count(packets) for packets in others)
-        rows.append(LedgerRow("others' packets", cells, "", False, False, True))
+        counts = tuple(show_count(packets) for packets in others)
+        rows.append(LedgerRow("others' packets", counts, "", False, False, True))
     return rows
 
 
-def _may_have_lost(result: Result, name: str) -> bool:
+def _may_have_lost(result: Result, cell: str) -> bool:
     """Return whether packets ended at a stage, or may have: not where all were received."""
-    ledger, cell = result.ledger, packets_cell(result, name)
+    ledger = result.ledger
     if cell == NOT_OBSERVABLE and ledger is not None:
         return bool(ledger.lost_packets or ledger.unaccounted)
     return cell != "0"
