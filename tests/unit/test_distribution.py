@@ -129,8 +129,8 @@ def test_what_sets_up_a_checkout_imports_nothing_from_the_current_folder(tmp_pat
     command = [sys.executable, "-P", "-c", SETTING_UP]
     done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
     commands = literal_eval(done.stdout.splitlines()[-1])
-    assert 3 == len(commands)
-    assert ["-P"] * 3 == [words[1] for words in commands]
+    assert 4 == len(commands)
+    assert ["-P"] * 4 == [words[1] for words in commands]
 
 
 @pytest.mark.parametrize(
