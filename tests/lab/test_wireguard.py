@@ -221,7 +221,7 @@ class Mixture:
         return Counter({stage: EACH * ended.count(stage) for stage in ended})
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.usefixtures("rewriting")
 def test_random_mixtures_through_a_tunnel_balance(tmp_path: Path, seed: int) -> None:
@@ -276,6 +276,7 @@ RING, BATCH = 100, 16
 """Packets that a ring is to hold, and how many of them may be marked as read only later."""
 
 
+@pytest.mark.long
 def test_a_ring_that_nobody_reads_is_full(tmp_path: Path) -> None:
     """While the first process stands still its ring holds so many, and loses all others."""
     packets = 600
@@ -301,6 +302,7 @@ def test_a_ring_that_nobody_reads_is_full(tmp_path: Path) -> None:
     assert RING - BATCH <= result.received_packets <= RING
 
 
+@pytest.mark.long
 def test_a_socket_that_nobody_reads_is_full(tmp_path: Path) -> None:
     """What the last process has no room for while it stands still is what does not arrive."""
     packets = 3000
@@ -328,7 +330,7 @@ def moved(to: str) -> tuple[str, ...]:
     return ("set=1", f"public_key={told('wg1', 'public_key')}", f"endpoint={to}:51820")
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -366,6 +368,7 @@ def test_a_tunnel_that_may_lead_elsewhere_is_refused(tmp_path: Path, words: str,
     assert () == record.phases
 
 
+@pytest.mark.long
 def test_another_end_of_a_tunnel_stops_the_senders(tmp_path: Path) -> None:
     """Nobody is notified of it, so each look asks the process."""
     changed: list[str] = []
@@ -381,6 +384,7 @@ def test_another_end_of_a_tunnel_stops_the_senders(tmp_path: Path) -> None:
     assert "links were changed there" in record.error.message
 
 
+@pytest.mark.long
 def test_a_process_ends_with_the_agent_that_started_it(tmp_path: Path) -> None:
     """Whatever killed that: the kernel sends it the same."""
     ended: list[psutil.Process] = []
