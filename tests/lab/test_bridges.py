@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from test_path import (
+    ASLEEP,
     EACH,
     RECEIVER,
     assert_spans,
@@ -289,7 +290,7 @@ def test_a_port_that_joins_the_bridge_stops_the_senders(switched: Switched, tmp_
             joined.append(switched.inside("switch", "ip link set port3 master br0"))
 
     load = traffic(1) | {"rate": "500pps", "count": "5000"}
-    _, record, _ = conducted(tmp_path, switched.lab(bridge="br0"), tell, traffic=load)
+    _, record, _ = conducted(tmp_path, switched.lab(bridge="br0"), tell, traffic=load, send=ASLEEP)
     assert record.error is not None
     assert ("SafetyError", "switch") == (record.error.kind, record.error.host)
     assert "links were changed there" in record.error.message

@@ -43,6 +43,8 @@ TINY: dict[str, Any] = {
 }
 EACH = 25
 """Packets of a flow in the measured phase."""
+ASLEEP = {"pace": "sleep", "batch": 1, "bucket": "1s"}
+"""For seconds of load: a sender that spins would take a CPU for them."""
 Tell = Callable[[Progress], None]
 
 
@@ -586,7 +588,7 @@ def test_a_change_on_the_path_stops_the_senders(tmp_path: Path, words: str) -> N
             done.extend(inside(pid, *each.split()) for each in words.split(" && "))
 
     load = traffic(2) | {"rate": "500pps", "count": "5000"}
-    _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=load)
+    _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=load, send=ASLEEP)
     assert record.status == "failed"
     assert record.error is not None
     assert ("SafetyError", "router1") == (record.error.kind, record.error.host)
@@ -609,7 +611,7 @@ def test_a_rule_of_legacy_iptables_that_is_exchanged_stops_the_senders(tmp_path:
         done.append(inside(namespace_of("out0"), *rule.format(*words).split()))
 
     load = traffic(2) | {"rate": "500pps", "count": "5000"}
-    _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=load)
+    _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=load, send=ASLEEP)
     assert record.error is not None
     assert ("SafetyError", "router1") == (record.error.kind, record.error.host)
     assert "firewall were changed there" in record.error.message
@@ -628,7 +630,7 @@ def test_a_program_of_tcx_on_the_path_stops_the_senders(tmp_path: Path) -> None:
             attached[0].end()
 
     load = traffic(2) | {"rate": "500pps", "count": "5000"}
-    _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=load)
+    _, record, _ = conducted(tmp_path, load_lab("router"), tell, traffic=load, send=ASLEEP)
     assert record.error is not None
     assert ("SafetyError", "router1") == (record.error.kind, record.error.host)
     assert "programs were changed there" in record.error.message
@@ -863,7 +865,9 @@ def test_a_lost_namespace_is_not_called_restored_for_another_of_its_name(
         try:
             load = traffic(1) | {"rate": "500pps", "count": "1500"}
             settings = {"sender": {"txqueuelen": 77}}
-            outcome, _, _ = conducted(tmp_path, there.pair(), tell, traffic=load, settings=settings)
+            outcome, _, _ = conducted(
+                tmp_path, there.pair(), tell, traffic=load, send=ASLEEP, settings=settings
+            )
             assert "qlen 77" in changed[0]
             (why,) = outcome.restore_errors
             assert "its name leads to another network namespace" in str(why)
@@ -987,7 +991,7 @@ def test_who_redirects_packets_stops_the_senders(there: There, tmp_path: Path) -
             done.append(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
     load = traffic(1) | {"rate": "500pps", "count": "5000"}
-    _, record, _ = conducted(tmp_path, there.lab(), tell, traffic=load)
+    _, record, _ = conducted(tmp_path, there.lab(), tell, traffic=load, send=ASLEEP)
     assert record.error is not None
     assert "redirects were changed there" in record.error.message
 
@@ -1001,7 +1005,7 @@ def changed_meanwhile(there: There, folder: Path, words: str) -> tuple[TrialReco
             done.extend(there.inside("red", each) for each in words.split(" && "))
 
     load = traffic(1) | {"rate": "500pps", "count": "1500"}
-    _, record, result = conducted(folder, there.pair(), tell, traffic=load)
+    _, record, result = conducted(folder, there.pair(), tell, traffic=load, send=ASLEEP)
     assert done, record.error
     return record, result
 

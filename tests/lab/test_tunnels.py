@@ -14,6 +14,7 @@ import pytest
 import yaml
 from test_bridges import frame_rule
 from test_path import (
+    ASLEEP,
     EACH,
     before_the_proof,
     conducted,
@@ -275,7 +276,7 @@ def test_another_end_of_a_tunnel_stops_the_senders(tmp_path: Path, words: str) -
             changed.append(inside(vtep("vtep1"), *words.split()))
 
     load = traffic(1) | {"rate": "500pps", "count": "5000"}
-    _, record, _ = conducted(tmp_path, load_lab("vxlan"), tell, traffic=load)
+    _, record, _ = conducted(tmp_path, load_lab("vxlan"), tell, traffic=load, send=ASLEEP)
     assert record.error is not None
     assert ("SafetyError", "vtep1") == (record.error.kind, record.error.host)
     assert "neighbours were changed there" in record.error.message

@@ -23,7 +23,9 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]
 
-LONG = ("run", "smoke", "--no-report", "--set", "duration=60s", "--set", "repetitions=1")
+ASLEEP = ("--set", "send.pace=sleep")
+"""For runs that last seconds: a sender that spins would take a CPU for them."""
+LONG = ("run", "smoke", "--no-report", "--set", "duration=60s", "--set", "repetitions=1", *ASLEEP)
 BRIEF = ("run", "smoke", "--no-report", *SHORT)
 WHOM = r"run (\S+) \(pid (\d+)\)"
 
@@ -118,7 +120,7 @@ def test_any_death_ends_a_wait(
 def test_both_who_share_have_it_in_every_trial(tmp_path: Path) -> None:
     """The numbers of the first are moved as well, although it never asked for company."""
     words = ("--set", "duration=400ms", "--set", "warmup=0s", "--set", "repetitions=200")
-    first_words = ("run", "smoke", "--no-report", *words, "--out", "first")
+    first_words = ("run", "smoke", "--no-report", *words, *ASLEEP, "--out", "first")
     with going(tmp_path, *first_words, until="measured") as first:
         code, out, err = done(tmp_path, *BRIEF, "--share", "--out", "second")
         assert code in (0, 5), out + err
