@@ -355,6 +355,8 @@ def test_the_report_of_two_runs_begins_with_their_comparison(
     text = f"Compared with {before.folder}: a: loss_ratio less by 11."
     assert text in page
     assert " to 0.00 %);" in page
+    assert page.index(text) < page.index("What to type next") < page.index("Every trial")
+    assert "2 runs compared" in page
     against = beside([before], after)["example"]
     assert ["delivered_pps", "loss_ratio"] == [each.metric for each in against.comparisons]
     write([after], tmp_path / "alone", ["html"], against={"example": against})

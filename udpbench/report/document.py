@@ -220,7 +220,8 @@ def _prepare(runs: Sequence[Run], room: Path, drawing: _Drawing) -> dict[str, An
         ]
         beside = {"figures": drawn, "first": first, "of_run": number}
         chapters.append({**parts, **beside})
-    climbed = ladders([chapter for _, chapter in numbered])
+    between = any(chapter.against is not None for _, chapter in numbered)
+    climbed = [] if between else ladders([chapter for _, chapter in numbered])
     alone = len(climbed) == 1 and len(climbed[0].chapters) == len(numbered)
     questions = ", ".join(chapter["question"] for chapter in chapters)
     data: dict[str, Any] = all_printable(
@@ -229,7 +230,9 @@ def _prepare(runs: Sequence[Run], room: Path, drawing: _Drawing) -> dict[str, An
             "columns": COLUMNS,
             "notes": NOTES,
             "title": questions,
-            "headline": plural(len(chapters), "experiment"),
+            "headline": f"{plural(len(runs), 'run')} compared"
+            if between and len(runs) > 1
+            else plural(len(chapters), "experiment"),
             "answers": _answers(chapters) if len(chapters) > 1 and not alone else [],
             "lab": LAB_LABEL if any(chapter["lab"] for chapter in chapters) else "",
             "runs": [run_data(run) for run in runs],
@@ -245,7 +248,10 @@ def _prepare(runs: Sequence[Run], room: Path, drawing: _Drawing) -> dict[str, An
 
 
 def _answers(chapters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return question and answer of each experiment; of a few also their first figure."""
+    """Return question and answer of each experiment; of a few also their first figure.
+
+    First of what is compared with another run.
+    """
     return [
         {
             "chapter": number,
@@ -253,7 +259,9 @@ def _answers(chapters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "answer": chapter["answer"],
             "first": chapter["first"][: len(chapters) <= MOST_DRAWN],
         }
-        for number, chapter in enumerate(chapters, start=1)
+        for number, chapter in sorted(
+            enumerate(chapters, start=1), key=lambda pair: not pair[1]["compared"]
+        )
     ]
 
 

@@ -96,6 +96,7 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
         "question": chapter.experiment.question,
         "lab": LAB_LABEL if chapter.built_in_lab else "",
         "answer": unbroken(answer(chapter)),
+        "compared": chapter.against is not None,
         "struck": left_out(chapter),
         "environment": list(_environment(hosts_of(chapter.records))),
         "columns": list(SEARCH_COLUMNS if chapter.searches else POINT_COLUMNS),
