@@ -19,7 +19,7 @@ from golden import Golden
 from report.stored import COMPLETE, stored
 
 import udpbench
-from udpbench import folder, records
+from udpbench import folder
 from udpbench.__main__ import main
 from udpbench.commands import resume
 from udpbench.commands.resume import ResumedRun, ResumeOptions, reopen_run
@@ -31,6 +31,7 @@ from udpbench.model.record import (
     RecordedError,
     TrialRecord,
 )
+from udpbench.records import folders
 from udpbench.records.run import RUN_FILE, SERIES_FILE, Ending, Run
 from udpbench.records.writer import RunWriter
 
@@ -443,7 +444,7 @@ def test_a_folder_of_somebody_else_is_not_trusted(
     begun()
     owner = Path("run").stat().st_uid
     whose = [f"belongs to user {owner}"]
-    monkeypatch.setattr(records, "other_writers", lambda *_, **__: whose)
+    monkeypatch.setattr(folders, "other_writers", lambda *_, **__: whose)
     assert [f"run: belongs to user {owner}"] == doubts()
 
 
