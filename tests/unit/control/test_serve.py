@@ -221,7 +221,9 @@ def test_only_a_stored_test_can_be_shown_again(
     world = Served()
     world.run(ServeTerms(once=True))
     out = tmp_path / "kept" if is_stored else None
-    verb._Kept(lab_to_watch(None, None), out, once=True).keep(world.records[0])
+    kept = verb._Kept(lab_to_watch(None, None), out, once=True)
+    kept.answer(world.records[0])
+    kept.keep(world.records[0])
     assert is_stored is ("udpbench show --all" in capsys.readouterr().out)
 
 

@@ -25,6 +25,7 @@ from udpbench.printable import printable
 
 if TYPE_CHECKING:
     from udpbench.control.serve import ServeTerms
+    from udpbench.judged_run import Chapter
     from udpbench.model.lab import Lab
     from udpbench.model.record import TrialRecord
 
@@ -139,6 +140,8 @@ class _Kept:
         self._out = out
         self._once = once
         self._tests = self._stored = 0
+        self._chapters: tuple[Chapter, ...] = ()
+        """What is known of the test that was answered."""
         self._lossy = False
 
     @property
@@ -150,11 +153,13 @@ class _Kept:
 
     def answer(self, record: TrialRecord) -> str:
         """Return where a test's packets ended, which its client is shown."""
-        from udpbench.analysis.judge import judge
         from udpbench.analysis.served import answer
+        from udpbench.control.serve import served_experiment
+        from udpbench.judged_run import judged
 
         self._tests += 1
-        result = judge(record)
+        self._chapters = judged([served_experiment(record.trial)], [record])
+        (result,) = self._chapters[0].trials
         text = answer(record, result)
         self._lossy = self._lossy or bool(result.ledger is None or result.ledger.lost_packets)
         with reader_may_leave():
@@ -162,13 +167,12 @@ class _Kept:
         return text
 
     def keep(self, record: TrialRecord) -> None:
-        """Print a test, and store it with a report if that is asked for."""
-        from udpbench.control.serve import next_folder, served_experiment, store_test
-        from udpbench.judged_run import judged
+        """Print a test that was answered, and store it with a report if that is asked for."""
+        from udpbench.control.serve import next_folder, store_test
         from udpbench.report.tables import print_chapter
 
         with reader_may_leave():
-            for chapter in judged([served_experiment(record.trial)], [record]):
+            for chapter in self._chapters:
                 print_chapter(open_console(), chapter, stored=self._out is not None)
         if self._out is None:
             return
