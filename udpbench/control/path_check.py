@@ -5,6 +5,8 @@ The definition decides which flows and CPUs follow; packets are sent here to fin
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -25,7 +27,7 @@ from udpbench.definition.binding.flow_selection import MAX_FLOWS, Queue
 from udpbench.drivers import driver_of
 from udpbench.errors import HostError, PathError
 from udpbench.model.host import Facts
-from udpbench.model.record import Finding, Phase, total_arrived
+from udpbench.model.record import Finding, Phase, WorkerStats, total_arrived
 from udpbench.model.work import WorkerSpec
 
 Probe = Callable[[Plan], Phase]
@@ -49,12 +51,32 @@ def path_phase(attempt: Attempt) -> None:
             return
         text = f"no packet of the path check arrived{where}, and the ledger does not show why"
         raise PathError(text)
+    refuse_unsent(attempt.phases[-1].stats, gso=attempt.trial.send.gso != "off")
     # The facts may be those of the trial before, since when a link was taken down.
     refuse_down(attempt.bench.ask(attempt.bench.agents.hosts, lambda client: client.facts()))
     raise PathError(
         f"no packet of the path check arrived{where}; fix the path, or write "
         "`path_check: explained` if packets are meant to be dropped"
     )
+
+
+def refuse_unsent(stats: Sequence[WorkerStats], gso: bool) -> None:
+    """Raise PathError if senders sent nothing because their system calls failed.
+
+    Before Linux 6.11 GSO ends in EIO where the interface computes no checksums (net/ipv4/udp.c:
+    udp_send_skb()).
+    """
+    counts = [worker.counts for worker in stats if worker.role == "sender"]
+    failed = [each["last_errno"] for each in counts if each.get("other_errors")]
+    if not failed or any(each.get("sent_packets") for each in counts):
+        return
+    text = f"no packet could be sent: system calls failed: {os.strerror(failed[-1])}"
+    if gso and failed[-1] == errno.EIO:
+        text += (
+            "; before Linux 6.11 send.gso needs an interface that computes checksums "
+            "(ethtool -k: tx-checksumming): switch that on, or omit send.gso"
+        )
+    raise PathError(text)
 
 
 def refuse_down(known: Mapping[str, Facts]) -> None:

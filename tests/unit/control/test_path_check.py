@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,16 @@ import pytest
 
 from control.fake import FakeAgent, World, facts, only
 from udpbench.analysis.judge import judge
-from udpbench.control.path_check import PLACING_TRIES, PROBES_PER_FLOW, queues_moved
+from udpbench.control.path_check import (
+    PLACING_TRIES,
+    PROBES_PER_FLOW,
+    queues_moved,
+    refuse_unsent,
+)
+from udpbench.errors import PathError
 from udpbench.model.host import GSO_SEGMENTS, Facts
 from udpbench.model.lab import Connect
-from udpbench.model.record import Snapshot
+from udpbench.model.record import Snapshot, WorkerStats
 
 CPUS = (0, 1, 2, 3)
 
@@ -259,3 +266,29 @@ def test_a_queue_that_nobody_serves_any_more_is_unknown() -> None:
     (finding,) = queues_moved(before, replace(before, queue_cpus={}))
     assert "CPU 1 → unknown" == finding.value
     assert [] == queues_moved(before, before)
+
+
+@pytest.mark.parametrize(
+    ("number", "gso", "words"),
+    [
+        (errno.EIO, True, "send.gso needs an interface that computes checksums"),
+        (errno.EIO, False, "Input/output error"),
+        (errno.ENETUNREACH, True, "Network is unreachable"),
+    ],
+)
+def test_who_sent_nothing_learns_which_error_its_calls_had(
+    number: int, gso: bool, words: str
+) -> None:
+    """Such as GSO over an interface without checksums, before Linux 6.11."""
+    failed = {"sent_packets": 0, "other_errors": 100, "last_errno": number}
+    with pytest.raises(PathError, match="no packet could be sent") as raised:
+        refuse_unsent([WorkerStats("sender.0", "sender", 1, failed)], gso)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "counts", [{"sent_packets": 0}, {"sent_packets": 1, "other_errors": 99, "last_errno": 5}]
+)
+def test_who_sent_something_is_no_reason_that_nothing_arrived(counts: dict[str, int]) -> None:
+    """Nor is one whose calls did not fail."""
+    refuse_unsent([WorkerStats("sender.0", "sender", 1, counts)], gso=True)
