@@ -302,6 +302,12 @@ def test_a_kernel_without_types_is_an_error(content: bytes, golden: Golden, tmp_
         SocketCounts(Host(tmp_path))
 
 
+def test_a_kernel_that_describes_no_types_counts_no_sockets(tmp_path: Path) -> None:
+    """As one without tracing; the release that it takes is said, too."""
+    with pytest.raises(OSError, match=r"needs Linux 6\.15 .* CONFIG_DEBUG_INFO_BTF"):
+        SocketCounts(Host(tmp_path))
+
+
 @pytest.mark.parametrize(
     "log",
     [

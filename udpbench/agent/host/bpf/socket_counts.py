@@ -62,6 +62,9 @@ class SocketCounts:
         except KeyError as error:
             # A type of a later kernel, such as the drop reasons before Linux 5.17.
             raise OSError(errno.EOPNOTSUPP, f"this needs {NEEDS}") from error
+        except FileNotFoundError as error:
+            text = f"this needs {NEEDS}, and a kernel with CONFIG_DEBUG_INFO_BTF"
+            raise OSError(errno.EOPNOTSUPP, text) from error
         except ValueError as error:
             raise OSError(f"this kernel's BTF does not describe sockets: {error}") from error
         with ExitStack() as opened:
