@@ -108,6 +108,28 @@ def planned(points: int) -> Used:
 
 
 @cache
+def at_ends(part: str, number: int) -> Used:
+    """Return what a plan takes in a lab of so many senders, or receivers, beside one other."""
+    numbers = {"sender": 1, "receiver": 1, part: number}
+    lab = {
+        name: [
+            {
+                "name": f"{name}{n}",
+                "connect": "namespace",
+                "interface": "port0",
+                "addresses": [f"192.168.254.{first + n}/24"],
+            }
+            for n in range(numbers[name])
+        ]
+        for name, first in (("sender", 1), ("receiver", 101))
+    }
+    file, lab_file = folder() / "alone.yaml", folder() / f"{part}-{number}.yaml"
+    file.write_text(json.dumps({"question": "How long?"}))
+    lab_file.write_text(json.dumps(lab))
+    return used("plan", str(file), "--lab", str(lab_file))
+
+
+@cache
 def a_run() -> Run:
     """Return a short run in the built-in lab."""
     return measured(folder() / "run", "500ms")
@@ -170,7 +192,7 @@ def judged(workers: int) -> float:
 
 def bound(flows: int) -> float:
     """Return the CPU time of binding a trial of so many flows."""
-    ports = f"20000-{20000 + flows - 1}"
+    ports = f"{65536 - flows}-65535"
     data = {"question": "How long?", "traffic": {"flows": {"from": ports}}}
     (trial,) = load_experiment_data(data, "flows").points
     lab, known = load_lab("local"), a_run().records[0].facts
@@ -357,6 +379,8 @@ def after_others(number: int) -> float:
 GROWTHS = (
     Growth("points", "plan", doubled(128, 1024), INHERENT, lambda n: planned(n).cpu_s),
     Growth("points", "memory of plan", doubled(128, 1024), 0.5, lambda n: planned(n).peak_bytes),
+    Growth("senders", "plan", (5, 10, 20), INHERENT, lambda n: at_ends("sender", n).cpu_s),
+    Growth("receivers", "plan", (5, 10, 20), INHERENT, lambda n: at_ends("receiver", n).cpu_s),
     Growth("trials", "show", doubled(112, 896), INHERENT, of_run("show")),
     Growth("trials", "show --json", doubled(112, 896), INHERENT, of_run("show", "--json")),
     Growth("trials", "report, HTML", doubled(112, 896), INHERENT, reported("html")),
@@ -365,7 +389,7 @@ GROWTHS = (
     Growth("trials", "a further trial", (8, 16, 32, 64), NONE, after_others),
     Growth("workers", "judging", doubled(128, 1024), INHERENT, judged),
     Growth("workers", "a trial", doubled(4, 32), INHERENT, with_workers),
-    Growth("flows", "binding", doubled(1024, 8192), INHERENT, bound),
+    Growth("flows", "binding", doubled(4032, 64512), INHERENT, bound),
     Growth("flows", "a trial", doubled(512, 4096), INHERENT, with_flows),
     Growth("CPUs and queues", "binding", doubled(32, 256), INHERENT, bound_on_cpus),
     Growth("sockets", "a snapshot", doubled(4096, 32768), INHERENT, on_host(open_sockets, taken)),
