@@ -76,6 +76,18 @@ def test_filters_and_programs_are_told_apart_from_disciplines(
     assert queueing not in moved
 
 
+def test_filters_and_programs_below_an_interface_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its packets pass them; who else uses that device, is no matter."""
+    there = {bpf.TCX_EGRESS: (0, 4)}
+    monkeypatch.setattr(bpf, "attached", lambda _, hook, __: there.get(hook, (0, 0)))
+    monkeypatch.setattr(changes, "_listening", lambda *_: Heard(iter([NEW_FILTER])))
+    looks = Changes(Host())
+    looks.counts([], ["lo"])
+    there[bpf.TCX_EGRESS] = (0, 6)
+    counts = looks.counts([], ["lo"])
+    assert (1, 1) == (counts["changed.filters"], counts["changed.programs"])
+
+
 def link(index: int, master: int = 0, flags: int = 1) -> bytes:
     """Return the message of a link, in a bridge if it has a master."""
     header = struct.pack("=BxHiII", 0, 1, index, flags, 0)

@@ -57,7 +57,7 @@ class Router(Host):
 
     def index(self, interface: str) -> int:
         """Return a number."""
-        return {"in0": 2, "out0": 3, "br0": 4}[interface]
+        return {"in0": 2, "out0": 3, "br0": 4, "low0": 5, "low1": 6}[interface]
 
     def link(self, interface: str) -> dict[str, Any]:
         """Return no kind of interface."""
@@ -322,6 +322,23 @@ def test_a_senders_filters_are_looked_at_where_packets_leave(
     monkeypatch.setattr(bpf, "tcx_programs", lambda _, hook: hook == bpf.TCX_EGRESS)
     router.xdp = 7
     assert ("a tcx program on out0",) == led(router)
+
+
+def test_filters_of_what_an_interface_stands_on_are_looked_at(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packets of a VLAN, a bridge or a bond pass those of the device below, and of that below it."""
+    for upper, lower in (("out0", "low0"), ("low0", "low1")):
+        (router.root / f"sys/class/net/{upper}/lower_{lower}").mkdir(parents=True)
+
+    def dump(kind: int, protocol: int, request: bytes, *_: int) -> list[bytes]:
+        return [b"mirred\0"] if kind == 46 and request[:4] == struct.pack("=i", 6) else []
+
+    monkeypatch.setattr(genetlink, "dump", dump)
+    assert ("a tc filter on low1",) == led(router)
+    assert ("a tc filter on low1",) == look(router).unread
+    (router.root / "sys/class/net/low0/lower_low1").rmdir()
+    assert () == led(router)
 
 
 def policy_rule(kind: int, tos: int = 0) -> bytes:

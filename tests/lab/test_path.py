@@ -807,12 +807,15 @@ class There:
         place = {"netns": self.name(short)}
         return {"connect": place, "interface": interface, "addresses": "existing"}
 
-    def lab_of(self, receiver: dict[str, Any], **nodes: Any) -> Lab:
+    def lab_of(self, receiver: dict[str, Any], interface: str = "eth0", **nodes: Any) -> Lab:
         """Return the lab in which red sends."""
         import yaml
 
         cpus = sorted(os.sched_getaffinity(0))
-        red, to = self.end("red") | {"cpus": str(cpus[-1])}, receiver | {"cpus": str(cpus[0])}
+        red, to = (
+            self.end("red", interface) | {"cpus": str(cpus[-1])},
+            receiver | {"cpus": str(cpus[0])},
+        )
         data = {"sender": [red], **nodes, "receiver": [to]}
         return lab_of(yaml.safe_dump(data, sort_keys=False), Path("there.yaml"))
 
@@ -1036,6 +1039,38 @@ def test_without_nodes_senders_stop_when_their_way_is_another(
     assert f"{what} were changed there" in record.error.message
     sent = sum(stats.counts.get("sent_packets", 0) for stats in record.phases[-1].stats)
     assert sent < 1500
+
+
+def test_nothing_is_sent_past_a_filter_below_the_senders_interface(
+    there: There, tmp_path: Path
+) -> None:
+    """A port of its bridge, or the device of its VLAN, may have one; also if it comes meanwhile."""
+    for words in (
+        "ip link add br0 type bridge",
+        "ip addr flush dev eth0",
+        "ip link set eth0 master br0",
+        "ip addr add 10.1.0.2/24 dev br0",
+        "ip link set br0 up",
+        "tc qdisc add dev eth0 clsact",
+    ):
+        there.inside("red", words)
+    leads_away = "dev eth0 egress protocol ip u32 match u32 0 0 action mirred egress mirror dev lo"
+    lab = there.lab_of(there.end("gateway", "eth1"), "br0")
+    there.inside("red", f"tc filter add {leads_away}")
+    _, record, _ = conducted(tmp_path / "before", lab, traffic=traffic(1))
+    assert record.error is not None
+    assert "a tc filter on eth0 may lead packets elsewhere" in record.error.message
+    there.inside("red", "tc filter del dev eth0 egress")
+    done: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and progress.text == "measured" and not done:
+            done.append(there.inside("red", f"tc filter add {leads_away}"))
+
+    load = traffic(1) | {"rate": "500pps", "count": "1500"}
+    _, record, _ = conducted(tmp_path, lab, tell, traffic=load)
+    assert record.error is not None
+    assert "filters were changed there" in record.error.message
 
 
 def test_without_nodes_what_leaves_their_packets_alone_stops_no_senders(

@@ -19,7 +19,7 @@ from udpbench.agent.counters.snapshot import bridge_ports
 from udpbench.agent.host import genetlink, programs, vxlan, wireguard
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.facts import addresses
-from udpbench.agent.host.files import lines_of, read
+from udpbench.agent.host.files import beneath, lines_of, read
 from udpbench.agent.host.system import Host, link_kind
 from udpbench.agent.neighbours import KNOWN
 from udpbench.agent.rewrites import FlowMarks, Look, Rewrites, of_iptables, of_nft, settled
@@ -89,7 +89,7 @@ def passage(
     bridge = _bridge(host, interface, out) if interface else ()
     entry = bridge[0] if bridge else interface
     frames = len(bridge) > len((entry, interface))
-    sides = tuple(dict.fromkeys(filter(None, (interface, entry, out))))
+    sides = dict.fromkeys(filter(None, (interface, entry, out, *beneath(host, interface, out))))
     kind = vxlan if link_kind(host.link(out)) == "vxlan" else wireguard
     tunnel = kind.facts(host, out)
     return Passage(
@@ -103,7 +103,7 @@ def passage(
         unread=(
             *_hidden(host),
             *rewritten.unread,
-            *_programs(host, sides, coming=bool(interface)),
+            *_programs(host, tuple(sides), coming=bool(interface)),
             *_rules(destinations, RULE_PARTS),
             *_services(host, entry, () if frames or not rewritten.services else pairs),
             *_policies(destinations),
@@ -173,7 +173,7 @@ def led_away(
     return (
         *(f"a rule to {address} (DNAT)" for address in rewritten.addresses),
         *rewritten.unread,
-        *_programs(host, (out,), coming=False),
+        *_programs(host, (out, *beneath(host, out)), coming=False),
         *_rules(destinations, parts),
         *_services(host, "", [("", to) for to in destinations if rewritten.services]),
         *_policies(destinations),

@@ -21,6 +21,7 @@ from udpbench.agent.host.cpu_sampler import CpuSampler
 from udpbench.agent.host.doctor import inspect_host
 from udpbench.agent.host.environment import socket_memory
 from udpbench.agent.host.facts import facts
+from udpbench.agent.host.files import beneath
 from udpbench.agent.host.processes import Processes, interface_threads, lineage
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.wireguard import WireGuard, lacking
@@ -229,7 +230,7 @@ class Verbs:
     def _changed(self, interface: str, out: str) -> dict[str, int]:
         tunnel = self._host.wireguard.name if self._host.wireguard is not None else ""
         devices = filter(None, (interface, out, tunnel, *bridge_ports(self._host, interface)))
-        return self._changes.counts(tuple(devices))
+        return self._changes.counts(tuple(devices), beneath(self._host, interface, out))
 
     def passage(
         self,

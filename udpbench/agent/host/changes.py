@@ -80,20 +80,24 @@ class Changes:
         self._links: dict[socket.socket, str] = {}
         self._counts: dict[str, int] = {}
         self._known: dict[tuple[object, ...], object] = {}
-        self._own: set[int] = {_ANY_BLOCK}
+        self._own: set[int] = set()
+        self._passed: set[int] = {_ANY_BLOCK}
         self._cgroup: Optional[int] = None
         self._programs: dict[tuple[int, int], tuple[int, ...]] = {}
         self._legacy: tuple[bytes, ...] = ()
         self._legacy_changes = 0
         self._ends: object = None
 
-    def counts(self, interfaces: Collection[str]) -> dict[str, int]:
+    def counts(self, interfaces: Collection[str], below: Collection[str] = ()) -> dict[str, int]:
         """Return ``changed.routes`` and the like; without those that this user may not hear of.
 
-        Of what belongs to an interface only what belongs to these.
+        Of what belongs to an interface only what belongs to these; of filters and programs also
+        what belongs to those ``below``, which their packets pass.
         """
         with suppress(OSError):  # an interface is gone: its snapshot will say so
             self._own.update(self._host.index(name) for name in interfaces)
+        with suppress(OSError):
+            self._passed.update(self._host.index(name) for name in (*interfaces, *below))
         if not self._counts:
             self._begin()
             self._legacy = legacy_tables(self._host)
@@ -146,7 +150,7 @@ class Changes:
 
     def _look_at_programs(self) -> None:
         """Count hooks whose programs differ from before; only if this user may see them."""
-        asked = [(index, hook, 0) for index in self._own - {_ANY_BLOCK} for hook in _HOOKS]
+        asked = [(index, hook, 0) for index in self._passed - {_ANY_BLOCK} for hook in _HOOKS]
         if self._cgroup is not None:
             asked += [(self._cgroup, hook, bpf.QUERY_EFFECTIVE) for hook in bpf.CGROUP_SENDING]
         for target, hook, flags in asked:
@@ -184,7 +188,7 @@ class Changes:
         if kind in _ROUTES:
             return "routes" if self._is_route(rest) else ""
         if any(kind in kinds for kinds in _QUEUEING):
-            return "queueing" if struct.unpack_from("=i", rest)[0] in self._own else ""
+            return "queueing" if struct.unpack_from("=i", rest)[0] in self._passed else ""
         names = {_LINK: "links", _ADDRESS: "addresses", _NEIGHBOUR: "neighbours"}
         name = names.get(kind & ~1, "")
         if name == "neighbours" and family == socket.AF_BRIDGE:
@@ -235,7 +239,7 @@ class Changes:
             parts = (words.get(part) for part in (_IFLA_MTU, _IFLA_ADDRESS, _IFLA_MASTER))
             attached = dict(genetlink.attributes(words.get(_IFLA_XDP, b"")))
             programs = attached.get(_XDP_ATTACHED), attached.get(_XDP_PROGRAM)
-            if self._learn(("xdp", index), programs) and index in self._own:
+            if self._learn(("xdp", index), programs) and index in self._passed:
                 self._counts["filters"] = self._counts.get("filters", 0) + 1
             flags = struct.unpack_from("=I", rest, 4)[0] & (_IFF_UP | _IFF_LOWER_UP)
             state: object = (flags, *parts)

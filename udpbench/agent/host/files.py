@@ -6,6 +6,9 @@ from typing import Optional
 
 from udpbench.agent.host.reading import ReadingHost as Host
 
+LOWER = "lower_"
+"""Links of an interface in /sys that lead to what it stands on in this namespace."""
+
 
 def read(host: Host, path: str) -> Optional[str]:
     """Return a file's text; None if it cannot be read."""
@@ -40,6 +43,16 @@ def names(host: Host, path: str) -> list[str]:
         return host.listdir(path)
     except OSError:
         return []
+
+
+def beneath(host: Host, *interfaces: str) -> list[str]:
+    """Return what interfaces stand on, and that in turn: VLANs, bridges and bonds have such."""
+    known = [name for name in interfaces if name]
+    for each in known:  # grows during iteration
+        inside = names(host, f"/sys/class/net/{each}")
+        lower = [name[len(LOWER) :] for name in inside if name.startswith(LOWER)]
+        known += [name for name in lower if name not in known]
+    return [name for name in known if name not in interfaces]
 
 
 def cpuinfo_value(cpuinfo: str, key: str) -> Optional[str]:

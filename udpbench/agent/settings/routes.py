@@ -163,12 +163,7 @@ def _affected(host: Host, where: str) -> list[str]:
     """Return an interface and its lower interfaces, or all interfaces."""
     if where == "all":
         return files.names(host, "/sys/class/net")
-    affected = [where]
-    for interface in affected:  # grows during iteration
-        names = files.names(host, f"/sys/class/net/{interface}")
-        lower = [name[len("lower_") :] for name in names if name.startswith("lower_")]
-        affected += [name for name in lower if name not in affected]
-    return affected
+    return [where, *files.beneath(host, where)]
 
 
 def _merges(host: Host, interface: str) -> bool:
