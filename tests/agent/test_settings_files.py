@@ -100,6 +100,30 @@ def test_what_is_written_along_may_be_set() -> None:
     assert set() == {name for name in names if sysctl_refusal(name) is not None}
 
 
+def test_a_congestion_control_that_everybody_may_use_by_then_is_taken_back(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel allows users whatever was the machine's own choice once."""
+    chosen, allowed = (
+        host.root / f"proc/sys/net/ipv4/tcp_{name}congestion_control" for name in ("", "allowed_")
+    )
+    chosen.write_text("cubic\n")
+    allowed.write_text("reno cubic\n")
+    plain = host.write_text
+
+    def write_text(path: str, text: str) -> None:
+        plain(path, text)
+        if path.endswith("/tcp_congestion_control"):
+            allowed.write_text(f"{allowed.read_text().strip()} {text}")
+
+    monkeypatch.setattr(host, "write_text", write_text)
+    engine = Engine(host, Journal(host, "run"), ["namespace"])
+    engine.apply([Setting("sysctl", "net.ipv4.tcp_congestion_control", "bbr")])
+    assert ("bbr\n", "reno cubic bbr\n") == (chosen.read_text(), allowed.read_text())
+    engine.restore()
+    assert ("cubic\n", "reno cubic\n") == (chosen.read_text(), allowed.read_text())
+
+
 def test_a_parameter_outside_the_list_is_put_back(host: Host) -> None:
     """A journal may be of a version that set it."""
     path = host.root / "proc/sys/kernel/pid_max"

@@ -571,6 +571,19 @@ def test_link_local_addresses_of_an_administrator_are_not_replaced(
         receiver.apply(setting("mtu", "receive0", 1200))
 
 
+def test_an_mtu_that_ipv6_has_for_itself_is_not_replaced(receiver: Inside) -> None:
+    """By the interface's: when IPv6 comes back on it, or on all, and when the link comes up."""
+    receiver.shell(f"{LINK_LOCAL}; sysctl -qw net.ipv6.conf.receive0.mtu=1400")
+    own = "net/ipv6/conf/receive0/mtu"
+    for where in ("receive0", "all"):
+        with pytest.raises(Refused, match=f"would permanently remove {own}"):
+            receiver.apply(setting("sysctl", f"net.ipv6.conf.{where}.disable_ipv6", 1))
+    receiver.shell("ip link set receive0 down; sysctl -qw net.ipv6.conf.receive0.mtu=1400")
+    with pytest.raises(Refused, match=f"would replace {own} by its MTU, for good"):
+        receiver.apply(setting("up", "receive0", True))
+    assert "1400" in receiver.shell("sysctl -n net.ipv6.conf.receive0.mtu")
+
+
 def test_whatever_an_interface_has_lost_is_not_called_restored(receiver: Inside) -> None:
     """Although every setting is as before: it may have been a setting that changed it."""
     receiver.shell("ip route add 10.5.0.0/16 dev receive0")

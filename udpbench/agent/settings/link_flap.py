@@ -39,6 +39,7 @@ MAC_BYTES = 6
 _NEVER_LINK_LOCAL = 0x8 | 0x80 | 0x800  # IFF_LOOPBACK, IFF_NOARP, IFF_SLAVE
 RT_SCOPE_LINK = 253
 ADDR_GEN_MODE_NONE = 1
+IPV6_MIN_MTU_BYTES = 1280  # RFC 8200, section 5
 FOREVER_S = 2**32 - 1
 NUD_NOARP, NUD_PERMANENT = 0x40, 0x80  # include/uapi/linux/neighbour.h
 NTF_PROXY, NTF_EXT_LEARNED, NTF_ROUTER = 0x08, 0x10, 0x80
@@ -162,6 +163,7 @@ def lost_with_ipv6(host: Host, index: Optional[int] = None) -> list[str]:
         elif not (_is_kernels(own, macs) or ip_address(own["address"]).is_loopback):
             lost.append(own["address"])
     lost += _without_link_local(host, index)
+    lost += own_mtus(host, index)
     return lost + _nexthops(host, indexes)
 
 
@@ -177,6 +179,20 @@ def _without_link_local(host: Host, index: Optional[int]) -> Iterator[str]:
         mode, conf = ipv6.get_attr("IFLA_INET6_ADDR_GEN_MODE"), ipv6.get_attr("IFLA_INET6_CONF")
         if message["flags"] & IFF_UP and mode != ADDR_GEN_MODE_NONE and not conf["disable_ipv6"]:
             yield f"the lack of a link-local address of {message.get_attr('IFLA_IFNAME')}"
+
+
+def own_mtus(host: Host, index: Optional[int] = None) -> Iterator[str]:
+    """Yield parameters by which IPv6 has an MTU of its own on one or all interfaces.
+
+    The interface's takes its place when IPv6, or the link, comes up (net/ipv6/addrconf.c:
+    addrconf_notify).
+    """
+    for message in _links(host, index):
+        spec, mtu_bytes = message.get_attr("IFLA_AF_SPEC"), message.get_attr("IFLA_MTU")
+        ipv6 = spec.get_attr("AF_INET6") if spec is not None else None
+        conf = ipv6.get_attr("IFLA_INET6_CONF") if ipv6 is not None else None
+        if conf is not None and conf["mtu"] != mtu_bytes >= IPV6_MIN_MTU_BYTES:
+            yield f"net/ipv6/conf/{message.get_attr('IFLA_IFNAME')}/mtu"
 
 
 def _links(host: Host, index: Optional[int]) -> Sequence[Any]:

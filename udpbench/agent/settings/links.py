@@ -33,9 +33,14 @@ class Up(Kind):
         return bool(host.link(target)["flags"] & link_flap.IFF_UP)
 
     def check(self, host: Host, target: str, value: bool, now: bool) -> None:
-        """Refuse to take it up if it would be without some neighbours when it is down again."""
+        """Refuse to take it up if it would lack neighbours, or its own MTU, when down again."""
         del value, now
-        neighbours = link_flap.not_recreated(host, host.index(target), ("neigh",))
+        index = host.index(target)
+        own = link_flap.listed([*link_flap.own_mtus(host, index)])
+        if own:
+            what = f"it would replace {own} by its MTU, for good"
+            raise OSError(errno.EBUSY, f"{what}; set that to the same first, or take it up by hand")
+        neighbours = link_flap.not_recreated(host, index, ("neigh",))
         if neighbours:
             what = f"its neighbours could not be recreated exactly: {link_flap.listed(neighbours)}"
             raise OSError(errno.EBUSY, f"{what}; remove them first, or take it up by hand")
@@ -52,7 +57,6 @@ class Up(Kind):
         return ["ip", "link", "set", target, "up" if value else "down"]
 
 
-IPV6_MIN_MTU_BYTES = 1280  # RFC 8200, section 5
 FOLLOWERS = {"vlan": 0, "macvlan": 0, "macvtap": 0, "macsec": 32}
 """Kind of upper interface whose MTU is lowered with the lower one's (NETDEV_CHANGEMTU), and never
 raised → by how much it is less, at most: macsec has a tag of 14 B, a type of 2 B and an ICV of 16 B
@@ -67,7 +71,7 @@ _OF_KERNEL = re.compile(r"ff0[12]::1\Z|ff0[125]::2\Z|ff02::1:ff[0-9a-f]{2}:[0-9a
 
 
 def _ends_ipv6(value: int, now: int) -> bool:
-    return value < IPV6_MIN_MTU_BYTES <= now
+    return value < link_flap.IPV6_MIN_MTU_BYTES <= now
 
 
 def _own_parameters(host: Host, interface: str) -> dict[str, str]:
@@ -123,7 +127,7 @@ def _check_mirrors(host: Host, interface: str, now: int) -> None:
         raise OSError(errno.EBUSY, f"{what}; remove that first, or choose another interface")
 
 
-def _check_own_mtus(host: Host, interface: str, now: int) -> None:
+def _check_own_mtus(host: Host, interface: str) -> None:
     """Raise OSError if anything of IPv6 has an MTU of its own, which the interface's replaces."""
     index = host.index(interface)
     own = [
@@ -132,9 +136,7 @@ def _check_own_mtus(host: Host, interface: str, now: int) -> None:
         if index in (oif for oif, _ in link_flap.hops(message))
         and link_flap.unlocked_mtu(message) is not None
     ]
-    name = f"net/ipv6/conf/{interface}/mtu"
-    if files.read(host, f"/proc/sys/{name}") not in (None, str(now)):
-        own.append(name)
+    own += link_flap.own_mtus(host, index)
     if own:
         what = f"it would replace the MTU of {link_flap.listed(own)}, for good"
         raise OSError(errno.EBUSY, f"{what}; remove that first, or choose another interface")
@@ -181,13 +183,14 @@ def _check_members(host: Host, interface: str, now: int) -> None:
 
 def _check_mtu(host: Host, interface: str, value: int, now: int) -> None:
     index = host.index(interface)
-    _check_own_mtus(host, interface, now)
+    _check_own_mtus(host, interface)
     lost = []
     if _ends_ipv6(value, now):
         lost = [*link_flap.lost_with_ipv6(host, index), *_lost_with_inet6_dev(host, interface)]
     if lost:
-        what = f"below {IPV6_MIN_MTU_BYTES} B {interface} would lose {link_flap.listed(lost)}"
-        raise OSError(errno.EBUSY, f"{what}; choose at least {IPV6_MIN_MTU_BYTES} B")
+        least = f"{link_flap.IPV6_MIN_MTU_BYTES} B"
+        what = f"below {least} {interface} would lose {link_flap.listed(lost)}"
+        raise OSError(errno.EBUSY, f"{what}; choose at least {least}")
     _check_mirrors(host, interface, now)
     lowered = {
         f"{name} ({mtu} B)": value - FOLLOWERS[kind]

@@ -27,6 +27,8 @@ ALONG: Mapping[str, tuple[str, ...]] = {
         "net/ipv4/conf/*/forwarding",
         "net/ipv4/conf/all/accept_redirects",
     ),
+    # net/ipv4/tcp_cong.c: from then on every user may choose the machine's default
+    "net/ipv4/tcp_congestion_control": ("net/ipv4/tcp_allowed_congestion_control",),
     # net/ipv6/addrconf.c: addrconf_fixup_forwarding() and its like
     "net/ipv6/conf/all/forwarding": (
         "net/ipv6/conf/*/forwarding",
