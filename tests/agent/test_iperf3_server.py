@@ -345,6 +345,24 @@ def test_several_clients_are_served_at_a_time(port: int) -> None:
             client.close()
 
 
+def test_all_clients_together_have_so_many_streams(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a descriptor, without which the server would end; who has some goes on."""
+    monkeypatch.setattr(talk, "ALL_STREAMS_MAX", 3)
+    with closing(Driven(port, ("127.0.0.1",), clients=2)) as driven:
+        first, second, third = (Client(port) for _ in range(3))
+        first.begin(2)
+        assert talk.SERVER_ERROR == second.ask(parallel=2)
+        text = "127.0.0.1: 4 streams of all clients together: at most 3"
+        assert text == driven.wait("refused").text
+        third.begin(1)
+        first.send(range(1, 11))
+        assert 0 == first.end(10, 0)["streams"][0]["errors"]
+        for client in (first, second, third):
+            client.close()
+
+
 def test_what_is_not_served_is_refused_as_every_release_understands_it(
     driven: Driven, client: Client
 ) -> None:

@@ -237,6 +237,7 @@ class Iperf3Server:
             caller.state(talk.PARAM_EXCHANGE)
             text = yield from self._text(talk.PARAMETERS_MAX_BYTES, "no parameters")
             test.parameters = talk.parse_parameters(text)
+            talk.refuse_many(sum(each.parameters.streams for each in self.tests))
             self._begun += 1
             test.number = self._begun
             while self._greeting is not None:

@@ -26,6 +26,9 @@ RESULTS_MAX_BYTES = 2**16
 LEVELS_MAX = 4
 """Nested objects and lists; results have 3."""
 TEXT_MAX = 200
+ALL_STREAMS_MAX = 512
+"""Streams of all clients at a time: a process may have 1024 descriptors, and select(2) takes no
+more."""
 TEST_START, TEST_RUNNING, TEST_END = 1, 2, 4
 PARAM_EXCHANGE, CREATE_STREAMS, SERVER_TERMINATE, CLIENT_TERMINATE = 9, 10, 11, 12
 EXCHANGE_RESULTS, DISPLAY_RESULTS, IPERF_DONE = 13, 14, 16
@@ -166,6 +169,12 @@ def parse_parameters(text: bytes) -> ClientParameters:
     if parameters.size_bytes < least_bytes:
         raise Unserved(f"len {parameters.size_bytes}: at least {least_bytes}, for time and counter")
     return parameters
+
+
+def refuse_many(streams: int) -> None:
+    """Raise Unserved if all clients together would have too many streams."""
+    if streams > ALL_STREAMS_MAX:
+        raise Unserved(f"{streams} streams of all clients together: at most {ALL_STREAMS_MAX}")
 
 
 def _number(name: str, value: Any, limits: tuple[int, int]) -> int:
