@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import gc
 import inspect
 import json
@@ -19,11 +20,14 @@ import pytest
 from golden import Golden
 
 import udpbench
+from udpbench.agent import observe, watch
+from udpbench.agent.host.cpu_sampler import CpuSampler
 from udpbench.agent.host.privileges import DAC_READ_SEARCH, OBSERVER_USER, SYS_PTRACE, mask
 from udpbench.agent.host.reading import ReadingHost
+from udpbench.agent.host.system import Host
 from udpbench.agent.observe import (
-    EXACT_MAX,
     ORDERS,
+    PLACES_MAX,
     Observer,
     is_trusted_here,
 )
@@ -259,21 +263,20 @@ def test_an_observer_of_roots_keeps_two_capabilities_to_read(
 
 
 @as_root
-def test_a_user_has_few_observers_that_count_exactly(
-    golden: Golden,
-) -> None:
-    """Their programs run for every packet; who may only look takes no more, and nobody else's."""
+@pytest.mark.parametrize("word", ["exact", "cpu-time", "reasons:5201"])
+def test_a_user_has_few_observers_that_take_the_machines_time(word: str) -> None:
+    """Nobody is charged with it; who may only look takes no more, and nobody else's."""
     code = """if True:
     import sys
-    from udpbench.agent import observe, watch
-    refusal = observe._take_place()
-    print(watch._why_inexact(refusal) if refusal else "place", flush=True)
+    from udpbench.agent import observe
+    (refusal,) = observe.take_places(sys.argv[1:]).values() or [None]
+    print(refusal.strerror if refusal else "place", flush=True)
     sys.stdin.read()
     """
     running = []
 
     def start(user: int) -> str:
-        command = (*within, sys.executable, "-c", code)
+        command = (*within, sys.executable, "-c", code, word)
         environment = {**os.environ, "SUDO_UID": f"{user}"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         running.append(subprocess.Popen(command, text=True, env=environment, **pipes))  # type: ignore[call-overload]
@@ -282,11 +285,43 @@ def test_a_user_has_few_observers_that_count_exactly(
     within: tuple[str, ...] = ("unshare", "--net")
     first = start(1)
     within = ("nsenter", f"--net=/proc/{running[0].pid}/ns/net")
-    assert ["place"] * EXACT_MAX == [first, *(start(1) for _ in range(EXACT_MAX - 1))]
-    golden.check(start(1))
-    assert "place" == start(2)
+    assert ["place"] * PLACES_MAX == [first, *(start(1) for _ in range(PLACES_MAX - 1))]
+    assert f"user 1 has {PLACES_MAX} observers that do" == start(1)
+    assert ["place"] * (PLACES_MAX + 2) == [start(2), *(start(0) for _ in range(PLACES_MAX + 1))]
     for process in running:
         process.communicate()
+
+
+def test_a_place_is_of_the_namespace_in_which_observers_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever may observe would have more of them in each namespace that has a name."""
+    done: list[str] = []
+    monkeypatch.setattr(sys, "argv", ["observe", "netns:red", "exact"])
+    monkeypatch.setattr(observe, "take_places", lambda _: done.append("taken"))
+    monkeypatch.setattr(observe, "enter_named", lambda *_: done.append("entered"))
+    monkeypatch.setattr(observe, "prepare", lambda *_: done.append("prepared"))
+    observe.begin()
+    assert ["taken", "entered", "prepared"] == done
+
+
+def test_what_a_user_has_no_place_for_is_told(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sockets are not counted exactly, CPUs are not sampled, and reasons are not counted."""
+    refusal = OSError(errno.EUSERS, "user 1 has 4 observers that do")
+    golden.check(watch._why_inexact(refusal))
+    sampler = CpuSampler(Host())
+    sampler.begin_early(999, refusal)
+    golden.check(sampler.why)
+    monkeypatch.setattr(observe, "keep_only", lambda *_: None)
+    counted: list[object] = []
+    monkeypatch.setattr(observe, "_count_reasons", lambda *words: counted.append(words))
+    host = observe.EarlyHost()
+    observe.prepare(host, ["reasons:5201"], {"reasons": refusal})
+    assert [] == counted
+    observe.prepare(host, ["reasons:5201"], {"reasons": None})
+    assert 1 == len(counted)
 
 
 @as_root

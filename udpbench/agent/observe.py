@@ -19,11 +19,12 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Optional, Union
 
 from udpbench.agent.counters.snapshot import snapshot
@@ -69,8 +70,10 @@ Nothing else: what takes more is opened or asked for before (a kernel with ``--e
 read a map that it holds, whatever kernel.unprivileged_bpf_disabled says)."""
 RULES = (RULESET, ("iptables-save",))
 """They show nothing without CAP_NET_ADMIN, with which a process may write the sysctls of net."""
-PLACES, EXACT_MAX = "udpbench-exact/", 4
-"""Each has programs of its own that run for every UDP packet of the machine."""
+PLACES = {"exact": "udpbench-exact/", "cpu-time": "udpbench-cpu-time/", "reasons": "udpbench-why/"}
+"""What costs the machine time that nobody is charged with: for each UDP packet, a thousand times a
+second on each CPU, for each drop."""
+PLACES_MAX = 4
 COLLECTED = 50_000
 """Objects made before cycles are looked for: a survey makes thousands, hardly one in a cycle."""
 EARLY = ("pyroute2.netlink.exceptions", "udpbench._native", "subprocess")
@@ -268,7 +271,13 @@ def _caller() -> int:
     return int(caller) if caller.isdecimal() else os.geteuid()
 
 
-def prepare(host: EarlyHost, words: Sequence[str]) -> Observer:
+Refusals = Mapping[str, Optional[OSError]]
+"""What an observer is to do, by its key of ``PLACES`` → why it may not; None: it may."""
+
+
+def prepare(
+    host: EarlyHost, words: Sequence[str], places: Refusals = MappingProxyType({})
+) -> Observer:
     """Do what takes rights, then give them up, and return what may answer."""
     capabilities = try_capabilities(host)
     build_id()
@@ -276,34 +285,40 @@ def prepare(host: EarlyHost, words: Sequence[str]) -> Observer:
     load_libraries()
     for module in EARLY:
         import_module(module)
-    is_exact = "exact" in words
-    no_place = _take_place() if is_exact else None
     _enter(host, words)
     host.learn("firewall" in words)
-    counting = (no_place or _count(host)) if is_exact else None
-    _count_reasons(host, words)
+    counting = (places.get("exact") or _count(host)) if "exact" in words else None
+    if places.get("reasons") is None:
+        _count_reasons(host, words)
     cpus = CpuSampler(host) if "cpu-time" in words else None
     if cpus is not None:
-        cpus.begin_early(CPU_FREQUENCY)
+        cpus.begin_early(CPU_FREQUENCY, places.get("cpu-time"))
     keep_only(host, KEPT)
     _prove_readable(host)
     return Observer(host, capabilities, counting, cpus, owners="ownerless" not in words)
 
 
-def _take_place() -> Optional[OSError]:
-    """Take one of the few places of who called sudo until this process ends; or say who has them.
+def take_places(words: Sequence[str]) -> Refusals:
+    """Take what an observer needs of the few places of who called sudo, until this process ends.
 
     A place is a name that root has bound, in the namespace where observers start, and nobody knows
-    before: others could bind it first.
+    before: others could bind it first. It is not one that the caller names: there are more of
+    those. Root has as many as it likes.
     """
-    prefix = f"{PLACES}{_caller()}/"
+    kinds = {word.partition(":")[0] for word in words} if _caller() else set()
+    return {kind: _take_place(place) for kind, place in PLACES.items() if kind in kinds}
+
+
+def _take_place(kind: str) -> Optional[OSError]:
+    """Take a place, or say who has them."""
+    prefix = f"{kind}{_caller()}/"
     place = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     place.bind(f"\0{prefix}{secrets.token_hex()}")
     with suppress(OSError):  # without unix_diag they are not counted
         users = [user for names in unix_names(prefix.encode()) for _, user, _ in names]
-        if users.count(os.geteuid()) > EXACT_MAX:
+        if users.count(os.geteuid()) > PLACES_MAX:
             place.close()
-            text = f"user {_caller()} has {EXACT_MAX} observers that do"
+            text = f"user {_caller()} has {PLACES_MAX} observers that do"
             return OSError(errno.EUSERS, text)
     place.detach()
     return None
@@ -352,9 +367,10 @@ def _enter(host: ReadingHost, words: Sequence[str]) -> None:
 def begin() -> Observer:
     """Return this process as an observer; OSError."""
     host, words = EarlyHost(), sys.argv[1:]
+    places = take_places(words)
     names = [word[len(INSIDE) :] for word in words if word.startswith(INSIDE)]
     enter_named(host, names[0]) if names else settle(host)
-    return prepare(host, words)
+    return prepare(host, words, places)
 
 
 if __name__ == "__main__":

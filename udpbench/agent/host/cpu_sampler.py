@@ -141,8 +141,11 @@ class CpuSampler:
         """Why nothing is sampled; empty if it is."""
         return self._why
 
-    def begin_early(self, frequency: int) -> None:
+    def begin_early(self, frequency: int, refusal: Optional[OSError] = None) -> None:
         """Begin to sample, and read the kernel's symbols now, while that is permitted."""
+        if refusal is not None:
+            self._why = f"{refusal.strerror}; end one of them"
+            return
         self.begin(frequency)
         self._symbols = self._host.read_text(SYMBOLS) if self._rings else None
 
