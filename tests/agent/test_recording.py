@@ -202,6 +202,8 @@ def test_a_name_that_a_user_chose_is_replaced() -> None:
     assert plain == Names((), plain.split()).text(plain)
     chosen = ("eno1alice", "enp3s0-carol", "ens5carol", "eth7.100", "eno1_x")
     assert "net0 net1 net2 net3 net4" == Names((), chosen).text(" ".join(chosen))
+    linked = Names((), ["vpn-alice"]).path("upper_vpn-alice and lower_vpn-alice")
+    assert "upper_net0 and lower_net0" == linked
 
 
 def test_a_recording_holds_nothing_that_is_not_listed() -> None:

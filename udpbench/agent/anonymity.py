@@ -156,7 +156,8 @@ class Names:
 def _any_of(names: Iterable[str], flags: int = 0) -> Optional[re.Pattern[str]]:
     """Return a pattern of any of these names as a word, the longest first; None without names."""
     longest = sorted(map(re.escape, names), key=len, reverse=True)
-    pattern = rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w])"
+    # Also of upper_bond0 and lower_eth3, links of an interface in /sys.
+    pattern = rf"(?:(?<![\w-])|(?<=\b(?:upper|lower)_))(?:{'|'.join(longest)})(?![\w])"
     return re.compile(pattern, flags) if longest else None
 
 
