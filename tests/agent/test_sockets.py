@@ -301,18 +301,27 @@ def test_a_closed_member_leaves_its_group(keep: ExitStack) -> None:
     assert 40 == drained(staying).packets
 
 
-def test_streams_are_taken_from_a_listener(keep: ExitStack, golden: Golden) -> None:
-    """As many as asked for; one that does not come is an error and no wait for ever."""
+def test_streams_are_taken_from_a_listener(
+    keep: ExitStack, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as asked for, of no stranger; one that does not come is an error, no endless wait."""
     listener = receiving(keep, protocol="tcp")
     port = listener.getsockname()[1]
+    stranger = keep.enter_context(socket.create_connection(("127.0.0.1", port)))
     ends = [sending(keep, port, protocol="tcp") for _ in range(2)]
-    streams = sockets.accept_streams(listener, 2)
+    own = [end.getsockname() for end in ends]
+    streams = sockets.accept_streams(listener, 2, own)
+    with pytest.raises(ConnectionResetError):
+        stranger.recv(1)
     for stream in streams:
         keep.enter_context(stream)
     assert {end.getsockname() for end in ends} == {stream.getpeername() for stream in streams}
     assert [True, True] == [stream.getblocking() for stream in streams]
     with golden.raises(OSError):
-        sockets.accept_streams(listener, 1)
+        sockets.accept_streams(listener, 1, own)
+    monkeypatch.setattr(sockets, "ACCEPT_S", 0)  # strangers may come without end
+    with golden.raises(OSError):
+        sockets.accept_streams(listener, 1, own)
 
 
 @pytest.mark.parametrize("family", [4, 6])

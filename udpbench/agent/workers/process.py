@@ -121,10 +121,11 @@ class Worker:
             sent = partial(self.workers.report, WorkerEvent("sent", self.spec.name))
             return Sending(memory, self.index, self.sockets, cpus, frames, sent)
         if self.spec.traffic.protocol == "tcp":
+            sources = {(flow.source, flow.source_port) for flow in self.spec.flows}
             self.sockets = [
                 stream
                 for port, listener in zip(self.spec.bind_ports, self.sockets)
-                for stream in sockets.accept_streams(listener, self._stream_count(port))
+                for stream in sockets.accept_streams(listener, self._stream_count(port), sources)
             ]
         receiver = cast("Optional[FrameReceiver]", self._frames)
         return Receiving(

@@ -9,6 +9,8 @@ import errno
 import os
 import socket
 import struct
+import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Callable, Optional, Union
 
@@ -193,12 +195,24 @@ def receiving_socket(
     return sock
 
 
-def accept_streams(listener: socket.socket, count: int) -> list[socket.socket]:
-    """Return ``count`` streams of a possibly shared listener; OSError if one is late."""
-    listener.settimeout(ACCEPT_S)
-    streams = []
-    for _ in range(count):
-        stream, _ = listener.accept()
+def accept_streams(
+    listener: socket.socket, count: int, sources: Collection[tuple[str, int]]
+) -> list[socket.socket]:
+    """Return ``count`` streams of a possibly shared listener; OSError if one is late.
+
+    ``sources`` are the senders' addresses and ports: whoever else connects is not one of them.
+    """
+    end_s = time.monotonic() + ACCEPT_S
+    streams: list[socket.socket] = []
+    while len(streams) < count:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        listener.settimeout(left_s)
+        stream, source = listener.accept()
+        if (source[0].partition("%")[0], source[1]) not in sources:
+            stream.close()
+            continue
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEOUT)
         streams.append(stream)
     return streams
