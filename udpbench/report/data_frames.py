@@ -115,8 +115,13 @@ COLUMNS: dict[str, dict[str, str]] = {
     "settings": {**KEYS, **dict.fromkeys(SETTING, "string")},
 }
 """Frame → column → its pandas type. The frame of trials has a column for each swept key, too."""
-FORMULA = re.compile(r"[=+@-](?![0-9.]+\Z)|[\uff1d\uff0b\uff20\uff0d\t\r\n]")
+FORMULA = re.compile(r"[=@]|[+-](?![0-9.]+\Z)|[\uff1d\uff0b\uff20\uff0d\t\r\n]")
 """The beginning of a text that a spreadsheet would compute; some take full-width signs, too."""
+INSIDE = re.compile(
+    r"(?<=[;\t\r\n])(?=[=@]|[+-](?![0-9.]+(?:[;\t\r\n]|\Z))|[\uff1d\uff0b\uff20\uff0d])"
+)
+"""The same within a text, for a spreadsheet that splits at something else than commas: it begins
+another cell there, and knows no quotes but those around a cell of its own."""
 
 
 @dataclass(frozen=True)
@@ -314,6 +319,7 @@ def unobeyed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _as_text(text: str) -> str:
+    text = INSIDE.sub("'", text)
     return f"'{text}" if FORMULA.match(text) else text
 
 

@@ -36,6 +36,7 @@ from udpbench.report.data_frames import (
     COLUMNS,
     frames,
     read_run,
+    unobeyed,
     write_frames,
 )
 
@@ -201,10 +202,18 @@ def test_a_spreadsheet_computes_nothing(tmp_path: Path) -> None:
     with Folder.open(tmp_path / "out", make=True) as folder:
         write_frames([run], folder, "csv")
     definitions = (tmp_path / "out" / "definitions.csv").read_bytes()
-    assert all(text in definitions for text in (b"'\t=1+1", b"'\r=1+1"))
+    assert all(text in definitions for text in (b"'\t'=1+1", b"'\r'=1+1"))
     (row,) = pd.read_csv(tmp_path / "out" / "trials.csv", dtype=str).to_dict("records")
     assert ("'=1+1", "-5", "'+x") == (row["point"], row["'@sum"], row["send.batch"])
     assert "'\uff1d1" == row["send.gso"]
+
+
+def test_a_spreadsheet_that_splits_elsewhere_computes_nothing() -> None:
+    """At semicolons or tabs, where each line of a text is a row; its numbers stay numbers."""
+    texts = ["x;=1", "x;;+1;-2", "a\n@b\t=c", "x;\uff1d1", "-1;-2.5", "a; b=1", "a - b"]
+    kept = ["x;'=1", "x;;+1;-2", "a\n'@b\t'=c", "x;'\uff1d1", "'-1;-2.5", "a; b=1", "a - b"]
+    frame = pd.DataFrame({"text": pd.array(texts, "string")})
+    assert kept == unobeyed(frame)["text"].tolist()
 
 
 def test_a_frame_has_not_any_number_of_columns(tmp_path: Path, golden: Golden) -> None:
