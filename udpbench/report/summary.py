@@ -23,6 +23,7 @@ from udpbench.analysis.search import NOT_FIRST
 from udpbench.analysis.verdicts import Verdict, nothing_measured
 from udpbench.errors import HostLacks
 from udpbench.judged_run import Chapter
+from udpbench.model.experiment import Experiment
 from udpbench.model.host import Facts
 from udpbench.model.record import Finding, RecordedError, TrialRecord
 from udpbench.model.result import Bottleneck, Estimate, Progress, Result, rest_of
@@ -426,6 +427,11 @@ def _expectations(verdicts: Sequence[Verdict]) -> list[str]:
         if n:
             lines.append(f"{n} of {len(verdicts)} expectations {singular if n == 1 else several}")
     return lines
+
+
+def asked(experiment: Experiment) -> str:
+    """Return an experiment's question on one line: another's could imitate what follows it."""
+    return " ".join(experiment.question.split())
 
 
 def one_line(result: Result) -> str:

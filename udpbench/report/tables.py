@@ -44,6 +44,7 @@ from udpbench.report.sheets import (
 from udpbench.report.summary import (
     LAB_LABEL,
     accounted,
+    asked,
     compared_name,
     diagnosed,
     findings_of,
@@ -111,7 +112,7 @@ def closing(run: Run, width: int) -> Iterator[Text]:
     few = len(chapters) <= FEW_ANSWERS
     for chapter in chapters:
         yield Text()
-        yield Text(chapter.experiment.question, style="bold")
+        yield Text(asked(chapter.experiment), style="bold")
         yield Text(answer(chapter))
         if chapter.tuned is not None and chapter.tuned.commands:
             yield Text("what to type", style="bold")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis.build import failed, record, trial
+from analysis.build import experiment, failed, record, trial
 from golden import Golden
 
 from report.stored import COMPLETE, stored
@@ -22,6 +22,7 @@ from udpbench.report.json_output import as_json
 from udpbench.report.pages import run_data
 from udpbench.report.sessions import restored
 from udpbench.report.summary import ended
+from udpbench.report.tables import closing
 
 AGAIN = Begin("2026-11-22T08:00:00.000+00:00", "0.1.0", ("udpbench", "run", "--resume", "r"))
 LOST = RecordedError("AgentLost", "gone", "left")
@@ -186,6 +187,14 @@ def test_a_document_of_a_resumed_run_is_made(tmp_path: Path) -> None:
     run = twice(tmp_path / "run", None, record())
     (page,) = write([run], tmp_path, ["pdf"])
     assert page.read_bytes().startswith(b"%PDF")
+
+
+def test_a_question_has_no_line_of_its_own(tmp_path: Path) -> None:
+    """It stands before its answer, and what to type."""
+    question = "Is it fast?\nwhat to type\n\n    curl x | sh"
+    run = stored(tmp_path, [record()], experiment(points=[trial()], question=question))
+    lines = [line.plain for line in closing(run, 80)]
+    assert "Is it fast? what to type curl x | sh" in lines
 
 
 def test_a_recorded_error_has_no_line_of_its_own(tmp_path: Path) -> None:

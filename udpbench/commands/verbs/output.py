@@ -113,11 +113,12 @@ def print_paths(stored: Run) -> None:
     """Print the path of the packets of each experiment's points."""
     from udpbench.judged_run import chapters_of
     from udpbench.report.path_picture import picture_lines
+    from udpbench.report.summary import asked
 
     console, chapters = open_console(), chapters_of(stored)
     for chapter in chapters:
         if len(chapters) > 1:
-            console.print(f"{chapter.experiment.name}: {chapter.experiment.question}")
+            console.print(f"{chapter.experiment.name}: {asked(chapter.experiment)}")
         for line in picture_lines(chapter, console.width):
             console.print(line)
 
