@@ -57,7 +57,7 @@ def names(host: Path) -> set[str]:
 
 def removed() -> list[str]:
     """Remove all of it; return the paths."""
-    gone = install.disable()
+    gone, _ = install.disable()
     return [*gone, *install.remove(install.SERVICE)["removed"]]
 
 
@@ -156,6 +156,25 @@ def test_a_recording_behind_a_link_goes_with_the_link(host: Path) -> None:
     (host / "flight").symlink_to(host / "private")
     assert f"{host}/flight" in removed()
     assert [] == [name for name in ("flight", "private") if os.path.lexists(host / name)]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a link to another user")
+def test_what_is_behind_a_link_of_another_user_stays_and_is_named(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be anybody's file; whoever removes the exporter learns that one was left."""
+    installed(host)
+    (host / "node").rename(host / "theirs")
+    (host / "theirs" / "a.prom").write_text("x")
+    (host / "node").symlink_to("theirs")
+    os.chown(host / "node", 4242, 4242, follow_symlinks=False)
+    replies: list[dict[str, Any]] = []
+    monkeypatch.setattr(install, "say", lambda **words: replies.append(words))
+    install.answer({"do": "remove", "place": "export"})
+    (reply,) = replies
+    why = f"{host}/node: node is a link of another user"
+    assert [[f"{host}/node/a.prom", why]] == reply["kept"]
+    assert (host / "theirs" / "a.prom").exists()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")

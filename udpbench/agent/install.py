@@ -633,17 +633,24 @@ def _write_unit(unit: str) -> None:
     os.rename(fresh, os.path.join(UNITS, UNIT))
 
 
-def disable() -> list[str]:
-    """End the exporter, and remove what it wrote and its unit; return the paths."""
+def disable() -> tuple[list[str], list[list[str]]]:
+    """End the exporter, and remove what it wrote and its unit; return the paths.
+
+    And what was left, each with the reason.
+    """
     unit, link = os.path.join(UNITS, UNIT), os.path.join(UNITS, WANTS, UNIT)
-    removed = []
+    removed, kept = [], []
     if os.path.lexists(unit):
         systemd(("stop", UNIT))
         for kind, path in WRITTEN.findall(_read(UNITS, UNIT).decode()):
             there = os.path.lexists(path)
-            with suppress(OSError, Refused):  # it has files of others
+            try:
                 (_remove_textfile if kind == "Textfile" else _remove_recording)(path)
                 removed += [path] if there else []
+            except Refused as error:
+                kept.append([path, str(error)])
+            except OSError:  # it has files of others
+                continue
     for path in (link, unit + UNFINISHED, unit):
         with suppress(FileNotFoundError):
             os.unlink(path)
@@ -652,7 +659,7 @@ def disable() -> list[str]:
         os.rmdir(os.path.dirname(link))
     if unit in removed:
         systemd(("daemon-reload",), ("reset-failed", UNIT))
-    return removed
+    return removed, kept
 
 
 def _remove_textfile(path: str) -> None:
@@ -818,9 +825,10 @@ def answer(request: dict[str, Any]) -> None:
     system, exports = request["place"] == "system", request["place"] == "export"
     place = SYSTEM if system else SERVICE if exports else cache_place()
     if request["do"] == "remove":
-        gone = disable() if exports else []
+        gone, left = disable() if exports else ([], [])
         known = remove(place)
-        say(state="removed", **{**known, "removed": [*gone, *known["removed"]]})
+        removed, kept = [*gone, *known["removed"]], [*left, *known["kept"]]
+        say(state="removed", **{**known, "removed": removed, "kept": kept})
         return
     if exports:
         prove_service(sys.executable)
