@@ -128,7 +128,8 @@ struct ub_receive_stats {
     uint64_t wait_calls;       /* epoll_wait calls, or naps */
     uint64_t unlogged_packets; /* of ours, for which the log's ring had no room */
     uint64_t echoed_packets;
-    uint64_t unechoed_packets; /* echoes that the socket did not take */
+    uint64_t unechoed_packets; /* echoes that the socket did not take, or not of the flow's first
+                                  source */
     uint64_t first_packets;    /* received by the call of first_ns: they came before it, not in the
                                   span to last_ns */
     uint64_t first_bytes;      /* and their bytes */

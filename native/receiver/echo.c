@@ -1,8 +1,8 @@
 /*
  * Echoed headers, for the sender's listener.
  *
- * Owns what an echo is. Must never send to any address but the source of a datagram of ours, from
- * any address but the one it was sent to, nor count as a datagram of the run: echoes are not in the
+ * Owns what an echo is. Must never send to any address but the first source of a flow, from any
+ * address but the one it was sent to, nor count as a datagram of the run: echoes are not in the
  * ledger.
  */
 #include "read.h"
@@ -41,8 +41,39 @@ static void answer_from(struct msghdr *answer, const struct msghdr *request) {
     }
 }
 
-void ub_echo(struct ub_tally *tally, const uint8_t *header) {
+/* Whether a word is this value, or was none before: several workers may be the first at once. */
+static int is_kept(uint64_t *word, uint64_t value) {
+    uint64_t known = 0;
+    return __atomic_compare_exchange_n(word, &known, value, 0, __ATOMIC_RELAXED,
+                                       __ATOMIC_RELAXED) ||
+           known == value;
+}
+
+/* Whoever reads a datagram on its way knows tag and flow, and could have its echo sent anywhere.
+ * What comes first is the sender's, whose address a router in between may have replaced. */
+static int is_from_sender(struct ub_flow_state *flow, const struct msghdr *request) {
+    const struct sockaddr *name = request->msg_name;
+    uint64_t address[2] = {0}, port = UINT64_C(1) << 16;
+    if (name->sa_family == AF_INET) {
+        const struct sockaddr_in *four = request->msg_name;
+        memcpy(address, &four->sin_addr, sizeof four->sin_addr);
+        port |= four->sin_port;
+    } else if (name->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *six = request->msg_name;
+        memcpy(address, &six->sin6_addr, sizeof six->sin6_addr);
+        port |= six->sin6_port;
+    }
+    return is_kept(&flow->source[0], address[0]) && is_kept(&flow->source[1], address[1]) &&
+           is_kept(&flow->source[2], port);
+}
+
+void ub_echo(struct ub_tally *tally, const uint8_t *header, uint32_t flow) {
+    const struct ub_receive_config *config = tally->config;
     const struct msghdr *request = &tally->message->msg_hdr;
+    if (!is_from_sender(ub_flow_state_at(config->flows, config->window_words, flow), request)) {
+        tally->unechoed++;
+        return;
+    }
     _Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(sizeof(struct in6_pktinfo))] = {0};
     struct iovec vector = {(void *)header, UB_HEADER_BYTES};
     struct msghdr answer = {.msg_name = request->msg_name,

@@ -79,12 +79,12 @@ static inline void note_delay(struct ub_tally *tally, uint64_t sent_ns, uint32_t
 
 /* What is recorded of our datagrams besides their count. */
 ALWAYS_INLINE void note_own(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
-                            uint64_t sequence) {
+                            const struct ub_header *header) {
     const struct ub_receive_config *config = tally->config;
     if (config->log != NULL)
         put_into_log(tally, bytes, length);
-    if (config->echo_every != 0 && sequence % config->echo_every == 0)
-        ub_echo(tally, bytes);
+    if (config->echo_every != 0 && header->sequence % config->echo_every == 0)
+        ub_echo(tally, bytes, header->flow);
     if (config->timestamps)
         ub_note_stamp(tally, bytes);
     note_delay(tally, ub_header_time_ns(bytes), 1);
@@ -179,7 +179,7 @@ ALWAYS_INLINE void count_own(struct ub_tally *tally, const uint8_t *bytes, uint3
         ub_run_begin(run, ub_flow_state_at(config->flows, config->window_words, header.flow),
                      header.flow, number);
     }
-    note_own(tally, bytes, length, header.sequence);
+    note_own(tally, bytes, length, &header);
     if (length != tally->usual_bytes)
         ub_run_note_length(run, header.sequence, length);
     ub_run_note(run, header.sequence);

@@ -61,7 +61,7 @@ const struct ub_read_way *ub_read_way_of(uint32_t read);
 int ub_log_valid(const struct ub_log *log);
 /* Whether the ring had room for the frame. */
 int ub_log_put(struct ub_log *log, const struct ub_log_frame *frame, const uint8_t *bytes);
-void ub_echo(struct ub_tally *tally, const uint8_t *header);
+void ub_echo(struct ub_tally *tally, const uint8_t *header, uint32_t flow);
 uint64_t ub_stamp_ns(const struct mmsghdr *message);
 void ub_note_stamp(const struct ub_tally *tally, const uint8_t *header);
 

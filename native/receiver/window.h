@@ -13,7 +13,8 @@
 struct ub_flow_state {
     uint64_t packets;
     uint64_t highest;
-    uint64_t reserved[6];
+    uint64_t source[3]; /* of its first datagram that was echoed, see echo.c; 0: none yet */
+    uint64_t reserved[3];
     uint64_t words[]; /* lap << 32 | bitmap; a bitmap of 0 is a word never used, of any lap */
 };
 

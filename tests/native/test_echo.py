@@ -108,18 +108,40 @@ def test_an_echo_leaves_from_the_address_that_was_sent_to(family: int, call: int
             sock.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         sock.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", 0))  # noqa: S104
-        receiver = Receiving(ffi, lib, sock)
-        receiver.start(echo_every=1, call=call)
         addresses = ["127.0.0.2", "127.0.0.3", "127.0.0.1"]
         addresses += ["::1"] if family == socket.AF_INET6 else []
+        receiver = Receiving(ffi, lib, sock, flow_count=len(addresses))
+        receiver.start(echo_every=1, call=call)
         echoes = []
         for number, address in enumerate(addresses):
             with sending_socket((address, sock.getsockname()[1])) as to:
-                to.send(datagram(number))
+                to.send(datagram(0, flow=number))
                 echoes += [readable.recv(64) for readable in select.select([to], [], [], 2)[0]]
         stats = receiver.stop()
-    assert [datagram(number)[:18] for number in range(len(addresses))] == echoes
+    assert [datagram(0, flow=number)[:18] for number in range(len(addresses))] == echoes
     assert (len(addresses), 0) == (stats["echoed_packets"], stats["unechoed_packets"])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_an_echo_goes_to_the_first_source_of_its_flow_alone(address: str) -> None:
+    """Whoever reads datagrams on their way could have theirs sent to anybody, in a name of choice."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEOUT)
+        sock.bind((address, 0))
+        receiver = Receiving(ffi, lib, sock)
+        receiver.start(echo_every=1)
+        where = sock.getsockname()[:2]
+        with sending_socket(where) as own, sending_socket(where) as other:
+            own.send(datagram(0))
+            assert datagram(0)[:18] == own.recv(64)
+            other.send(datagram(1))
+            wait_until("read", lambda: receiver.read() == 2)
+            own.send(datagram(2))
+            assert datagram(2)[:18] == own.recv(64)
+            stats = receiver.stop()
+            assert [] == select.select([other], [], [], 0)[0]
+    assert (2, 1) == (stats["echoed_packets"], stats["unechoed_packets"])
 
 
 def test_an_echo_that_the_socket_does_not_take_is_counted(tmp_path: Path) -> None:
