@@ -63,9 +63,10 @@ def test_a_ledger_is_tried_by_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch) 
     A lab that needs a program is tried where that is installed.
     """
     monkeypatch.setattr("udpbench.commands.selftest.which", lambda name: name)
-    assert ["router", "bridge", "vxlan", "wireguard"] == node_labs()
+    assert ["router", "bridge", "vxlan", "wireguard"] == node_labs(here=True)
+    assert ["router", "bridge", "vxlan"] == node_labs(here=False)
     monkeypatch.setattr("udpbench.commands.selftest.which", lambda _: None)
-    assert ["router", "bridge", "vxlan"] == node_labs()
+    assert ["router", "bridge", "vxlan"] == node_labs(here=True)
     world = World()
     selftest = try_ledger(load_lab("local"), world.progress.append, world.surroundings())
     stages = {proof.stage for proof in selftest.proofs}

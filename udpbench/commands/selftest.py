@@ -125,15 +125,23 @@ def try_ledger(
     Raises whatever ended the run early, CannotTell if nothing was tried.
     """
     records = _tried(losing_experiments(), lab, tell, around)
-    for name in node_labs():
+    for name in node_labs(here=around is None):
         own = load_lab(name)
         records += _tried([losing_at_nodes(own)], own, tell, around)
     return selftest_of(records, now_utc(), version("udpbench"))
 
 
-def node_labs() -> list[str]:
-    """Return the built-in labs with nodes that this machine has the programs for."""
-    return [name for name in AT_NODES if all(map(which, PROGRAMS.get(name, ())))]
+def node_labs(here: bool) -> list[str]:
+    """Return the built-in labs with nodes that can be tried; ``here``: on this machine.
+
+    Another host is not known to have the programs that one takes.
+    """
+    needs = {name: PROGRAMS.get(name, ()) for name in AT_NODES}
+    return [
+        name
+        for name, programs in needs.items()
+        if not programs or (here and all(map(which, programs)))
+    ]
 
 
 def losing_at_nodes(lab: Lab) -> Experiment:
