@@ -18,6 +18,7 @@ from udpbench.agent.host import wireguard
 from udpbench.agent.host.changes import Changes
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.wireguard import WireGuard, public_key
+from udpbench.agent.settings.link_flap import NUD_NOARP, is_set
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import SettingRefused
 
@@ -183,3 +184,18 @@ def test_a_tunnel_is_that_of_this_agent_alone(own: Known, monkeypatch: pytest.Mo
     assert ("wg0, a tunnel (wireguard) with other ends: nowhere,",) == wireguard.unfollowed(
         host, tunnel
     )
+
+
+class Entry(dict[str, Any]):
+    """A neighbour."""
+
+    get_attr = dict.get
+
+
+@pytest.mark.parametrize(("mac", "kept"), [("", False), ("02:00:00:00:00:05", True)])
+def test_a_neighbour_that_the_kernel_makes_on_a_tun_device_is_not_kept(
+    mac: str, kept: bool
+) -> None:
+    """It has no MAC, so that nothing could make it again, and the kernel does for each packet."""
+    entry = {"flags": 0, "state": NUD_NOARP, "NDA_DST": "10.0.0.5", "NDA_LLADDR": mac}
+    assert kept is is_set(Entry(entry))

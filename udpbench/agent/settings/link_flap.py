@@ -315,8 +315,10 @@ def is_set(message: Any) -> bool:
     """Return whether a program set a neighbour, or learnt it in place of the kernel."""
     if message["flags"] & (NTF_PROXY | NTF_EXT_LEARNED) or message.get_attr("NDA_FLAGS_EXT"):
         return True
-    if message["state"] & NUD_NOARP:  # the kernel makes those of multicast addresses
-        return not ip_address(message.get_attr("NDA_DST")).is_multicast
+    if message["state"] & NUD_NOARP:
+        # The kernel makes those of multicast addresses, and all of a device without MACs (tun).
+        is_multicast = ip_address(message.get_attr("NDA_DST")).is_multicast
+        return message.get_attr("NDA_LLADDR") != "" and not is_multicast
     return bool(message["state"] & NUD_PERMANENT)
 
 
