@@ -42,14 +42,22 @@ def readable_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
     return runs, problems
 
 
-def trials_of(runs: Sequence[Run], point: str | None = None) -> pd.DataFrame:
-    """Return the trials of runs as ``read_runs`` returns those of a store."""
+def trials_of(runs: Sequence[Run], point: str | None = None) -> tuple[pd.DataFrame, list[str]]:
+    """Return the trials of runs as ``read_runs`` returns those of a store.
+
+    And why other runs, of which more is read only now, cannot be read.
+    """
     import pandas as pd
 
     types = dict.fromkeys(PARTITIONS, "string") | TRIAL | RUN
-    rows = [row for run in runs for row in _rows(run) if point in (None, row["point"])]
+    rows, problems = [], []
+    for run in runs:
+        try:
+            rows += [row for row in _rows(run) if point in (None, row["point"])]
+        except RecordError as error:
+            problems.append(str(error))
     frame = pd.DataFrame(rows, columns=[*types, "values", "ledger"]).astype(types)
-    return frame.sort_values(ORDER, ignore_index=True)
+    return frame.sort_values(ORDER, ignore_index=True), problems
 
 
 def _rows(run: Run) -> Iterator[dict[str, object]]:

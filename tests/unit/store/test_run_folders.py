@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from golden import Golden
@@ -13,10 +15,11 @@ from store.runs import run_of
 from udpbench.__main__ import main
 from udpbench.commands.verbs.campaign import say_answer
 from udpbench.control.watch import KeptLooks
+from udpbench.errors import RecordError
 from udpbench.model.lab import Lab
 from udpbench.records.reader import read_run
-from udpbench.records.run import CAMPAIGN_FILE
-from udpbench.store.dataset import read_runs, write_runs
+from udpbench.records.run import CAMPAIGN_FILE, Run
+from udpbench.store.dataset import read_runs, trial_rows, write_runs
 from udpbench.store.history import histories
 from udpbench.store.run_folders import readable_runs, run_folders, trials_of
 
@@ -51,7 +54,7 @@ def test_the_trials_are_those_of_a_store(results: Path, tmp_path: Path) -> None:
     assert (7, []) == (len(runs), problems)
     write_runs([each.folder for each in runs], "store", campaign="c", pair="p")
     order = ["run", "point", "repetition"]
-    stored, plain = (each.sort_values(order) for each in (read_runs("store"), trials_of(runs)))
+    stored, plain = (each.sort_values(order) for each in (read_runs("store"), trials_of(runs)[0]))
     assert set(stored.columns) == set(plain.columns)
     for name in set(stored.columns) - {"campaign", "pair"}:
         assert stored[name].tolist() == plain[name].tolist(), name
@@ -63,7 +66,7 @@ def test_the_runs_of_a_campaign_are_of_one(results: Path) -> None:
     """Its folder holds them by pair."""
     (results / "campaign" / CAMPAIGN_FILE).write_text("{}")
     runs, _ = readable_runs(run_folders(results))
-    assert {"results", "campaign"} == set(trials_of(runs).campaign)
+    assert {"results", "campaign"} == set(trials_of(runs)[0].campaign)
 
 
 def test_a_campaign_ends_with_its_question_and_its_answer(
@@ -153,3 +156,32 @@ def test_what_cannot_be_read_is_left_out_and_named(
     for words in (("history", "empty"), ("report", "empty"), ("store", "add", "store", "nowhere")):
         assert 2 == run(*words)
         golden.check(capsys.readouterr().err.splitlines())
+
+
+def test_a_run_of_which_the_rest_cannot_be_read_hides_no_other(
+    results: Path, golden: Golden, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of what a run kept, the rest is read for its row alone: by then it may be changed."""
+    runs, _ = readable_runs(run_folders(results))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("udpbench.store.run_folders.trial_rows", rows_but_of("run3"))
+        trials, problems = trials_of(runs)
+        assert 6 * 6 == len(trials)
+        golden.check(problems)
+        assert 0 == run("history", str(results))
+        printed = capsys.readouterr()
+        assert printed.out.startswith("read: results: 6 run folders\n")
+        assert f"left out: {problems[0]}" in printed.err.splitlines()
+        assert 2 == run("history", str(results / "run3"))
+        assert "left out: " not in capsys.readouterr().err
+
+
+def rows_but_of(name: str) -> Callable[[Run], Iterator[dict[str, Any]]]:
+    """Return what yields the rows of runs, but of the one of that name."""
+
+    def rows(of_run: Run) -> Iterator[dict[str, Any]]:
+        if of_run.folder.name == name:
+            raise RecordError(f"{of_run.folder}/run.jsonl:2: changed since it was read; try again")
+        yield from trial_rows(of_run)
+
+    return rows

@@ -95,7 +95,7 @@ def say_answer(folders: Sequence[Path]) -> None:
     from udpbench.store.run_folders import readable_runs, trials_of
 
     runs, _ = readable_runs(folders)
-    trials = trials_of(runs)
+    trials, _ = trials_of(runs)
     if not trials.empty:
         console = open_console()
         console.print(Text(question(trials), style="bold"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,11 +67,16 @@ def _read(paths: list[Path]) -> list[Run]:
         where = ", ".join(map(str, empty))
         raise RecordError(f"{where}: neither a store nor a folder with run folders; name one")
     runs, problems = readable_runs(folder for path in paths for folder in run_folders(path))
-    if not runs and problems:
+    _say_left_out(problems, len(runs))
+    return runs
+
+
+def _say_left_out(problems: Sequence[str], readable: int) -> None:
+    """Say which runs are unreadable; raises RecordError if no other is left."""
+    if problems and not readable:
         raise RecordError("\n".join(problems))
     for problem in problems:
         say(f"left out: {problem}", sys.stderr)
-    return runs
 
 
 def read_trials(path: str, point: str | None = None) -> tuple[Any, str]:
@@ -81,4 +87,7 @@ def read_trials(path: str, point: str | None = None) -> tuple[Any, str]:
     if is_store(path):
         return read_runs(path, point=point), "store"
     runs = _read([Path(path)])
-    return trials_of(runs, point), plural(len(runs), "run folder")
+    trials, problems = trials_of(runs, point)
+    left = len(runs) - len(problems)
+    _say_left_out(problems, left)
+    return trials, plural(left, "run folder")
