@@ -227,7 +227,7 @@ def test_a_missed_expectation_explains_itself(project: Project) -> None:
     result.assert_outcomes(failed=1)
     output = lines(result, "FAILURES")
     assert "expected: udp_rcvbuf == 0" in output
-    assert "measured: 5 is not == 0" in output
+    assert "measured: 5 is not == 0, in #1 of 2 trials" in output
     text = "\n".join(output)
     for part in ("results", "ledger (packets of", "udp_rcvbuf", "built-in lab", "run folder: "):
         assert part in text, part

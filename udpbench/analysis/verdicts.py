@@ -76,6 +76,8 @@ class _Comparison:
     skipped: bool
     trials: tuple[tuple[str, str], ...] = ()
     """For counts of two points, the trials of each pair: those that decide, among all pairs."""
+    each: tuple[int, ...] = ()
+    """For counts of one point, the repetition of each of several trials."""
     known: int = 0
     """For counts of two points, pairs of a known count of one with one of the other."""
     lack: str = "nothing to compare"
@@ -250,7 +252,8 @@ def _compare(expectation: Expectation, name: str, measured: _Measured) -> _Compa
         else [(side.factor, side.factor)] * len(point.done)
         for side in (left, right)
     )
-    return _Comparison(name, tuple(zip(*spans, strict=True)), skipped)
+    each = tuple(result.trial.repetition for result in point.done) if len(point.done) > 1 else ()
+    return _Comparison(name, tuple(zip(*spans, strict=True)), skipped, each=each)
 
 
 def _by_blocks(single: _Comparison, claim: Claim, measured: _Measured) -> _Comparison:
@@ -438,19 +441,31 @@ def _text(
         return head + _text_of_blocks(comparison, op, *comparison.values)
     trials = comparison.trials or (("", ""),) * len(comparison.pairs)
     known = [
-        (_holds(op, a, b), *_both(a, b, digits), pair)
-        for (a, b), pair in zip(comparison.pairs, trials, strict=True)
+        (_holds(op, a, b), _apart(a, b), *_both(a, b, digits), pair, place)
+        for place, ((a, b), pair) in enumerate(zip(comparison.pairs, trials, strict=True))
         if a is not None and b is not None
     ]
     if not known:
         return f"{head}{comparison.lack}"
     words = _WORDS
-    holds, a, b, (left, right) = min(known, key=lambda pair: list(words).index(pair[0]))
+    # Of two points few pairs are left, in their order; of one the trial that is farthest off.
+    far = bool(comparison.each)
+    holds, _, a, b, (left, right), place = min(
+        known,
+        key=lambda pair: (list(words).index(pair[0]), -pair[1] if far and not pair[0] else 0),
+    )
     if not comparison.trials:
-        return f"{head}{a} {words[holds]} {op} {b}"
+        number = comparison.each[place] if far and not holds else None
+        where = f", in #{number} of {len(comparison.each)} trials" if number is not None else ""
+        return f"{head}{a} {words[holds]} {op} {b}{where}"
     count = comparison.known
     how = f"; of {count} pairs, each trial with each" if count > 1 else ""
     return f"{head}{a} [{left}] {words[holds]} {op} {b} [{right}]{how}"
+
+
+def _apart(a: tuple[float, float], b: tuple[float, float]) -> float:
+    """Return how far apart two spans are; 0 where they overlap."""
+    return max(b[0] - a[1], a[0] - b[1], 0.0)
 
 
 def _text_of_blocks(comparison: _Comparison, op: str, a: Value, b: Value) -> str:

@@ -116,13 +116,18 @@ def watch(
     with closing(LabAgents(lab, run_name(), RunOptions.lease_ns, around.reach, clock)) as agents:
         agents.begin()
         with around.interrupt.caught():
-            onlookers = [Onlooker(each, watched, kept, clock) for each in agents.onlookers()]
+            waits = duration_ns is not None
+            onlookers = [
+                Onlooker(each, watched, kept, clock, waits=waits) for each in agents.onlookers()
+            ]
             states = []
             begun_ns = min(each.begun_ns for each in onlookers)
             for _ in _seconds(begun_ns, duration_ns, around):
                 states = [onlooker.look() for onlooker in onlookers]
                 for state in states:
                     tell(state)
+            for onlooker in onlookers:
+                onlooker.refuse_free()
             for onlooker in onlookers if watched.cpu_time else ():
                 onlooker.end()
     return states
@@ -154,8 +159,12 @@ class Onlooker:
         kept: KeptLooks | None,
         clock: Clock,
         facts: dict[str, Facts] | None = None,
+        waits: bool = False,
     ) -> None:
-        """``facts`` are by interface: those that are watched; None: all of them are asked for."""
+        """``facts`` are by interface: those that are watched; None: all of them are asked for.
+
+        ``waits``: a socket may be bound to the port later.
+        """
         self._client = client
         self._clock = clock
         self._watched = watched
@@ -166,8 +175,10 @@ class Onlooker:
         """When the first look was taken; the facts of many interfaces take seconds more."""
         self._first = self._latest = self._look(None)
         self._said: LiveHost | None = None
-        if watched.port is not None:
-            _refuse_free(watched.port, self._first, client.name)
+        self._free = watched.port is not None and not _is_bound(watched.port, self._first)
+        """No socket was bound to the port so far."""
+        if not waits:
+            self.refuse_free()
 
     def look(self) -> LiveHost:
         """Return the host's activity between the previous look and this one."""
@@ -178,7 +189,16 @@ class Onlooker:
         if self._kept is not None:
             self._kept.add_drops(self._said, self._latest.snapshot, now.snapshot)
         self._latest = now
+        self._free = self._free and not _is_bound(self._watched.port, now)
         return self._said
+
+    def refuse_free(self) -> None:
+        """Raise NothingToWatch if no socket was bound to the port, and no packet came to it."""
+        came = self._said is not None and self._said.unbound_packets > 0
+        if self._free and not came:
+            text = _free_text(self._watched.port, self._latest)
+            step = "nor did any packet come to it" if self._said else "with --for it is waited for"
+            raise NothingToWatch(f"{text}; {step}", self._client.name)
 
     def end(self) -> None:
         """Keep what the CPUs did, and who reads the sockets."""
@@ -369,12 +389,12 @@ def _reader_of(host: str) -> str:
     return f"{host}.receiver0"
 
 
-def _refuse_free(port: int, state: HostState, host: str) -> None:
-    """Refuse a port that no socket is bound to."""
+def _is_bound(port: int | None, state: HostState) -> bool:
+    return any(each.port == port for each in state.sockets.values())
+
+
+def _free_text(port: int | None, state: HostState) -> str:
     ports = sorted({each.port for each in state.sockets.values()})
-    if port not in ports:
-        shown = ", ".join(map(str, ports[:PORTS_NAMED])) or "none"
-        more = f" and {len(ports) - PORTS_NAMED} more" if len(ports) > PORTS_NAMED else ""
-        raise NothingToWatch(
-            f"no UDP socket is bound to port {port}; bound ports: {shown}{more}", host
-        )
+    shown = ", ".join(map(str, ports[:PORTS_NAMED])) or "none"
+    more = f" and {len(ports) - PORTS_NAMED} more" if len(ports) > PORTS_NAMED else ""
+    return f"no UDP socket is bound to port {port}; bound ports: {shown}{more}"

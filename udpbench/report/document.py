@@ -151,7 +151,7 @@ def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
     if len(in_lab) > 1:
         problems.append(
             Problem(
-                "runs of the built-in lab and runs on hardware cannot share a document",
+                "runs of the built-in lab cannot share a document with a watch, or other hosts",
                 ", ".join(str(run.folder) for run in runs),
                 next_step="report them separately",
             )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from udpbench.analysis.points import interval
 from udpbench.errors import InputError, Problem
 from udpbench.metrics import unit_of
+from udpbench.model.limits import LEDGER_STAGES
 from udpbench.model.result import Estimate
 from udpbench.store.dataset import SEARCHED
 
@@ -109,7 +110,13 @@ def by_point(
 ) -> dict[tuple[str, ...], list[StoredTrial]]:
     """Return the trials of each point, in the order of their first; InputError if too many."""
     columns = [*StoredTrial._fields[:-1], SEARCHED, DELIVERED, metric or DELIVERED]
-    lists = (trials[name].astype(object).where(trials[name].notna(), None) for name in columns)
+    known = (
+        trials["ledger"].map(lambda ledger, stage=name: (ledger or {}).get(stage))
+        if name in LEDGER_STAGES
+        else trials[name]
+        for name in columns
+    )
+    lists = (column.astype(object).where(column.notna(), None) for column in known)
     names_of = attrgetter(*names)
     points: dict[tuple[str, ...], list[StoredTrial]] = defaultdict(list)
     for row in zip(*lists, strict=True):

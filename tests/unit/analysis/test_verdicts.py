@@ -82,7 +82,8 @@ CABLED = [
         (ONE_STRUCK, "delivered_pps[one] > 1", "yes", "500 is > 1"),
         (ONE_STRUCK, "loss_ratio[one] < 0.46", "yes", "45.00 % is < 46.00 %"),
         # A count must hold in every trial, not just in the median one.
-        (TWO, "lost_packets[two] < 300", "no", "300 is not < 300"),
+        (TWO, "lost_packets[two] < 300", "no", "300 is not < 300, in #2 of 2 trials"),
+        (TWO, "lost_packets[two] == 0", "no", "300 is not == 0, in #2 of 2 trials"),
         # Of two points each trial is compared with each, and a pair is told that can be found.
         (TWO, "lost_packets[two] < lost_packets[one]", "yes",
          "300 [two #2] is < 400 [one #2]; of 4 pairs, each trial with each"),

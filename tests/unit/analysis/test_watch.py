@@ -428,7 +428,7 @@ def test_a_reader_whose_own_work_takes_more_than_a_cpu_needs_more_than_peace() -
             (thread(30, 0, recvmsg=6, futex=3),),
             0,
             "waits for datagrams 47 % of the time, sleeps 23 % of the time (in futex)",
-            "a larger SO_RCVBUF, 208KiB first, 512KiB at most (raise net.core.rmem_max if it allows ",
+            "a larger SO_RCVBUF, 208KiB first (net.core.rmem_max allows no more): up to 100 packets ",
         ),
     ],
 )
@@ -454,13 +454,43 @@ def test_a_reader_whose_queue_is_full_at_a_look_or_two_waits_for_datagrams(
 def test_a_buffer_has_room_for_twice_the_largest_burst() -> None:
     """What the kernel doubles; no size is large enough for a load, or the size is not known."""
     waits = thread(30, recvmsg=7)
-    late, _ = reader(waits, queued=0)
+    late = replace(reader(waits, queued=0)[0], limit_bytes=None)
     needed = V4.buffer_bytes + 2 * 100 * late.datagram_bytes  # type: ignore[operator]
     size_bytes = late.wanted_bytes(V4.buffer_bytes)
     assert size_bytes is not None
     assert size_bytes < needed <= 2 * size_bytes
     assert None is late.wanted_bytes(None)
     assert None is reader(waits, queued=0, lost=10**6)[0].wanted_bytes(V4.buffer_bytes)
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "wanted_bytes", "says"),
+    [
+        (None, 2**19, "208KiB first, 512KiB at most (raise net.core.rmem_max if it allows less)"),
+        (2**20, 2**19, "208KiB first, 512KiB at most (net.core.rmem_max allows 1MiB)"),
+        (2**18, 2**18, "208KiB first, 256KiB at most (net.core.rmem_max allows no more)"),
+        (106496, 2**19, "512KiB at most (raise net.core.rmem_max first, which is 104KiB)"),
+    ],
+)
+def test_no_larger_buffer_is_advised_than_a_program_gets(
+    limit_bytes: int | None, wanted_bytes: int, says: str
+) -> None:
+    """Above the limit setsockopt gives less, and says nothing."""
+    late = replace(reader(thread(30, recvmsg=7), queued=0)[0], limit_bytes=limit_bytes)
+    assert wanted_bytes == late.wanted_bytes(V4.buffer_bytes)
+    assert says in late.helps(V4.buffer_bytes)
+
+
+def test_a_datagram_over_loopback_takes_no_room_of_a_driver() -> None:
+    """What comes by a card lies in a buffer of its driver's, of 2 KiB at least."""
+    for name, datagram_bytes in (("receive0", 256 + 2048), ("lo", 256 + 512)):
+        came = {f"link.{name}.rx_packets": 100, f"link.{name}.rx_bytes": 12800}
+        late = replace(V4, drops=9)
+        last = look(1, late, moved=counted(9, *RCVBUF) | came)
+        first = look(0, V4, moved=dict.fromkeys(came, 0))
+        (loss,) = watched(first, last).sockets
+        assert loss.reader is not None
+        assert datagram_bytes == loss.reader.datagram_bytes
 
 
 def test_a_queue_that_was_empty_when_the_load_ended_is_no_burst() -> None:

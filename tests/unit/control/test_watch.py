@@ -211,6 +211,30 @@ def test_a_port_that_nobody_has_is_an_error(golden: Golden) -> None:
     watch_machine(Watchable(), Watched(port=53), SECOND_NS, lambda _: None)
 
 
+def test_a_port_of_a_service_that_is_down_is_watched_for_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until a socket is bound to it; a port to which nothing is bound or sent is an error then."""
+    look = Seen._look
+
+    def later(self: Seen, **args: Any) -> HostLook:
+        seen = look(self, **args)
+        back = replace(SOCKET, port=54)
+        counters = {**seen.snapshot.counters, "snmp.Udp.NoPorts": 5 * self.looks * self.sent}
+        snapshot = replace(seen.snapshot, counters=counters)
+        return replace(seen, snapshot=snapshot, sockets=(back,) if self.looks == self.comes else ())
+
+    monkeypatch.setattr(Seen, "_look", later)
+    for comes, sent in ((3, 0), (0, 1)):
+        monkeypatch.setattr(Seen, "comes", comes, raising=False)
+        monkeypatch.setattr(Seen, "sent", sent, raising=False)
+        (live,) = watch_machine(Watchable(), Watched(port=54), 4 * SECOND_NS, lambda _: None)
+        assert (comes > 0, sent > 0) == (bool(live.sockets), live.unbound_packets > 0)
+    monkeypatch.setattr(Seen, "sent", 0)
+    with pytest.raises(NothingToWatch, match="nor did any packet come to it"):
+        watch_machine(Watchable(), Watched(port=54), 4 * SECOND_NS, lambda _: None)
+
+
 def test_a_host_that_has_ever_more_interfaces_is_given_up(
     monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:

@@ -198,6 +198,9 @@ def test_the_verb(
     assert 0 == run(monkeypatch, "history", str(store), "--metric", "loss_ratio", "--json")
     data = json.loads(capsys.readouterr().out)
     assert {"loss_ratio"} == {point["metric"] for point in data["points"]}
+    assert 0 == run(monkeypatch, "history", str(store), "--metric", "udp_rcvbuf", "--json")
+    (first, *_) = json.loads(capsys.readouterr().out)["points"]
+    assert ("udp_rcvbuf", 7) == (first["metric"], len(first["days"])), "as compare takes it"
     assert 2 == run(monkeypatch, "history", str(store), "--metric", "delivered")
     assert "did you mean delivered_pps?" in capsys.readouterr().err
     assert 2 == run(monkeypatch, "history", str(store.parent / "nothing"))

@@ -161,7 +161,7 @@ def test_what_cannot_be_read_is_left_out_and_named(
 def test_a_run_of_which_the_rest_cannot_be_read_hides_no_other(
     results: Path, golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of what a run kept, the rest is read for its row alone: by then it may be changed."""
+    """The rest of what a run kept is read for its row alone: by then it may be changed."""
     runs, _ = readable_runs(run_folders(results))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("udpbench.store.run_folders.trial_rows", rows_but_of("run3"))

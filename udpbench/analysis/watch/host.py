@@ -164,7 +164,9 @@ def live_host(
     lately, ever = deltas(before.snapshot, now.snapshot), deltas(first.snapshot, now.snapshot)
     seconds = max(lately.elapsed_ns, 1) / SECOND_NS
     known = earlier.sockets if earlier is not None else None
-    sockets = losses_by_socket(before, now, lately, ever, known, port)
+    limits = (each.limits.get("net.core.rmem_max") for each in facts.values())
+    limit_bytes = next((limit for limit in limits if limit is not None), None)
+    sockets = losses_by_socket(before, now, lately, ever, known, port, limit_bytes)
     stages = stage_losses(lately, ever, now.interfaces, facts, seconds)
     gone = _gone(before, now, earlier)
     stages += tuple(

@@ -38,6 +38,9 @@ MOST_BUFFER_BYTES = 256 * 2**20
 SKB_BYTES, FRAME_BYTES = 256, 2048
 """What a datagram takes of a buffer beside its data, and the least room for these that a card's
 driver gives (include/linux/skbuff.h, SKB_TRUESIZE)."""
+SHARED_BYTES = 384
+"""Beside the data of a datagram that came over loopback: skb_shared_info and headers; of 100 B the
+kernel took 768 B in all."""
 ELSEWHERE = "waits for datagrams of other sockets"
 NOT_KNOWN = "not known (needs root or the same user)"
 NOT_YET_KNOWN = "not known yet (its process was not seen)"
@@ -63,6 +66,8 @@ class SocketReader:
     """It has read nothing since the first look."""
     time: ReaderTime | None = None
     """None: its threads were not seen."""
+    limit_bytes: int | None = None
+    """``net.core.rmem_max``, above which a program gets no larger buffer; None: not known."""
     dropped_per_read: float = 0.0
     """What the socket dropped for each datagram that was read, of it or of others: at least."""
 
@@ -145,7 +150,24 @@ class SocketReader:
             return None
         room = buffer_bytes // 2 + self.burst * self.datagram_bytes  # the kernel doubles it
         size_bytes = 1 << (room - 1).bit_length()
-        return size_bytes if size_bytes <= MOST_BUFFER_BYTES else None
+        if size_bytes > MOST_BUFFER_BYTES:
+            return None
+        return (
+            min(size_bytes, self.limit_bytes or 0) if self._has_more(buffer_bytes) else size_bytes
+        )
+
+    def _has_more(self, buffer_bytes: int) -> bool:
+        """Return whether ``net.core.rmem_max`` is known, and allows more than there is."""
+        return self.limit_bytes is not None and buffer_bytes // 2 < self.limit_bytes
+
+    def _limit(self, buffer_bytes: int, size_bytes: int) -> str:
+        """Return in words what ``net.core.rmem_max`` has to do with a size."""
+        if self.limit_bytes is None:
+            return "raise net.core.rmem_max if it allows less"
+        limit = format_bytes(self.limit_bytes)
+        if not self._has_more(buffer_bytes):
+            return f"raise net.core.rmem_max first, which is {limit}"
+        return f"net.core.rmem_max allows {'no more' if size_bytes == self.limit_bytes else limit}"
 
     def helps(self, buffer_bytes: int | None) -> str:
         """Return what helps; empty if nobody knows."""
@@ -157,7 +179,7 @@ class SocketReader:
             first_bytes = min(buffer_bytes or 0, size_bytes)
             size = f"a larger SO_RCVBUF, {format_bytes(first_bytes)} first"
             size += f", {format_bytes(size_bytes)} at most" if first_bytes < size_bytes else ""
-            return f"{size} (raise net.core.rmem_max if it allows less): {burst}, and {waits}"
+            return f"{size} ({self._limit(buffer_bytes or 0, size_bytes)}): {burst}, and {waits}"
         if self.never:
             return READERS_HELPS["stopped"]
         if self.time is None or (not self.shares and self.bursts):
@@ -238,8 +260,12 @@ def losses_by_socket(
     ever: Deltas,
     earlier: tuple[SocketLoss, ...] | None,
     port: int | None,
+    limit_bytes: int | None = None,
 ) -> tuple[SocketLoss, ...]:
-    """Return what each watched socket lost, the worst first; ``earlier`` is of the look before."""
+    """Return what each watched socket lost, the worst first; ``earlier`` is of the look before.
+
+    ``limit_bytes`` is ``net.core.rmem_max``, if that is known.
+    """
     seconds = max(delta.elapsed_ns, 1) / SECOND_NS
     if earlier is not None and _nothing_new(before, now, earlier):
         return earlier
@@ -251,7 +277,7 @@ def losses_by_socket(
         if each is not before.sockets.get(cookie)
     }
     possible = possible_stages(delta, sum(lately.values()))
-    readers = _Readers(now, ever)
+    readers = _Readers(now, ever, limit_bytes)
     losses = []
     for cookie, each in now.sockets.items():
         if (now.watched is not None and cookie not in now.watched) or port not in (None, each.port):
@@ -380,7 +406,8 @@ def _counted(loss: SocketLoss, before: HostState, now: HostState, seconds: float
 class _Readers:
     """What is known of readers at one look."""
 
-    def __init__(self, now: HostState, ever: Deltas) -> None:
+    def __init__(self, now: HostState, ever: Deltas, limit_bytes: int | None) -> None:
+        self._limit_bytes = limit_bytes
         self._now = now
         self._ever = ever
         self._times: dict[tuple[tuple[str, ...], bool], ReaderTime | None] = {}
@@ -406,6 +433,7 @@ class _Readers:
             # Where nothing waits to be read, nothing got into the queue.
             never=loss.socket.queued_bytes > 0 and self._never_reads(loss.socket),
             time=self._time(processes, waits=emptied > 0 or looks + 1 < LEAST_LOOKS),
+            limit_bytes=self._limit_bytes,
             dropped_per_read=loss.dropped / read if (read := self._read) else 0.0,
         )
 
@@ -460,4 +488,7 @@ class _Readers:
             for which in ("rx_packets", "rx_bytes")
         )
         mean_bytes = -(-size_bytes // came) if came > 0 else 0
-        return SKB_BYTES + max(FRAME_BYTES, 1 << max(mean_bytes - 1, 0).bit_length())
+        # Over loopback comes what the sender allocated, in no room of a driver.
+        local = 2 * links.get("link.lo.rx_packets", 0) > came
+        room_bytes = mean_bytes + SHARED_BYTES if local else max(mean_bytes, FRAME_BYTES)
+        return SKB_BYTES + (1 << (room_bytes - 1).bit_length())

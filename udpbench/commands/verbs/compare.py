@@ -66,12 +66,12 @@ def compare(
 
 
 def refuse_metric(metric: str | None) -> None:
-    """Raise InputError if there is no such metric."""
+    """Raise InputError if there is no such metric, nor stage of the ledger."""
+    from udpbench.definition.expectations import KNOWN
     from udpbench.definition.problems import did_you_mean
-    from udpbench.metrics import METRICS
 
-    if metric is not None and metric not in METRICS:
-        step = did_you_mean(metric, METRICS)
+    if metric is not None and metric not in KNOWN:
+        step = did_you_mean(metric, KNOWN)
         raise InputError([Problem("unknown metric", "--metric", metric, next_step=step)])
 
 
