@@ -128,6 +128,7 @@ def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
         "machine_sysctl",
         "kernel_threads",
         "napi_threads",
+        "rps",
         "rps_default",
         "real_time",
         "udp_gso",

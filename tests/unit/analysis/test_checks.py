@@ -801,6 +801,12 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         "warning",
     ),
     (
+        host_checks.degraded,
+        without("napi_threads", "rps"),
+        steered(without("napi_threads", "rps")),
+        "warning",
+    ),
+    (
         clock_checks.clocks_apart,
         clocks(left_ns=6_500_000, right_ns=6 * 10**6),
         clocks(left_ns=4_000_000, right_ns=6 * 10**6),

@@ -23,6 +23,7 @@ NEEDING = {
     "io_uring_receive": {"receive": {"call": "io_uring"}},
     "af_xdp_receive": {"receive": {"call": "af_xdp", "wait": "spin"}},
     "napi_threads": {"settings": {"receiver": {"link": {"receive": "napi"}}}},
+    "rps": {"settings": {"receiver": {"link": {"receive": "rps"}}}},
     "udp_gro": {"receive": {"gro": True}},
     "reuseport_cbpf": {"receive": {"sockets": "reuseport-cpu"}},
     "reuseport_ebpf": {"receive": {"sockets": "reuseport-ebpf", "steering": "/sys/fs/bpf/x"}},

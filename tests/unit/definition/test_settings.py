@@ -132,6 +132,14 @@ def test_threads_that_cannot_be_told_apart_are_replaced_by_rps(lab: Lab) -> None
     ]
 
 
+def test_without_threads_and_rps_the_sender_does_the_work(lab: Lab) -> None:
+    """As on a kernel for one CPU before Linux 5.12."""
+    lacking = {"napi_threads": False, "rps": False}
+    context = LabContext({"sender": 7}, both((0,), capabilities=lacking))
+    kinds = {setting.kind for setting in settings_for(lab, trial(), lab.receivers[0], context)}
+    assert set() == kinds & {"rps", "device", "feature", "napi_cpus"}
+
+
 def test_without_root_and_without_a_default_for_rps_the_sender_does_the_work(lab: Lab) -> None:
     """As before Linux 6.3, also where NAPI's threads could be told apart by root."""
     lacking = {"kernel_threads": False, "rps_default": False}

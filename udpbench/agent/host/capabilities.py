@@ -37,6 +37,8 @@ INCOMING_CPU_RELEASE = (6, 2)
 """Before it the option can be set but has no effect (net/core/sock_reuseport.c): not tried."""
 MACHINE_SYSCTL = "/proc/sys/net/core/netdev_max_backlog"
 """Exists only in the initial network namespace."""
+RPS = "/sys/class/net/lo/queues/rx-0/rps_cpus"
+"""Missing in a kernel for one CPU (CONFIG_RPS)."""
 RPS_DEFAULT = "/proc/sys/net/core/rps_default_mask"
 """Since Linux 6.3."""
 THREAD_NAMES_RELEASE = (5, 17)
@@ -62,6 +64,7 @@ def try_capabilities(host: Host) -> dict[str, bool]:
         "machine_sysctl": _machine_sysctl(host),
         "kernel_threads": _kernel_threads(host),
         "napi_threads": napi_threads(host, os.uname().release),
+        "rps": host.exists(RPS),
         "rps_default": host.exists(RPS_DEFAULT),
         "real_time": _real_time(),
         # A program that passes every packet, not attached anywhere.

@@ -182,17 +182,21 @@ def degraded(readings: Readings) -> Iterator[Finding]:
             next_step="run as root for the full lab",
         )
     elif steered_instead(readings):
+        inline = any(
+            facts.capabilities.get("rps") is False for facts in readings.record.facts.values()
+        )
+        who, way = ("the sender's CPU", "inline") if inline else ("RPS", "rps")
         yield Finding(
             "warning",
-            "RPS does the receive work: this kernel's NAPI threads cannot be told apart",
+            f"{who} does the receive work: this kernel's NAPI threads cannot be told apart",
             "lab",
             "they are known by netlink since Linux 6.8, by their whole names since 5.17",
-            next_step="compare only with trials of settings.receiver.link: {receive: rps}",
+            next_step=f"compare only with trials of settings.receiver.link: {{receive: {way}}}",
         )
 
 
 def steered_instead(readings: Readings) -> bool:
-    """Return whether a built-in lab uses RPS only because of its kernel."""
+    """Return whether a built-in lab does without NAPI's threads only because of its kernel."""
     own = readings.record.trial.settings.get("receiver", Settings()).link or VethPair()
     able = (facts.capabilities.get("napi_threads") for facts in readings.record.facts.values())
     return own.receive is None and False in able

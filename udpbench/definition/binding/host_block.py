@@ -85,13 +85,16 @@ class HostBlock:
         """Who does the receive work of a built-in lab's link: napi, rps or inline.
 
         By default NAPI's threads, if they can be pinned and told apart. Only root can set RPS of a
-        bridge's pairs, which exist before, or of any pair where the kernel has no default for it.
+        bridge's pairs, which exist before, or of any pair where the kernel has no default for it;
+        a kernel for one CPU has none.
         """
         if self.link.receive is not None:
             return self.link.receive
         if self.without_root:
             return "inline" if self.lab.joint or self._lacks("rps_default") else "rps"
-        return "rps" if self._lacks("napi_threads") else "napi"
+        if not self._lacks("napi_threads"):
+            return "napi"
+        return "inline" if self._lacks("rps") else "rps"
 
     @property
     def without_root(self) -> bool:

@@ -68,6 +68,13 @@ REQUIREMENTS: Mapping[str, Requirement] = {
         "NAPI threads that can be told apart",
         "available since Linux 5.17; use rps",
     ),
+    "rps": Requirement(
+        "receiver",
+        lambda trial: _link(trial).receive == "rps",
+        "settings.receiver.link.receive: rps",
+        "RPS",
+        "it is built for one CPU (CONFIG_RPS); use inline",
+    ),
     "udp_gro": Requirement(
         "receiver",
         lambda trial: trial.receive.gro,
