@@ -25,6 +25,9 @@ EMULATOR = ("trixie", ("qemu-system-x86", "qemu-utils"))
 BARE = ("openssh-server", "python3", "iproute2")
 """To log in, to run an agent, and to name the cards (init)."""
 KERNEL = "linux-image-amd64"
+PROGRAM = "user-mode-linux"
+"""The same source as a program: one CPU, cards that are taps alone, and no AF_XDP; it needs no KVM, and
+is no slower than the machine but for system calls (docs/kernel.md)."""
 INIT = Path(__file__).with_name("init")
 WHEELS = "opt/wheels"
 
@@ -35,9 +38,10 @@ class Image:
 
     suite: str
     packages: tuple[str, ...] = ("ethtool", "iptables", "nftables")
-    """Beside those of ``BARE``; without an image of the kernel, that of the suite is added."""
+    """Beside those of ``BARE`` and the kernel."""
+    kernel: str = PROGRAM
     backports: tuple[str, ...] = ()
-    """Packages of the suite's backports."""
+    """Packages of the suite's backports; the kernel may be one of them."""
     later: tuple[str, ...] = ()
     """Packages that are there as files, because a guest has no network; and pip's, if any."""
     size: str = "1500M"
@@ -50,8 +54,12 @@ LATER = (
 """What sessions install where it is missing (noxfile.py), and programs of experiments/own."""
 IMAGES = {
     # AF_XDP without copies needs Linux 6.11 on virtio_net, 6.14 on igb.
-    "cards": Image("trixie", backports=(KERNEL,)),
-    **{f"{suite}-hosts": Image(suite) for suite in ("bullseye", "bookworm", "trixie", "sid")},
+    "cards": Image("trixie", kernel=KERNEL, backports=(KERNEL,)),
+    **{
+        f"{suite}-hosts": Image(suite, kernel=KERNEL)
+        for suite in ("bullseye", "bookworm", "trixie", "sid")
+    },
+    "bullseye": Image("bullseye"),
     **{
         suite: Image(suite, packages=(), later=LATER, size="8G")
         for suite in ("bookworm", "trixie", "sid")
@@ -63,7 +71,7 @@ IMAGES = {
 def make(folder: Path, name: str) -> None:
     """Make what an image needs, as far as it is missing in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "emulator").exists():
+    if IMAGES[name].kernel == KERNEL and not (folder / "emulator").exists():
         bootstrap(folder / "emulator", *EMULATOR)
     if not (folder / "key").exists():
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", folder / "key")
@@ -82,7 +90,7 @@ def make_image(folder: Path, name: str) -> None:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     tree = place / "tree"
-    own = () if KERNEL in image.backports else (KERNEL,)
+    own = () if image.kernel in image.backports else (image.kernel, "kmod")
     bootstrap(tree, image.suite, (*BARE, *image.packages, *own), image.backports)
     shutil.rmtree(tree / "var/cache/apt", ignore_errors=True)
     if image.later:
@@ -94,12 +102,31 @@ def make_image(folder: Path, name: str) -> None:
     keys.mkdir(mode=0o700, exist_ok=True)
     shutil.copy(folder / "key.pub", keys / "authorized_keys")
     shutil.copy(tree / "etc/ssh/ssh_host_ed25519_key.pub", place / "host_key.pub")
-    for file in ("vmlinuz", "initrd.img"):
-        (kernel,) = (tree / "boot").glob(f"{file}-*")
-        shutil.copy(kernel, place / file)
+    take_kernel(place, image)
     run("mkfs.ext4", "-q", "-d", tree, place / "image.ext4", image.size)
     shutil.rmtree(tree / WHEELS, ignore_errors=True)
     stamp.write_text(inputs)
+
+
+LEGACY = "for name in iptables ip6tables; do update-alternatives --set $name /usr/sbin/$name-legacy; done"
+"""Debian's kernel that is a program has no nf_tables for IP."""
+
+
+def take_kernel(place: Path, image: Image) -> None:
+    """Copy the kernel out of the tree, and write its release beside it."""
+    tree = place / "tree"
+    if image.kernel == PROGRAM:
+        if "iptables" in image.packages:
+            inside(tree, LEGACY)
+        (modules,) = (tree / "usr/lib/uml/modules").iterdir()
+        (tree / "lib/modules").mkdir(exist_ok=True)
+        shutil.move(modules, tree / "lib/modules" / modules.name)
+        (place / "release").write_text(modules.name)
+        return
+    for file in ("vmlinuz", "initrd.img"):
+        (path,) = (tree / "boot").glob(f"{file}-*")
+        shutil.copy(path, place / file)
+        (place / "release").write_text(path.name.removeprefix(f"{file}-"))
 
 
 def keep_packages(tree: Path, packages: tuple[str, ...]) -> None:
@@ -112,7 +139,12 @@ def keep_packages(tree: Path, packages: tuple[str, ...]) -> None:
 def keep_tools(tree: Path) -> None:
     """Download what udpbench, its tests and its build need of other projects; pip looks there."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"], "nox"]
+    needed = [
+        *project["project"]["dependencies"],
+        *project["build-system"]["requires"],
+        "nox",
+        "uv",
+    ]
     needed += TEST_TOOLS
     python = python_of(tree)
     platforms = [word for tag in python.platforms for word in ("--platform", tag)]

@@ -5,7 +5,8 @@
 code is the same; ``--again`` forgets what passed. Exits with 1 if a step failed.
 
 Where the release has a Python for the controller, it runs in a guest that has that and nothing
-else. Everywhere two guests are hosts over SSH.
+else; otherwise two guests are hosts over SSH. The kernel of these is a program (image.PROGRAM); cards
+have guests of QEMU, whose kernels are the release's usual ones.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ Each kind of setting has its trial (``trials``) and its pairs (``hosts_settings`
 PATIENT_LAB = "PYTHONPATH=/srv/udpbench/tests/guests/patient_agents:/srv/udpbench/tests/guests"
 """Longer deadlines of local agents and their controller."""
 PATIENT_COMMAND = f"{PATIENT_LAB} {PYTHON} /srv/udpbench/tests/guests/patient.py"
+KIND = "vector"
+"""The card of guests whose kernel is a program."""
 NEEDS_NEWER = re.compile(r"needs Linux [\d.]+")
 
 
@@ -122,6 +125,7 @@ def demo(_: Path) -> tuple[Done, Result]:
     bring_code()
     patience = "PYTHONPATH=/srv/udpbench/tests/guests/patient_agents"
     done = in_guest(f"cd /srv/udpbench && {patience} python3 noxfile.py demo")
+    in_guest(image.LEGACY)
     return done, judged(done, words="report: ")
 
 
@@ -172,7 +176,7 @@ def lab_tests(_: Path) -> tuple[Done, Result]:
 
 def command(folder: Path, *words: str) -> Done:
     """Run udpbench beside the guests, with their lab."""
-    (folder / "lab.yaml").write_text(LAB.format(kind="virtio"))
+    (folder / "lab.yaml").write_text(LAB.format(kind=KIND))
     return beside([sys.executable, str(PATIENT), *words], folder)
 
 
@@ -189,7 +193,7 @@ def facts(folder: Path) -> tuple[Done, Result]:
 
 def hosts_selftest(folder: Path) -> tuple[Done, Result]:
     """Lose packets at every stage of the ledger, in a private lab on one of the hosts."""
-    text = LAB.format(kind="virtio").replace("ssh: left", "ssh: right")
+    text = LAB.format(kind=KIND).replace("ssh: left", "ssh: right")
     (folder / "one.yaml").write_text(text)
     done = command(folder, "selftest", "--lab", "one.yaml")
     return done, judged(done, words="the ledger is reliable on this kernel")
@@ -197,7 +201,7 @@ def hosts_selftest(folder: Path) -> tuple[Done, Result]:
 
 def hosts_trials(folder: Path) -> tuple[Done, Result]:
     """Run smoke and every way."""
-    (folder / "lab.yaml").write_text(LAB.format(kind="virtio"))
+    (folder / "lab.yaml").write_text(LAB.format(kind=KIND))
     done = beside([sys.executable, str(HERE / "trials.py"), "--lab", "lab.yaml"], folder)
     return done, judged(done)
 
@@ -218,7 +222,7 @@ def hosts_watch(folder: Path) -> tuple[Done, Result]:
 Step = Callable[[Path], tuple[Done, Result]]
 CONTROLLER: tuple[Step, ...] = (demo, selftest, trials, watch, lab_tests)
 CARDS: tuple[Step, ...] = (facts, hosts_settings)
-HOSTS: tuple[Step, ...] = (facts, hosts_trials, hosts_watch, hosts_selftest, hosts_settings)
+HOSTS: tuple[Step, ...] = (hosts_trials, hosts_watch, hosts_selftest)
 """Where the release's Python is too old for the controller."""
 
 
@@ -233,10 +237,11 @@ class Boot:
 
 def boots(name: str) -> Iterator[Boot]:
     """Yield what is booted of a release."""
-    if name in image.IMAGES:
+    if image.IMAGES[name].later:
         yield Boot(name, "alone", CONTROLLER)
-    steps = CARDS if name in image.IMAGES else HOSTS
-    yield Boot(f"{name}-hosts", "left,right", steps)
+    else:
+        yield Boot(name, "left,right", HOSTS)
+    yield Boot(f"{name}-hosts", "left,right", CARDS)
 
 
 # --- going on ------------------------------------------------------------------------------------
@@ -275,7 +280,7 @@ class Log:
         except FileNotFoundError:
             kept = {"code": ""}
         if kept["code"] != code:
-            for stale in (self.file, self.folder / "disk.qcow2"):
+            for stale in (self.file, self.folder / "disk.qcow2", self.folder / "disk.cow"):
                 stale.unlink(missing_ok=True)
             return {}
         return {
@@ -310,8 +315,9 @@ def try_image(folder: Path, boot: Boot, code: str) -> None:
 
 
 def boot_images(folder: Path, names: list[str], code: str) -> None:
-    """Boot the guests of each release for which steps are missing."""
-    for boot in (boot for name in names for boot in boots(name)):
+    """Boot the guests of each release for which steps are missing; emulated ones, the slowest, last."""
+    booted = [boot for name in names for boot in boots(name)]
+    for boot in sorted(booted, key=lambda boot: boot.steps is CARDS):
         image.make(folder, boot.image)
         results = Log(folder / boot.image).read(code)
         if all(step.__name__ in results and results[step.__name__].passed for step in boot.steps):
@@ -326,8 +332,7 @@ def table(folder: Path, names: list[str], code: str) -> bool:
     good = True
     for boot in (boot for name in names for boot in boots(name)):
         results = Log(folder / boot.image).read(code)
-        kernel = next((folder / boot.image / "tree/boot").glob("vmlinuz-*")).name
-        print(f"\n{boot.image}: {kernel.removeprefix('vmlinuz-')}")
+        print(f"\n{boot.image}: Linux {(folder / boot.image / 'release').read_text()}")
         for name in (step.__name__ for step in boot.steps):
             result = results.get(name, Result(False, "not run"))
             good = good and result.passed

@@ -7,6 +7,9 @@ names are left and right, or alone: a guest on which the controller runs, which 
     guest 1 ── control0 ──┬── control0 ── guest 2      SSH, from this namespace's 10.77.1.254
             ── igb0 ───── igb switch ──── igb0
             ── virtio0 ── virtio switch ─ virtio0
+
+A guest is a machine of QEMU, or a kernel that is a program (image.PROGRAM): that has one CPU, and a tap, vector0, in
+place of the two cards.
 """
 
 from __future__ import annotations
@@ -16,11 +19,15 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 NUMBERS = {"left": 1, "right": 2, "alone": 3}
-CARDS = {"control": 1, "igb": 2, "virtio": 3}
+CARDS = {"control": 1, "igb": 2, "virtio": 3, "vector": 4}
 """Kind → the fifth byte of its address, by which the guest names it (init)."""
+OF_QEMU = ("control", "igb", "virtio")
+OF_PROGRAM = ("control", "vector")
+"""Kinds of cards, by what boots."""
 CONTROLLER = "10.77.1.254/24"
 MACHINE = """
 -machine q35 -cpu max,vendor=GenuineIntel -accel tcg,thread=multi -nodefaults -display none -serial stdio
@@ -37,6 +44,8 @@ OWN = {
     "right": f"-m 512 -smp 2,cores=1,threads=2 {FORGOTTEN}",
     "alone": f"-m 3072 -smp 2 {KEPT}",
 }
+PROGRAM = "usr/bin/linux.uml"
+PROGRAM_MEMORY = {"left": "512M", "right": "512M", "alone": "3G"}
 TWO_NODES = f"""
 -m 512 -smp 12,sockets=2,cores=3,threads=2 {FORGOTTEN}
 -object memory-backend-ram,id=memory0,size=256M -numa node,nodeid=0,cpus=0-5,memdev=memory0
@@ -58,11 +67,16 @@ CONFIG = """Host {name}
 
 def main(folder: Path, image: str, names: list[str], *command: str) -> int:
     """Boot the guests, run the command, and return how it ended."""
-    enter(folder)
-    make_switches(names)
-    if "alone" in names:
-        make_disk(folder / image)
-    guests = [boot(folder, image, name) for name in names]
+    is_program = (folder / image / "tree" / PROGRAM).exists()
+    make_switches(names, OF_PROGRAM if is_program else OF_QEMU)
+    if is_program:
+        enter(folder / image / "tree", folder / image)
+        guests = [boot_program(folder / image, name) for name in names]
+    else:
+        enter(folder / "emulator", folder)
+        if "alone" in names:
+            make_disk(folder / image)
+        guests = [boot(folder, image, name) for name in names]
     try:
         environment = {**os.environ, **write_home(folder, image)}
         environment["UDPBENCH_GUESTS"] = ",".join(str(guest.pid) for guest in guests)
@@ -74,10 +88,10 @@ def main(folder: Path, image: str, names: list[str], *command: str) -> int:
             guest.wait()
 
 
-def enter(folder: Path) -> None:
-    """Show QEMU's tree the devices and what it boots, in this mount namespace alone."""
-    tree = folder / "emulator"
-    run("mount", "--rbind", "/dev", tree / "dev")
+def enter(tree: Path, folder: Path) -> None:
+    """Show a tree this machine's devices and what is booted, in this mount namespace alone."""
+    for shown in ("/dev", "/proc"):
+        run("mount", "--rbind", shown, tree / shown[1:])
     run("mount", "--bind", folder, tree / "mnt")
 
 
@@ -89,10 +103,10 @@ def make_disk(image: Path) -> None:
         run(*inside, "qemu-img", "create", "-f", "qcow2", *backing, f"/mnt/{image.name}/disk.qcow2")
 
 
-def make_switches(names: list[str]) -> None:
+def make_switches(names: list[str], kinds: Sequence[str]) -> None:
     """Make a switch for each kind of card, with a tap for each guest."""
     run("ip", "link", "set", "lo", "up")
-    for kind in CARDS:
+    for kind in kinds:
         switch = f"{kind}-switch"
         run("ip", "link", "add", switch, "type", "bridge", "mcast_snooping", "0")
         for name in names:
@@ -111,11 +125,39 @@ def boot(folder: Path, image: str, name: str) -> subprocess.Popen[bytes]:
     far = (image, name) == (CARD_TESTS, "right")
     machine = f"{MACHINE} {TWO_NODES if far else OWN[name]}".format(image=image)
     words = [*machine.split(), "-append", kernel]
-    words += [word for kind in CARDS for word in card(kind, name, far=far and kind == "igb")]
+    words += [word for kind in OF_QEMU for word in card(kind, name, far=far and kind == "igb")]
     with (folder / image / f"{name}.log").open("wb") as log:
         command = ["chroot", folder / "emulator", "qemu-system-x86_64", *words]
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
+def boot_program(place: Path, name: str) -> subprocess.Popen[bytes]:
+    """Start a guest whose kernel is a program; what is written to disks of a pair is forgotten."""
+    number = NUMBERS[name]
+    disk = "disk.cow" if name == "alone" else f"{name}.cow"
+    if name != "alone":
+        (place / disk).unlink(missing_ok=True)
+    words = [f"mem={PROGRAM_MEMORY[name]}", f"ubd0=/mnt/{disk},/mnt/image.ext4"]
+    words += ["root=/dev/ubda", "rw", "quiet", "init=/sbin/guest-init", f"guest={number}"]
+    words += ["con=null", "con0=null,fd:1", "uml_dir=/mnt", f"umid={name}"]
+    for device, kind in enumerate(OF_PROGRAM):
+        address = f"52:54:00:00:{CARDS[kind]:02x}:{number:02x}"
+        tap = f"{kind}-{name}"
+        # The newer driver of Linux 5.10 dies of a question for its rings.
+        if (place / "release").read_text().startswith("5."):
+            words.append(f"eth{device}=tuntap,{tap},{address}")
+        else:
+            words.append(f"vec{device}:transport=tap,ifname={tap},depth=128,gro=1,mac={address}")
+    # A system call is a switch between two processes: on one CPU all takes a third less time.
+    cpu = str(max(os.sched_getaffinity(0)))
+    with (place / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            ["taskset", "-c", cpu, "chroot", place / "tree", f"/{PROGRAM}", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
 
 
