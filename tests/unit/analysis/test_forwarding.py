@@ -112,6 +112,36 @@ def test_a_counter_explains_its_stage(
     assert 0 == judge(record).unaccounted
 
 
+def before_6_8(record: TrialRecord) -> TrialRecord:
+    """Return a record whose kernels counted ForwDatagrams behind FORWARD, and no OutTransmits."""
+    for phase in record.phases:
+        for snapshot in (*phase.before.values(), *phase.after.values()):
+            snapshot.counters.pop(LEFT, None)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("stage", "way", "moved"),
+    [
+        ("fwd_ip", {"forwarded": 7}, {"snmp.Ip.InHdrErrors": 7}),
+        ("fwd_mtu", {"forwarded": 7}, {"snmp.Ip.FragFails": 7}),
+        # In PREROUTING or FORWARD, and by a neighbour or in POSTROUTING.
+        ("fwd_prerouting", {"forwarded": 7}, {}),
+        ("fwd_neighbour", {"sent": 7}, {}),
+        ("fwd_neighbour", {"sent": 7}, {"snmp.Icmp.OutMsgs": 3, "link.in0.tx_packets": 3}),
+        ("fwd_device", {"sent": 7}, {"link.out0.tx_dropped": 7}),
+    ],
+)
+def test_before_6_8_what_is_lost_behind_forward_has_one_stage(
+    stage: str, way: dict[str, int], moved: dict[str, int]
+) -> None:
+    """And what is lost up to there; what a node sends of its own is none of it."""
+    counters = {"snmp.Icmp.OutMsgs": 0, **passed(1000, **way), **moved}
+    record = before_6_8(routed({"r": counters}, 7))
+    assert {f"r.{stage}": 7, "r.fwd_netfilter": None} == entries(record)
+    assert 0 == judge(record).unaccounted
+
+
 UNKNOWN_RULES = ("rules.prerouting.drops", "rules.input.drops")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from analysis import build
+from analysis.test_forwarding import before_6_8, passed, routed
 from analysis.test_stages import lacking
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import lost_at_any, make_ledger, unobserved
@@ -121,6 +122,21 @@ def test_a_kernel_that_counts_nothing_or_elsewhere_is_not_believed() -> None:
         (stage_proof.counted, stage_proof.unaccounted) for stage_proof in proofs
     ]
     assert [False] * 3 == [is_believable(selftest) for selftest in (silent, half, elsewhere)]
+
+
+def test_what_a_kernel_counts_at_another_stage_is_proven_there() -> None:
+    """Before Linux 6.8 what FORWARD drops is missing where what PREROUTING drops is."""
+    losses = {"fwd_prerouting": 4, "fwd_netfilter": 3}
+    way = {"snmp.Icmp.OutMsgs": 0, **passed(1000, forwarded=7)}
+    lossy = routed({"r": way}, 7)
+    trial = replace(lossy.trial, losses=losses)
+    old, new = (
+        replace(record, trial=trial) for record in (before_6_8(lossy), routed({"r": way}, 7))
+    )
+    first, second = (proof(prove(old), stage) for stage in losses)
+    assert (4, 4, True) == (first.packets, first.counted, first.holds)
+    assert (None, "fwd_prerouting has its packets on this kernel") == (second.packets, second.why)
+    assert (7, 0) == tuple(proof(prove(new), stage).counted for stage in losses)
 
 
 @pytest.mark.parametrize("stage", ["udp_filter", "udp_memory"])

@@ -3,7 +3,8 @@
 What Linux does not count is what is missing between two of its counters: in PREROUTING, in FORWARD
 and behind it. Their places are those of Linux 6.8 and later, where ForwDatagrams is counted before
 the MTU is checked and FORWARD is passed, and OutTransmits behind POSTROUTING (net/ipv4:
-ip_forward.c, ip_output.c); tests/lab/test_path.py loses packets at each. A row is read at one node.
+ip_forward.c, ip_output.c); tests/lab/test_path.py loses packets at each. Before, ForwDatagrams is
+counted behind FORWARD, and nothing behind POSTROUTING. A row is read at one node.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ UNROUTED = "rt_cache.in_no_route"
 """Routes of the types unreachable, prohibit and blackhole count here alone, for all namespaces."""
 TOO_LONG = "{ip}FragFails"
 TRANSMITS, REQUESTS = "{ip}OutTransmits", tunnels.REQUESTS
+OWN = {4: tunnels.ICMP, 6: "snmp6.Icmp6OutMsgs"}
+"""What a node of a built-in lab sends of its own. Before Linux 6.8 OutRequests has of IPv4 what is
+forwarded, too, and of IPv6 only what passed POSTROUTING."""
 NOT_INSERTED = "conntrack.insert_failed"
 """At least those of them that were lost behind FORWARD, where entries are confirmed."""
 UNRESOLVED, FAILED = "arp_cache.unresolved_discards", "arp_cache.res_failed"
@@ -156,18 +160,31 @@ def _forward_skbs(view: CounterView) -> Span | None:
 def _whole_transmits(node: AnyNode) -> int | None:
     """Return the packets that passed POSTROUTING, each once, in however many fragments it left."""
     left = node.counter(TRANSMITS)
-    if left is None:
+    return None if left is None else left - _more_fragments(node)
+
+
+def _more_fragments(node: AnyNode) -> int:
+    """Return how many more packets left as fragments than were cut."""
+    return (node.counter("{ip}FragCreates") or 0) - (node.counter("{ip}FragOKs") or 0)
+
+
+def _sent_behind_forward(node: AnyNode) -> int | None:
+    """Return what left IP, fragments one by one; before Linux 6.8 with what POSTROUTING dropped."""
+    if _counts_transmits(node):
+        return node.counter(TRANSMITS)
+    forwarded, own = node.total(ip.FORWARDED), node.counter(OWN[node.view.traffic.family])
+    if forwarded is None or own is None or tunnels.tunnel_of(node):
         return None
-    return left + (node.counter("{ip}FragOKs") or 0) - (node.counter("{ip}FragCreates") or 0)
+    return forwarded + own + _more_fragments(node)
 
 
 def _unresolved_skbs(node: AnyNode) -> int | None:
-    """Return what is missing between OutTransmits and the devices.
+    """Return what is missing between OutTransmits, or FORWARD before Linux 6.8, and the devices.
 
     Elsewhere than in the built-in lab, whose nodes have no other way out, 0 is known if no look-up
     of a neighbour failed on the whole machine.
     """
-    left, tunnel = node.counter(TRANSMITS), tunnels.tunnel_of(node)
+    left, tunnel = _sent_behind_forward(node), tunnels.tunnel_of(node)
     if tunnels.forwards_frames(node) and not tunnel:
         return 0
     if left is not None and node.view.built_in_lab:
@@ -439,8 +456,8 @@ ROWS = (
     _stage(
         "fwd_neighbour",
         _of_node(_unresolved_skbs),
-        f"built-in lab: Δ {TRANSMITS} − what the devices were given; elsewhere 0 if Δ {UNRESOLVED} "
-        f"and Δ {FAILED} are",
+        f"built-in lab: Δ {TRANSMITS} − what the devices were given, before Linux 6.8 with what "
+        f"POSTROUTING dropped; elsewhere 0 if Δ {UNRESOLVED} and Δ {FAILED} are",
         "The next hop did not answer for its MAC, or too many packets waited for that.",
         reasons=("NEIGH_QUEUEFULL", "NEIGH_FAILED"),
     ),

@@ -18,6 +18,8 @@ from udpbench.model.limits import FORWARDING_STAGES, LEDGER_STAGES, stage_of
 from udpbench.model.record import SelfTest, StageProof, TrialRecord
 from udpbench.model.result import LedgerEntry
 
+COUNTED_AT = {"fwd_netfilter": "fwd_prerouting"}
+"""Stage → the one that has its packets where it is not observable: before Linux 6.8."""
 COUNTERS = (
     "conntrack",
     "ethtool",
@@ -76,23 +78,38 @@ def _proofs(record: TrialRecord) -> Iterator[StageProof]:
     # Of several nodes the one that counted most: what another has is unaccounted for in the proof.
     by_packets = sorted(ledger.entries, key=lambda entry: entry.packets or 0)
     entries = {stage_of(entry.stage): entry for entry in by_packets}
+    elsewhere = {
+        stage: at
+        for stage, at in COUNTED_AT.items()
+        if stage in record.trial.losses and entries[stage].packets is None
+    }
     for stage, packets in record.trial.losses.items():
+        if stage in elsewhere:
+            why = f"{elsewhere[stage]} has its packets on this kernel"
+            yield StageProof(stage, family, None, why=why)
+            continue
+        others = sum(record.trial.losses[each] for each, at in elsewhere.items() if at == stage)
         yield StageProof(
             stage,
             family,
             packets,
-            counted=_counted(entries[stage], packets),
+            counted=_counted(entries[stage], packets, others),
             unaccounted=ledger.unaccounted,
             counters=tuple(_moved_by(measured, packets)),
             driver=next(iter(record.facts.values())).driver,
         )
 
 
-def _counted(entry: LedgerEntry, lost: int) -> int | None:
-    """Return a stage's packets; of an interval the number that is nearest to what was lost."""
-    if entry.packets is None or entry.at_most is None:
-        return entry.packets
-    return min(max(lost, entry.packets), entry.at_most)
+def _counted(entry: LedgerEntry, lost: int, others: int) -> int | None:
+    """Return a stage's packets; of an interval the number that is nearest to what was lost.
+
+    ``others`` were lost at stages that are counted with it.
+    """
+    if entry.packets is None:
+        return None
+    if entry.at_most is None:
+        return entry.packets - others
+    return min(max(lost, entry.packets - others), entry.at_most - others)
 
 
 def _moved_by(readings: Readings, packets: int) -> Iterator[str]:
