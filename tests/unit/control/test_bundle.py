@@ -272,7 +272,7 @@ def test_a_controller_without_pip_says_so(
 ) -> None:
     """Its environment may have been made by another installer."""
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho '{sys.executable}: No module named pip' >&2\nexit 1\n")
+    python.write_text('#!/bin/sh\necho "$0: No module named pip" >&2\nexit 1\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with golden.raises(ConnectError, python=os.fspath(python)):
