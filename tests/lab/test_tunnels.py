@@ -399,4 +399,4 @@ def test_a_tunnel_that_the_lab_does_not_name_is_refused(overlay: Overlay, tmp_pa
     )
     _, record, _ = conducted(tmp_path, replace(lab, hosts=hosts), traffic=traffic(1))
     assert record.error is not None
-    assert "near: vx0, a tunnel (vxlan), may lead packets elsewhere" in record.error.message
+    assert "near: vx0, a tunnel, may lead packets elsewhere" in record.error.message

@@ -179,7 +179,8 @@ def _misread(node: Node, passage: Passage) -> list[str]:
     tunnel = passage.tunnel.name if passage.tunnel is not None else ""
     problems = []
     if tunnel not in ("", node.tunnel):
-        problems.append(f"{node.name}: {tunnel}, another tunnel, may lead packets elsewhere")
+        what = "another tunnel" if node.tunnel else "a tunnel"
+        problems.append(f"{node.name}: {tunnel}, {what}, may lead packets elsewhere")
     if node.bridges and not there:
         what = "its interfaces are not both ports"
         problems.append(f"{node.name}: {what} of {node.bridge} (bridge)")

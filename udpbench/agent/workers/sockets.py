@@ -200,7 +200,7 @@ def accept_streams(
 ) -> list[socket.socket]:
     """Return ``count`` streams of a possibly shared listener; OSError if one is late.
 
-    ``sources`` are the senders' addresses and ports: whoever else connects is not one of them.
+    ``sources`` are the senders' addresses and ports, 0 for any: who else connects is none of them.
     """
     end_s = time.monotonic() + ACCEPT_S
     streams: list[socket.socket] = []
@@ -210,7 +210,8 @@ def accept_streams(
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         listener.settimeout(left_s)
         stream, source = listener.accept()
-        if (source[0].partition("%")[0], source[1]) not in sources:
+        address, port = source[0].partition("%")[0], source[1]
+        if (address, port) not in sources and (address, 0) not in sources:
             stream.close()
             continue
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEOUT)
