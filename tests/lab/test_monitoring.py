@@ -278,7 +278,7 @@ def test_prometheus_counts_what_the_sockets_owner_counts(crowd: Crowd, tmp_path:
             counted[each["metric"]["port"]] += last
         assert sum(lost.values()) == counted.total()
         named = counted.keys() - {"other"}
-        assert len(named) > 50  # a user has room for 64 that lose
+        assert len(named) >= 32  # of the room for 64 the idle have half at most, whichever they are
         assert {port: counted[port] for port in named} == {port: lost[port] for port in named}
         errors = [
             crowd.number(f"sum(increase({dropped}[{WINDOW_S}s]))", at_s)
