@@ -4,8 +4,9 @@ What Linux does not count is what is missing between two of its counters: in PRE
 and behind it. Their places are those of Linux 6.8 and later, where ForwDatagrams is counted before
 the MTU is checked and FORWARD is passed, and OutTransmits behind POSTROUTING (net/ipv4:
 ip_forward.c, ip_output.c); tests/lab/test_path.py loses packets at each. Before, ForwDatagrams is
-counted behind FORWARD, and nothing behind POSTROUTING. A row is read at one node. Long, because what
-one stage counts is missing from another, and all of them add up.
+counted behind FORWARD, and nothing behind POSTROUTING. A row is read at one node.
+
+Long, because what one stage counts is missing from another, and all of them add up.
 """
 
 from __future__ import annotations
