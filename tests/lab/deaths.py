@@ -144,6 +144,14 @@ class Kin:
         return not self.process.is_running() or self.process.status() == psutil.STATUS_ZOMBIE
 
 
+def parent_of(process: psutil.Process) -> int | None:
+    """Return the number of a process's parent; None of one that has ended."""
+    try:
+        return process.ppid()
+    except psutil.NoSuchProcess:
+        return None
+
+
 def family(pid: int) -> list[Kin]:
     """Return all descendants of a process."""
     results = []
@@ -563,7 +571,10 @@ class Scene:
             for kin in self.kin
             if kin.namespace == space and f"udpbench.agent.{module}" in kin.command
         ]
-        # Over SSH the shells before it carry the agent's name, too, and have become it by now.
+        # Over SSH the shells before it carry the agent's name, too, and have become it by now. A
+        # program that it starts is its own copy for a moment.
+        pids = {kin.process.pid for kin in processes}
+        processes = [kin for kin in processes if parent_of(kin.process) not in pids]
         assert 1 == len(processes), f"{module} of {host} among {self.kin}"
         return processes[0]
 
