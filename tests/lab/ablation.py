@@ -374,13 +374,13 @@ def main(words: Sequence[str] | None = None) -> int:
 def measure(options: argparse.Namespace, folder: Path) -> int:
     """Measure each thing, then its mutants."""
     runs: dict[str, tuple[TrialRecord, ...]] = {}
-    missed = untold = 0
+    missed = undecided = 0
     print("thing: saved = attributed + elsewhere, error [interval] in ns per packet")
     for name in options.things or THINGS:
         runs[name] = measured(name, folder / name, options.blocks, options.seconds)
         outcome = outcome_of(name, runs[name])
         if outcome is None:
-            untold += 1
+            undecided += 1
             print(f"{name}: cannot tell: fewer than {FEWEST} blocks count", flush=True)
             for record in runs[name]:
                 why = arm_of(record, THINGS[name].end)
@@ -409,7 +409,7 @@ def measure(options: argparse.Namespace, folder: Path) -> int:
         print(f"mutants: {caught} of {options.mutants} are seen")
     if missed or caught < 0.9 * options.mutants:
         return 1
-    return 5 if untold else 0
+    return 5 if undecided else 0
 
 
 if __name__ == "__main__":

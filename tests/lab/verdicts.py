@@ -158,7 +158,7 @@ def equal(session: Session, times: int = 40) -> bool | None:
         session.compared(f"equal-{n:02}", same_smoke(), times - n) for n in range(1, times + 1)
     ]
     alarms = sum(comparison.verdict not in NO_DIFFERENCE for comparison in comparisons)
-    untold = sum(not comparison.answered for comparison in comparisons)
+    undecided = sum(not comparison.answered for comparison in comparisons)
     apart = sum(
         comparison.low is not None and not comparison.low <= 1 <= (comparison.high or 1)
         for comparison in comparisons
@@ -166,7 +166,7 @@ def equal(session: Session, times: int = 40) -> bool | None:
     spoilt = sum(comparison.low is None for comparison in comparisons)
     print(
         f"equal: {alarms} of {times} comparisons of smoke with itself call a difference (at most "
-        f"{FALSE_ALARMS * times:.0f}), {times - alarms - untold} the same, {untold} cannot tell; "
+        f"{FALSE_ALARMS * times:.0f}), {times - alarms - undecided} the same, {undecided} cannot tell; "
         f"{apart} intervals leave 0 out, {spoilt} comparisons have none: other programs were in the way"
     )
     return False if alarms > FALSE_ALARMS * times else None if spoilt else True

@@ -17,8 +17,8 @@ from udpbench.analysis.comparison.comparisons import (
     Comparison,
     compare_all_unpaired,
     compare_points,
-    is_told,
-    told_otherwise,
+    is_difference,
+    loss_comparisons,
 )
 from udpbench.analysis.comparison.stage_costs import StageChange, changes_between, stage_changes
 from udpbench.analysis.points import estimate
@@ -110,7 +110,7 @@ def compare_within(run: Run, choice: Choice) -> RunComparison:
         each
         for chapter in (chapters_of(run) if choice.metric is None else ())
         for asked in [_asked(chapter.experiment, choice)]
-        for each in told_otherwise(asked, chapter.results, compare_points(asked, chapter.results))
+        for each in loss_comparisons(asked, chapter.results, compare_points(asked, chapter.results))
     ]
     return RunComparison(tuple(comparisons), told_by_loss=tuple(apart), changes=tuple(changes))
 
@@ -192,7 +192,7 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], choice: Choice) -> RunCompa
     scattered = [each.between_runs for each in comparisons if each.low is not None]
     apart = BETWEEN_RUNS if scattered and all(scattered) else NOT_INTERLEAVED
     notes = (f"{folders[1]} against {folders[0]}", apart, *_between(first, others))
-    untold = {(each.a, each.b) for each in comparisons if not is_told(each)}
+    undecided = {(each.a, each.b) for each in comparisons if not is_difference(each)}
     other = replace(choice, metric=BY_LOSS, margin=None)
     by_loss = [
         comparison
@@ -203,7 +203,7 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], choice: Choice) -> RunCompa
         for comparison in _named(sides[0][0], _point_by_point(sides, other), first)
     ]
     differing_pairs = tuple(
-        each for each in by_loss if is_told(each) and (each.a, each.b) in untold
+        each for each in by_loss if is_difference(each) and (each.a, each.b) in undecided
     )
     return RunComparison(tuple(comparisons), notes, folders, differing_pairs, tuple(changes))
 

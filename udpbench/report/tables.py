@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.comparison.comparisons import Comparison, told_otherwise
+from udpbench.analysis.comparison.comparisons import Comparison, loss_comparisons
 from udpbench.analysis.comparison.stage_costs import StageChange
 from udpbench.analysis.points import estimate
 from udpbench.analysis.search import PointSearch
@@ -325,7 +325,7 @@ def told_by_loss(chapter: Chapter) -> tuple[Comparison, ...]:
     """Return what loss tells of points that the metric of their comparison does not tell apart."""
     if chapter.tuning is not None:
         return ()
-    return told_otherwise(chapter.experiment, chapter.results, chapter.comparisons)
+    return loss_comparisons(chapter.experiment, chapter.results, chapter.comparisons)
 
 
 def hints(apart: Sequence[Comparison]) -> list[str]:

@@ -186,7 +186,7 @@ def compare_points(experiment: Experiment, results: Sequence[Result]) -> tuple[C
     )
 
 
-def told_otherwise(
+def loss_comparisons(
     experiment: Experiment, results: Sequence[Result], comparisons: Sequence[Comparison]
 ) -> tuple[Comparison, ...]:
     """Return for each pair that its own metric does not tell apart the first that loss does.
@@ -194,7 +194,7 @@ def told_otherwise(
     Rates are alike where a pace sets them, and struck out where others had the CPUs; counts are
     known all the same.
     """
-    untold = [
+    undecided = [
         pair
         for pair, each in zip(experiment.compare, comparisons, strict=True)
         if not experiment.searched and (not each.answered or each.verdict == SAME)
@@ -203,17 +203,17 @@ def told_otherwise(
     for metric in OF_LOSS:
         pairs = tuple(
             replace(pair, metric=metric, margin=margin_of(metric))
-            for pair in untold
+            for pair in undecided
             if pair.metric != metric and (pair.a, pair.b) not in known
         )
         tried = replace(experiment, compare=pairs, expect=())
         for each in compare_points(tried, results) if pairs else ():
-            if is_told(each):
+            if is_difference(each):
                 known[each.a, each.b] = each
     return tuple(known.values())
 
 
-def is_told(comparison: Comparison) -> bool:
+def is_difference(comparison: Comparison) -> bool:
     """Return whether two points are known to differ."""
     return comparison.answered and comparison.verdict not in (SAME, SKIPPED)
 
