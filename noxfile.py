@@ -193,7 +193,9 @@ def make_environment(session: nox.Session, python: str, home: Path) -> None:
         session.run(python, "-m", "venv", "--clear", str(home), external=True)
 
 
-def install(session: nox.Session, home: Path, *words: str, env: dict[str, str] | None = None):
+def install(
+    session: nox.Session, home: Path, *words: str, env: dict[str, str] | None = None
+) -> None:
     """Install into an environment: by uv in a fifth of pip's CPU time, or by pip where uv fails.
 
     uv compiles nothing in advance, and does not know pip's settings: there, indexes may be missing.

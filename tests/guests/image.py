@@ -27,7 +27,7 @@ BARE = ("openssh-server", "python3", "iproute2")
 KERNEL = "linux-image-amd64"
 PROGRAM = "user-mode-linux"
 """The same source as a program: one CPU, cards that are taps alone, and no AF_XDP; it needs no KVM, and
-is no slower than the machine but for system calls (docs/kernel.md)."""
+is no slower than the machine but for system calls (CONTRIBUTING.md)."""
 INIT = Path(__file__).with_name("init")
 WHEELS = "opt/wheels"
 

@@ -274,19 +274,22 @@ class Log:
         return self.folder / "results.json"
 
     def read(self, code: str) -> dict[str, Result]:
-        """Return step → its result with this code; its disk is forgotten with other code."""
+        """Return step → its result with this code."""
         try:
             kept = json.loads(self.file.read_text())
         except FileNotFoundError:
             kept = {"code": ""}
         if kept["code"] != code:
-            for stale in (self.file, self.folder / "disk.qcow2", self.folder / "disk.cow"):
-                stale.unlink(missing_ok=True)
             return {}
         return {
             step: Result(result["passed"], result["summary"], tuple(result["skipped"]))
             for step, result in kept["steps"].items()
         }
+
+    def forget_disk(self) -> None:
+        """Let the guest begin anew: nothing on its disk belongs to a step that passed."""
+        for name in ("disk.qcow2", "disk.cow"):
+            (self.folder / name).unlink(missing_ok=True)
 
     def write(self, code: str, results: dict[str, Result]) -> None:
         """Keep the results."""
@@ -319,9 +322,12 @@ def boot_images(folder: Path, names: list[str], code: str) -> None:
     booted = [boot for name in names for boot in boots(name)]
     for boot in sorted(booted, key=lambda boot: boot.steps is CARDS):
         image.make(folder, boot.image)
-        results = Log(folder / boot.image).read(code)
+        log = Log(folder / boot.image)
+        results = log.read(code)
         if all(step.__name__ in results and results[step.__name__].passed for step in boot.steps):
             continue
+        if not results:
+            log.forget_disk()
         own = [sys.executable, str(HERE / "kernels.py"), str(folder), "--beside", boot.image]
         pair = [sys.executable, str(HERE / "pair.py"), str(folder), boot.image, boot.guests]
         subprocess.run(["unshare", *APART, *pair, *own, "--code", code], check=False)

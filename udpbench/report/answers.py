@@ -70,8 +70,8 @@ ROUND_TRIPS = ("round_trip_p50_ns", "round_trip_p99_ns")
 SAFE = 0.9
 """Share of the rate that a sender reached from which on it may not reach it again."""
 LOSSES = ("loss_ratio", "lost_packets")
-BLOCKS = "compare.blocks"
 """Metrics of which a comparison is told in shares that were lost."""
+BLOCKS = "compare.blocks"
 UNANSWERED = {"no": ("does not hold", "do not hold"), "cannot tell": ("cannot be judged",) * 2}
 
 

@@ -217,7 +217,7 @@ def _is_narrower(comparison: Comparison, resolved_change: float) -> bool:
     """Return whether an interval is narrower than what its blocks' scatter is said to resolve."""
     if comparison.low is None or comparison.high is None:
         return False
-    return (comparison.high - comparison.low) / 2 < resolved_change / 2
+    return comparison.high - comparison.low < resolved_change
 
 
 def _ends(changes: Sequence[float]) -> str:
