@@ -65,6 +65,23 @@ noxfile.make_environment(session, "python3", Path("home"))
 noxfile.install(session, Path("home"), "cffi")
 print([*map(str, (word for call in session.run.call_args_list for word in call.args))])
 """
+GIVING_WAY = f"""
+import os, subprocess, sys, unittest.mock
+sys.modules["nox"] = unittest.mock.MagicMock()
+sys.path.insert(0, {str(ROOT)!r})
+import noxfile
+noxfile.pytest_beside = lambda name, *words: ("true",)
+noxfile.runs_lab_tests, noxfile.install_system_packages = lambda: True, lambda packages: None
+os.environ[noxfile.BESIDE] = "1"
+behind = subprocess.Popen(["nice", "-n19", "sleep", "60"])
+while os.getpriority(os.PRIO_PROCESS, behind.pid) != 19:
+    os.sched_yield()
+noxfile.begin_lab_tests()
+noxfile.BESIDES.shutdown()
+print(os.getpriority(os.PRIO_PROCESS, behind.pid))
+behind.kill()
+behind.wait()
+"""
 APT_GET = """#!/bin/sh
 test "$2" = update || { echo begun >&2; exec sleep 60; }
 """
@@ -181,3 +198,12 @@ def test_whoever_ends_the_installation_of_packages_leaves_no_policy(tmp_path: Pa
         os.killpg(installing.pid, signal.SIGTERM)
     assert 143 == installing.returncode
     assert not (tmp_path / "policy-rc.d").exists()
+
+
+def test_what_gives_way_to_lab_tests_does_so_until_these_have_ended() -> None:
+    """Four busy programs would leave a program of the lowest priority a fiftieth of a CPU."""
+    if os.geteuid() != 0:
+        pytest.skip("root alone may raise a priority again")
+    command = [sys.executable, "-c", GIVING_WAY]
+    after = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
+    assert f"{os.getpriority(os.PRIO_PROCESS, 0)}\n" == after.stdout, after.stderr
