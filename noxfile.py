@@ -447,7 +447,7 @@ def begin(
 
 
 def stop_giving_way(_: Future[int]) -> None:
-    """Let what ran behind the lab tests be like others from now on: a busy machine leaves it none."""
+    """Let what ran behind the lab tests be like others: a busy machine leaves it no time else."""
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PGRP, 0, os.getpriority(os.PRIO_PROCESS, 0))
 
