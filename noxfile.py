@@ -599,7 +599,7 @@ def guests(session: nox.Session) -> None:
 
 @nox.session
 def kernels(session: nox.Session) -> None:
-    """Try Debian's releases and their kernels in guests, for hours (posargs: names, --again)."""
+    """Try Debian's kernels in guests, for hours (posargs: names, --again, --no-cards)."""
     prepare(session)
     if os.geteuid() != 0:
         session.skip("the guests need root: sudo python3 noxfile.py kernels")

@@ -25,8 +25,8 @@ from udpbench.errors import AgentError
         ("rx_xdp", 100, 50, [50, 50]),
         ("rx_xdp", 101, 50, [50, 50, 1]),
         ("rx_backlog", 3, 1, [4]),
-        ("rx_backlog", 64, 50, [64, 2]),
-        ("rx_backlog", 126, 1, [64, 64]),
+        ("rx_backlog", 32, 50, [32, 2]),
+        ("rx_backlog", 124, 1, [32, 32, 32, 32]),
     ],
 )
 def test_messages_add_up_to_what_is_to_be_lost(
@@ -37,8 +37,18 @@ def test_messages_add_up_to_what_is_to_be_lost(
 
 
 def test_messages_are_no_longer_than_a_datagram_may_be() -> None:
-    """A message holds 46 packets of 1400 bytes, and loses 45 of them."""
-    assert [46, 6] == messages(replace(V4, stage="rx_backlog", packets=50, size_bytes=1400))
+    """A message holds 21 packets of 3000 bytes, and loses 20 of them."""
+    assert [21, 6] == messages(replace(V4, stage="rx_backlog", packets=25, size_bytes=3000))
+
+
+@pytest.mark.parametrize(("family", "headers_bytes"), [(4, 20 + 8), (6, 40 + 8)])
+def test_messages_are_taken_by_a_kernel_that_counts_headers(
+    family: int, headers_bytes: int
+) -> None:
+    """Before Linux 5.16 a message and its headers are no longer than 64 segments."""
+    spec = replace(V4, stage="rx_backlog", packets=200, size_bytes=4, family=family)
+    longest_bytes = max(messages(spec)) * spec.size_bytes + headers_bytes
+    assert longest_bytes <= 64 * spec.size_bytes
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """Try udpbench on the kernels and Pythons of Debian's releases, and say of each what passed.
 
-``kernels.py FOLDER [NAME]... [--again]``, as root: bullseye (Linux 5.10), bookworm (6.1), trixie
-(6.12) and sid, or those named. It goes on where it was interrupted, step by step, as long as the
-code is the same; ``--again`` forgets what passed. Exits with 1 if a step failed.
+``kernels.py FOLDER [NAME]... [--again] [--no-cards]``, as root: bullseye (Linux 5.10), bookworm
+(6.1), trixie (6.12) and sid, or those named. It goes on where it was interrupted, step by step, as
+long as the code is the same; ``--again`` forgets what passed; ``--no-cards`` leaves out the guests
+of QEMU, which take hours without KVM. Exits with 1 if a step failed.
 
 Where the release has a Python for the controller, it runs in a guest that has that and nothing
 else; otherwise two guests are hosts over SSH. The kernel of these is a program (image.PROGRAM); cards
@@ -235,13 +236,14 @@ class Boot:
     steps: tuple[Step, ...]
 
 
-def boots(name: str) -> Iterator[Boot]:
-    """Yield what is booted of a release."""
+def boots(name: str, *, cards: bool = True) -> Iterator[Boot]:
+    """Yield what is booted of a release; emulated cards last, if at all."""
     if image.IMAGES[name].later:
         yield Boot(name, "alone", CONTROLLER)
     else:
         yield Boot(name, "left,right", HOSTS)
-    yield Boot(f"{name}-hosts", "left,right", CARDS)
+    if cards:
+        yield Boot(f"{name}-hosts", "left,right", CARDS)
 
 
 # --- going on ------------------------------------------------------------------------------------
@@ -310,16 +312,15 @@ def try_image(folder: Path, boot: Boot, code: str) -> None:
         (log.folder / f"{name}.txt").write_text(done.text)
         state = "passed" if results[name].passed else "FAILED"
         print(f"{boot.image}: {name}: {state}: {results[name].summary}", flush=True)
+        if boot.guests == "alone":
+            on("alone", "sync")
         log.write(code, results)
         if step is demo and not results[name].passed:
             return
-    if boot.guests == "alone":
-        on("alone", "sync")
 
 
-def boot_images(folder: Path, names: list[str], code: str) -> None:
-    """Boot the guests of each release for which steps are missing; emulated ones, the slowest, last."""
-    booted = [boot for name in names for boot in boots(name)]
+def boot_images(folder: Path, booted: list[Boot], code: str) -> None:
+    """Boot the guests for which steps are missing; emulated ones, the slowest, last."""
     for boot in sorted(booted, key=lambda boot: boot.steps is CARDS):
         image.make(folder, boot.image)
         log = Log(folder / boot.image)
@@ -333,10 +334,10 @@ def boot_images(folder: Path, names: list[str], code: str) -> None:
         subprocess.run(["unshare", *APART, *pair, *own, "--code", code], check=False)
 
 
-def table(folder: Path, names: list[str], code: str) -> bool:
+def table(folder: Path, booted: list[Boot], code: str) -> bool:
     """Print release × step, with what was skipped; return whether everything passed."""
     good = True
-    for boot in (boot for name in names for boot in boots(name)):
+    for boot in booted:
         results = Log(folder / boot.image).read(code)
         print(f"\n{boot.image}: Linux {(folder / boot.image / 'release').read_text()}")
         for name in (step.__name__ for step in boot.steps):
@@ -355,6 +356,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", default=list(NAMES))
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--no-cards", action="store_true")
     parser.add_argument("--beside")
     parser.add_argument("--code")
     asked = parser.parse_args(words)
@@ -363,10 +365,11 @@ def main(words: list[str]) -> int:
         try_image(asked.folder, boot, asked.code)
         return 0
     folder, code = asked.folder.absolute(), code_digest()
-    for boot in (boot for name in asked.names for boot in boots(name) if asked.again):
+    booted = [boot for name in asked.names for boot in boots(name, cards=not asked.no_cards)]
+    for boot in booted if asked.again else ():
         Log(folder / boot.image).file.unlink(missing_ok=True)
-    boot_images(folder, asked.names, code)
-    return 0 if table(folder, asked.names, code) else 1
+    boot_images(folder, booted, code)
+    return 0 if table(folder, booted, code) else 1
 
 
 if __name__ == "__main__":

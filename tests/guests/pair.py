@@ -8,14 +8,15 @@ names are left and right, or alone: a guest on which the controller runs, which 
             ── igb0 ───── igb switch ──── igb0
             ── virtio0 ── virtio switch ─ virtio0
 
-A guest is a machine of QEMU, or a kernel that is a program (image.PROGRAM): that has one CPU, and a tap, vector0, in
-place of the two cards.
+A guest is a machine of QEMU, or a kernel that is a program (image.PROGRAM): that has one CPU, and in place of the two
+cards vector0, the end of a veth pair that it opens as a packet socket.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -104,16 +105,22 @@ def make_disk(image: Path) -> None:
 
 
 def make_switches(names: list[str], kinds: Sequence[str]) -> None:
-    """Make a switch for each kind of card, with a tap for each guest."""
+    """Make a switch for each kind of card, with a tap or a program's end of a cable for each guest."""
     run("ip", "link", "set", "lo", "up")
     for kind in kinds:
         switch = f"{kind}-switch"
         run("ip", "link", "add", switch, "type", "bridge", "mcast_snooping", "0")
         for name in names:
-            tap = f"{kind}-{name}"
+            port = tap = f"{kind}-{name}"
             queues = ("multi_queue",) if kind == "virtio" else ()
-            run("ip", "tuntap", "add", tap, "mode", "tap", *queues)
-            run("ip", "link", "set", tap, "master", switch, "up")
+            if kinds == OF_PROGRAM:
+                port = f"p-{tap}"
+                run("ip", "link", "add", port, "type", "veth", "peer", "name", tap)
+                Path(f"/proc/sys/net/ipv6/conf/{tap}/disable_ipv6").write_text("1")
+                run("ip", "link", "set", tap, "up")
+            else:
+                run("ip", "tuntap", "add", tap, "mode", "tap", *queues)
+            run("ip", "link", "set", port, "master", switch, "up")
         run("ip", "link", "set", switch, "up")
     run("ip", "address", "add", CONTROLLER, "dev", "control-switch")
 
@@ -136,6 +143,8 @@ def boot(folder: Path, image: str, name: str) -> subprocess.Popen[bytes]:
 def boot_program(place: Path, name: str) -> subprocess.Popen[bytes]:
     """Start a guest whose kernel is a program; what is written to disks of a pair is forgotten."""
     number = NUMBERS[name]
+    # Of a guest that was killed: the number of its process may be that of another one here.
+    shutil.rmtree(place / name, ignore_errors=True)
     disk = "disk.cow" if name == "alone" else f"{name}.cow"
     if name != "alone":
         (place / disk).unlink(missing_ok=True)
@@ -144,12 +153,8 @@ def boot_program(place: Path, name: str) -> subprocess.Popen[bytes]:
     words += ["con=null", "con0=null,fd:1", "uml_dir=/mnt", f"umid={name}"]
     for device, kind in enumerate(OF_PROGRAM):
         address = f"52:54:00:00:{CARDS[kind]:02x}:{number:02x}"
-        tap = f"{kind}-{name}"
-        # The newer driver of Linux 5.10 dies of a question for its rings.
-        if (place / "release").read_text().startswith("5."):
-            words.append(f"eth{device}=tuntap,{tap},{address}")
-        else:
-            words.append(f"vec{device}:transport=tap,ifname={tap},depth=128,gro=1,mac={address}")
+        # Of a tap the driver dies when it is asked for its rings (5.10 to 7.2).
+        words.append(f"vec{device}:transport=raw,ifname={kind}-{name},depth=64,gro=1,mac={address}")
     # A system call is a switch between two processes: on one CPU all takes a third less time.
     cpu = str(max(os.sched_getaffinity(0)))
     with (place / f"{name}.log").open("wb") as log:

@@ -24,6 +24,8 @@ NEEDING = {
     "af_xdp_receive": {"receive": {"call": "af_xdp", "wait": "spin"}},
     "napi_threads": {"settings": {"receiver": {"link": {"receive": "napi"}}}},
     "rps": {"settings": {"receiver": {"link": {"receive": "rps"}}}},
+    "rps of queues": {"settings": {"receiver": {"rps": {"cpus": "0"}}}},
+    "rfs of queues": {"settings": {"receiver": {"rfs": 64}}},
     "udp_gro": {"receive": {"gro": True}},
     "reuseport_cbpf": {"receive": {"sockets": "reuseport-cpu"}},
     "reuseport_ebpf": {"receive": {"sockets": "reuseport-ebpf", "steering": "/sys/fs/bpf/x"}},
@@ -38,18 +40,26 @@ def test_what_a_kernel_lacks_is_reported_with_since_when_it_exists(
     lab: Lab, name: str, golden: Golden
 ) -> None:
     """Only where it is asked for, and only of hosts of that role; unknown counts as there."""
-    of_role = requirements.REQUIREMENTS[name].role
+    required = requirements.REQUIREMENTS[name]
+    of_role, capability = required.role, required.capability or name
     needing = trial(**NEEDING[name])
-    without = {host.name: {**ALL, name: False} for host in lab.hosts}
+    without = {host.name: {**ALL, capability: False} for host in lab.hosts}
     (message,) = requirements.lacking(needing, lab, without)
-    assert message.startswith(
-        f"{of_role}: {requirements.REQUIREMENTS[name].key}: this kernel has no "
-    )
+    assert message.startswith(f"{of_role}: {required.key}: this kernel has no ")
     golden.check(message)
     assert [] == list(requirements.lacking(trial(), lab, without))
-    other = {host.name: {**ALL, name: host.part == of_role} for host in lab.hosts}
+    other = {host.name: {**ALL, capability: host.part == of_role} for host in lab.hosts}
     assert [] == list(requirements.lacking(needing, lab, other))
     assert [] == list(requirements.lacking(needing, lab, {host.name: {} for host in lab.hosts}))
+
+
+def test_steering_that_is_optional_skips_no_trial(lab: Lab) -> None:
+    """The kernel's refusal is a finding there."""
+    chosen = trial(
+        settings={"receiver": {"rps": {"cpus": "0"}, "rfs": 64, "optional": ["rps", "rfs"]}}
+    )
+    without = {host.name: {"rps": False} for host in lab.hosts}
+    assert [] == list(requirements.lacking(chosen, lab, without))
 
 
 def test_a_closed_port_needs_nothing_of_a_receiver(lab: Lab) -> None:

@@ -61,8 +61,11 @@ BURST = 32
 """Messages between two waits for the kernel: fewer than a veth's ring holds."""
 FILLING = 64
 """Datagrams sufficient to fill the smallest receive buffer the kernel allows (2304 B)."""
-BACKLOG_SEGMENTS = 64
-"""Maximum per message; the first goes to the backlog, which is full for all others."""
+BACKLOG_SEGMENTS = 32
+"""Maximum per message; the first goes to the backlog, which is full for all others.
+
+Before Linux 5.16 64 packets are refused, since their headers count, too (docs/kernel.md).
+"""
 TAKEN_UP_S = 5.0
 GONE = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENODEV, errno.ENXIO)
 """Errors of a send once the interface is down, has lost its routes, or is gone."""

@@ -81,7 +81,8 @@ class Xps(CpuMask):
     """The XPS CPUs of a TX queue, ``send0/tx-0``."""
 
     instead: Mapping[int, str] = {
-        errno.ENOENT: "an interface with one TX queue has no XPS; create it with more queues"
+        errno.ENOENT: "an interface with one TX queue has no XPS; create it with more queues; a "
+        "kernel for one CPU has none"
     }
 
     def file_of(self, target: str) -> str:

@@ -29,10 +29,22 @@ class Requirement:
     key: str
     what: str
     since: str
+    capability: str = ""
+    """What the kernel has or lacks, if several parts of a trial need the same."""
 
 
 def _goes(way: Way, trial: Trial) -> bool:
     return way in ways_of(trial)
+
+
+def _insists(key: str, attribute: str, trial: Trial) -> bool:
+    """Return whether a key of the receiver's settings is there, and a refusal of it an error."""
+    block = trial.settings.get("receiver")
+    return (
+        block is not None
+        and getattr(block, attribute) is not None
+        and not any(f"{name}.".startswith(f"{key}.") for name in block.optional or ())
+    )
 
 
 def _waits(wait: Wait, trial: Trial) -> bool:
@@ -75,6 +87,17 @@ REQUIREMENTS: Mapping[str, Requirement] = {
         "RPS",
         "it is built for one CPU (CONFIG_RPS); use inline",
     ),
+    **{
+        f"{key} of queues": Requirement(
+            "receiver",
+            partial(_insists, key, attribute),
+            f"settings.receiver.{key}",
+            "RPS",
+            f"it is built for one CPU (CONFIG_RPS); omit it, or add it to optional: [{key}]",
+            "rps",
+        )
+        for key, attribute in (("rps", "rps"), ("rfs", "rfs_flows"))
+    },
     "udp_gro": Requirement(
         "receiver",
         lambda trial: trial.receive.gro,
@@ -119,7 +142,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
         "available since Linux 4.8; it needs root or CAP_BPF; run as root",
     ),
 }
-"""Capability → what requires it."""
+"""Capability, or what is chosen that needs it → what requires it."""
 
 
 def _link(trial: Trial) -> VethPair:
@@ -168,6 +191,7 @@ def lacking(
     for host in lab.hosts:
         known = capabilities[host.name]
         for name, requirement in required.items():
-            if requirement.role == host.part and known.get(name) is False:
+            lacks = known.get(requirement.capability or name) is False
+            if requirement.role == host.part and lacks:
                 lack = f"this kernel has no {requirement.what}; {requirement.since}"
                 yield f"{host.name}: {requirement.key}: {lack}"
