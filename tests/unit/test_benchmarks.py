@@ -277,3 +277,32 @@ def test_a_server_meets_its_bar_by_what_arrives_or_by_its_cpu_time(
     arrived, cost, whole = serving.rows("a load", [(own, other)] * 3)
     assert (met, met) == (cost.met, whole.met)
     assert f"lost {3 * (2000 - packets)} against 3000" in arrived.value
+
+
+# --- sampling ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sampling() -> Iterator[ModuleType]:
+    """Yield benchmarks/sampling.py as a module."""
+    yield from benchmark("sampling")
+
+
+def test_a_block_counts_if_both_of_its_trials_do(
+    sampling: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without one such block nothing can be told."""
+
+    def delivered(folder: Path, load: str, sampled: bool) -> float | None:
+        plain = load.startswith("plain")
+        block = int(folder.name.split("-")[1])
+        return None if block == 1 and sampled else 990.0 if sampled and plain else 1000.0
+
+    monkeypatch.setattr(sampling, "delivered_pps", delivered)
+    plain, merged = sampling.rows(tmp_path, 3)
+    assert ("plain 32 B, 2 blocks", True) == (plain.what, plain.met)
+    assert plain.value.startswith("0.99 (0.99–0.99)")
+    assert merged.value.startswith("1.00 (1.00–1.00)")
+    monkeypatch.setattr(sampling, "delivered_pps", lambda *_: None)
+    with pytest.raises(SystemExit, match="plain 32 B: every block has a trial that others"):
+        list(sampling.rows(tmp_path, 3))
