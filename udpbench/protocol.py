@@ -290,11 +290,12 @@ class ClientEvent:
     """What happened at an iperf3 server.
 
     ``listening``, then of each client ``refused`` or, of a test, ``prepared`` (its sockets are
-    open, and nothing is sent before ``proceed``), ``started``, ``ended`` (all is counted, and its
-    results wait for ``proceed``), ``closed``.
+    open, and nothing is sent before ``proceed``), ``started``, ``missing`` (more packets than when
+    events were asked for before), ``ended`` (all is counted, and its results wait for ``proceed``),
+    ``closed``.
     """
 
-    event: Literal["listening", "refused", "prepared", "started", "ended", "closed"]
+    event: Literal["listening", "refused", "prepared", "started", "missing", "ended", "closed"]
     text: str = ""
     """In words: where it listens, who came, why it was refused."""
     test: int = 0

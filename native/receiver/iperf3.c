@@ -12,6 +12,8 @@
 enum { HELLO_BYTES = 4, NARROW_BYTES = 12, WIDE_BYTES = UB_IPERF3_BYTES };
 /* Between two datagrams, in the jitter: a clock that was stepped, or a time that nobody meant. */
 #define TRANSIT_MAX_NS (UINT64_C(1) << 40)
+#define MILLISECOND_NS 1000000
+#define WAITED_MAX_NS UB_SECOND_NS
 
 static uint32_t word_at(const uint8_t *from) {
     uint32_t wire;
@@ -59,16 +61,38 @@ static uint64_t note_counter(struct ub_iperf3_stream *stream, int64_t ahead) {
     return counter;
 }
 
-static void note_time(struct ub_tally *tally, struct ub_iperf3_stream *stream,
-                      const uint8_t *bytes) {
+/* Returns when it arrived, since the epoch: by the kernel's time, unless a clock was set since. */
+static uint64_t note_time(struct ub_tally *tally, struct ub_iperf3_stream *stream,
+                          const uint8_t *bytes) {
     const struct ub_receive_config *config = tally->config;
-    uint64_t arrived_ns = tally->realtime_ahead_ns + config->epoch_ns + tally->since_epoch_ns;
-    uint64_t stamp_ns = ub_stamp_ns(tally->message);
+    uint64_t read_ns = tally->realtime_ahead_ns + config->epoch_ns + tally->since_epoch_ns;
+    uint64_t stamp_ns = ub_stamp_ns(tally->message), waited_ns = 0;
     if (stamp_ns != 0) {
-        ub_histogram_add(config->application, (int64_t)(arrived_ns - stamp_ns), 1);
-        arrived_ns = stamp_ns;
+        waited_ns = read_ns - stamp_ns;
+        ub_histogram_add(config->application, (int64_t)waited_ns, 1);
     }
-    note_jitter(stream, arrived_ns, bytes);
+    note_jitter(stream, read_ns - waited_ns, bytes);
+    if (waited_ns >= WAITED_MAX_NS || waited_ns > tally->since_epoch_ns)
+        return tally->since_epoch_ns;
+    return tally->since_epoch_ns - waited_ns;
+}
+
+static void put_into_milliseconds(struct ub_tally *tally) {
+    uint64_t fresh = tally->arrivals.received - tally->dated;
+    if (fresh != 0)
+        ub_milliseconds_add(tally->config->milliseconds, tally->arrived_ns, (uint32_t)fresh);
+    tally->dated = tally->arrivals.received;
+}
+
+/* What came before another millisecond is counted in its own, however long the loop napped. */
+static void note_arrival(struct ub_tally *tally, uint64_t arrived_ns) {
+    const struct ub_receive_config *config = tally->config;
+    if (config->milliseconds != NULL &&
+        arrived_ns / MILLISECOND_NS != tally->arrived_ns / MILLISECOND_NS) {
+        ub_run_flush(&tally->run, config->window_words, &tally->arrivals);
+        put_into_milliseconds(tally);
+    }
+    tally->arrived_ns = arrived_ns;
 }
 
 static void count_packet(struct ub_tally *tally, uint32_t number, const uint8_t *bytes,
@@ -87,8 +111,8 @@ static void count_packet(struct ub_tally *tally, uint32_t number, const uint8_t 
         tally->truncated++;
         return;
     }
-    if (config->timestamps)
-        note_time(tally, stream, bytes);
+    note_arrival(tally,
+                 config->timestamps ? note_time(tally, stream, bytes) : tally->since_epoch_ns);
     uint64_t sequence = note_counter(stream, counter_ahead(stream, bytes, config->wide_counters)) &
                         UB_SEQUENCE_MASK;
     ub_add(&stream->read_packets, 1);
@@ -114,4 +138,7 @@ void ub_read_iperf3(const struct ub_inbox *inbox, uint32_t messages, struct ub_t
         tally->message = &inbox->messages[index];
         count_packet(tally, number, inbox->vectors[index].iov_base, tally->message->msg_len);
     }
+    ub_run_flush(&tally->run, config->window_words, &tally->arrivals);
+    if (config->milliseconds != NULL)
+        put_into_milliseconds(tally);
 }

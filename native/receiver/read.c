@@ -261,7 +261,7 @@ static const struct ub_read_way ways[] = {
     [UB_READ_COPY] = {read_copy, .copied_bytes = ALL},
     [UB_READ_NONE] = {read_none},
     [UB_READ_VERIFY] = {read_verify, .sees_header = 1, .copied_bytes = ALL, .stamps = 1},
-    [UB_READ_IPERF3] = {ub_read_iperf3, .copied_bytes = UB_IPERF3_BYTES, .stamps = 1},
+    [UB_READ_IPERF3] = {ub_read_iperf3, .copied_bytes = UB_IPERF3_BYTES, .stamps = 1, .dates = 1},
 };
 
 const struct ub_read_way *ub_read_way_of(uint32_t read) {

@@ -35,6 +35,8 @@ struct ub_tally {
     uint64_t corrupt;
     uint64_t since_epoch_ns;       /* when the call had returned */
     uint64_t realtime_ahead_ns;    /* of CLOCK_MONOTONIC; with timestamps */
+    uint64_t arrived_ns;           /* since the epoch; of a way that dates */
+    uint64_t dated;                /* of arrivals.received, that are in their milliseconds */
     const struct mmsghdr *message; /* that the datagram came in */
     int socket;
     uint64_t unlogged;
@@ -48,6 +50,7 @@ struct ub_read_way {
     uint32_t sees_header;
     uint32_t copied_bytes; /* of each message at most; 0: nothing is copied */
     uint32_t stamps;       /* it has a use for the kernel's times of arrival */
+    uint32_t dates;        /* it puts what it receives into milliseconds itself */
 };
 
 enum { UB_IPERF3_BYTES = 16 }; /* of the longest header of an iperf3 client */

@@ -286,7 +286,7 @@ static void read_messages(struct receiver *receiver, int socket, uint32_t messag
     if (tally.arrivals.received != 0)
         note_packets_after(receiver);
     account_call(receiver->stats, &tally, now);
-    if (config->milliseconds != NULL && now > config->epoch_ns)
+    if (config->milliseconds != NULL && now > config->epoch_ns && !receiver->read->dates)
         ub_milliseconds_add(config->milliseconds, now - config->epoch_ns,
                             (uint32_t)tally.arrivals.received);
     if (config->work_ns != 0)

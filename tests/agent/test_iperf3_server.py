@@ -19,8 +19,8 @@ from iperf3_client import COOKIE, NEW_HELLO, OLD_HELLO, Client
 from waiting import wait_until
 
 from udpbench.agent.host.system import Host
+from udpbench.agent.iperf3 import ports, talk
 from udpbench.agent.iperf3 import server as server_module
-from udpbench.agent.iperf3 import talk
 from udpbench.agent.iperf3.server import CALLERS_MAX, Iperf3Server
 from udpbench.agent.workers.samples import TICK_NS
 from udpbench.model.served import ServedTest
@@ -116,7 +116,23 @@ def test_losses_duplicates_and_order_are_counted_for_what_they_are(
         *(stream["id"], stream["errors"], stream["packets"], stream["bytes"]),
     )
     assert 0 <= stream["jitter"] < 1
-    assert ["listening", "prepared", "started", "ended"] == [e.event for e in driven.events][:4]
+    kinds = dict.fromkeys(event.event for event in driven.events)
+    assert ["listening", "prepared", "started", "missing", "ended"] == [*kinds][:5]
+
+
+def test_who_asks_what_happened_hears_each_time_that_more_packets_are_missing(
+    driven: Driven, client: Client
+) -> None:
+    """Nobody has to look at the host as long as there are none."""
+    client.begin()
+    client.send(range(1, 11))
+    client.send([13])
+    driven.wait("missing")
+    client.send([14])
+    client.end(14)
+    driven.wait("ended")
+    assert 1 == [event.event for event in driven.events].count("missing")
+    assert 2 == driven.ended().streams[0].gap_packets
 
 
 def test_its_output_is_shown_to_a_client_that_asks(driven: Driven, client: Client) -> None:
@@ -486,6 +502,22 @@ def test_a_buffer_is_set_up_to_the_hosts_limit(driven: Driven, client: Client) -
     client.begin(window=65536)
     (stats,) = driven.server.tests[0].pool.sample(0).stats
     assert 131072 == stats.buffer_bytes
+    client.end(0)
+
+
+@pytest.mark.parametrize(("wide_bytes", "widened"), [(2**30, True), (4096, False)])
+def test_a_client_that_asks_for_no_buffer_gets_at_least_the_hosts_default(
+    driven: Driven, client: Client, monkeypatch: pytest.MonkeyPatch, wide_bytes: int, widened: bool
+) -> None:
+    """What naps let wait has room beside it, as far as the host allows."""
+    monkeypatch.setattr(ports, "WIDE_BYTES", wide_bytes)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
+        default_bytes = plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**30)
+        most_bytes = plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    client.begin()
+    (stats,) = driven.server.tests[0].pool.sample(0).stats
+    assert (max(most_bytes, default_bytes) if widened else default_bytes) == stats.buffer_bytes
     client.end(0)
 
 

@@ -43,6 +43,7 @@ int main(int count, char **words) {
     state = count > 2 ? strtoull(words[2], NULL, 10) | 1 : 88172645463325252u;
     struct ub_flow_state *flows = calloc(1, ub_flow_state_bytes(STREAMS, WORDS));
     struct ub_histogram *application = calloc(1, sizeof *application);
+    struct ub_milliseconds *milliseconds = calloc(1, sizeof *milliseconds);
     struct ub_iperf3_stream streams[STREAMS] = {0};
     struct mmsghdr messages[MESSAGES] = {0};
     struct iovec vectors[MESSAGES];
@@ -52,7 +53,7 @@ int main(int count, char **words) {
     } control = {0};
     int32_t sockets[STREAMS] = {7, 9, 11};
     struct ub_datagram sizes = {NULL, 48};
-    if (flows == NULL || application == NULL)
+    if (flows == NULL || application == NULL || milliseconds == NULL)
         return 1;
     for (uint64_t done = 0; done < inputs; done += MESSAGES) {
         uint32_t wide = draw(2), stream = draw(STREAMS);
@@ -66,6 +67,7 @@ int main(int count, char **words) {
                                            .window_words = WORDS,
                                            .flow_count = STREAMS,
                                            .application = application,
+                                           .milliseconds = milliseconds,
                                            .streams = streams,
                                            .wide_counters = wide};
         struct ub_inbox inbox = {.messages = messages, .vectors = vectors};
@@ -103,10 +105,16 @@ int main(int count, char **words) {
         sums[3] += tally.foreign;
         sums[4] += tally.truncated;
     }
+    uint64_t dated = 0;
+    for (int at = 0; at < UB_MILLISECONDS; at++)
+        dated += milliseconds->packets[at];
     free(flows);
     free(application);
+    free(milliseconds);
     printf("%llu received, %llu duplicate, %llu ancient, %llu foreign, %llu truncated\n",
            (unsigned long long)sums[0], (unsigned long long)sums[1], (unsigned long long)sums[2],
            (unsigned long long)sums[3], (unsigned long long)sums[4]);
+    if (dated != sums[0])
+        return 3;
     return read == sums[0] + sums[1] + sums[2] + sums[3] + sums[4] ? 0 : 2;
 }

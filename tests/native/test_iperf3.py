@@ -7,11 +7,13 @@ import re
 import socket
 import struct
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from loops import Receiving, receiving_socket
+from loops import Receiving, receiving_socket, sending_socket
+from waiting import wait_until
 
 from udpbench._native import ffi, lib
 from udpbench.agent.host.socket_options import SO_TIMESTAMPNS
@@ -95,6 +97,35 @@ def stamped(sent_us: list[int]) -> tuple[dict[str, int], Any]:
         )
 
 
+def test_packets_are_in_the_milliseconds_of_their_arrival() -> None:
+    """However long the loop let them wait; without the kernel's times in that of their call."""
+    apart_ms = 5
+    for stamps in (1, 0):
+        counted = ffi.new("struct ub_milliseconds *")
+        application = ffi.new("struct ub_histogram *")
+        begun_ns = time.monotonic_ns()
+        with receiving_socket() as sock:
+            if stamps:
+                sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            with sending_socket(sock.getsockname()) as sender:
+                for counter in (1, 2, 2):
+                    sender.send(packet(counter))
+            later_ns = time.monotonic_ns() + apart_ms * 10**6
+            wait_until("later", lambda until_ns=later_ns: time.monotonic_ns() >= until_ns)
+            more = {"stack": application, "application": application} if stamps else {}
+            own = {"timestamps": stamps, "milliseconds": counted, "epoch_ns": begun_ns}
+            stats, _ = read([packet(3)], sock=sock, **own, **more)
+        assert 3 == stats["received_packets"]
+        per_ms = [counted.packets[at] for at in range(counted.begun)]
+        busy = [(at, packets) for at, packets in enumerate(per_ms) if packets]
+        if stamps:
+            (*_, (late, last)), (first, _) = busy, busy[0]
+            assert (3, 1) == (sum(per_ms), last)
+            assert late - first >= apart_ms - 1
+        else:
+            assert [3] == [packets for _, packets in busy]
+
+
 def test_whatever_comes_counts_once(
     tmp_path: Path, strict_flags: list[str], plain_environment: dict[str, str]
 ) -> None:
@@ -102,7 +133,7 @@ def test_whatever_comes_counts_once(
     program = tmp_path / "fuzz_iperf3"
     sources = [str(HERE / "fuzz_iperf3.c")] + [
         str(NATIVE / name)
-        for name in ("receiver/iperf3.c", "receiver/window.c", "receiver/stamp.c")
+        for name in ("receiver/iperf3.c", "receiver/window.c", "receiver/stamp.c", "series.c")
     ]
     sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     build = ["gcc", *strict_flags, *sanitize, "-o", str(program), *sources]

@@ -29,7 +29,7 @@ from udpbench.model.host import Facts
 from udpbench.model.lab import Lab
 from udpbench.model.limits import DAY_NS, SECOND_NS
 from udpbench.model.record import Finding, Phase, Snapshot, TrialRecord, WorkerStats
-from udpbench.model.served import ServedTest
+from udpbench.model.served import QUIET_NS, ServedTest
 from udpbench.model.work import WorkerSpec
 from udpbench.protocol import ClientEvent, SampleReply
 from udpbench.records.run import Ending, new_header, now_utc
@@ -50,8 +50,8 @@ ASKED: Mapping[str, Callable[[int], str]] = {
     "omit": lambda value: f"{value} s",
 }
 """Parameters of a client that are shown, by iperf3's names, and how."""
-CALM_LOOKS = 5
-"""While nothing is lost, each fifth look is at all counters."""
+CALM_NS = 5 * SECOND_NS
+"""Between two looks while no packet is missing, and between two at all counters."""
 LISTENING = "listening for iperf3 clients at "
 CLIENT_WORDS = "-u -b 1G -t 10 --get-server-output"
 PORT = 5201
@@ -187,8 +187,10 @@ class ServedHost:
         self._onlooker: Onlooker | None = None
         self._facts: dict[str, Facts] = {}
         """By interface, for the view."""
-        self._watch_ns = 0
-        self._looks = 0
+        self._looked_ns = self._all_ns = 0
+        """When this host was looked at, and when at all its counters."""
+        self._losing = False
+        """Packets are missing, or this host loses some."""
 
     @property
     def idle(self) -> bool:
@@ -224,6 +226,8 @@ class ServedHost:
             self._begin(event, event.served)
         elif event.event == "started":
             self._start(self._known(event), event.clock_ns)
+        elif event.event == "missing":
+            self._losing = True
         elif event.event == "ended" and event.served is not None and event.sampled is not None:
             self._end(event, event.served, event.sampled)
         elif event.event == "closed":
@@ -258,12 +262,12 @@ class ServedHost:
     def _start(self, test: Attended, start_ns: int) -> None:
         test.start_ns = start_ns
         now_ns = self._clock.now_ns()
-        test.calm_ns = now_ns + self._duration_ns(test)
+        test.calm_ns = now_ns + self._duration_ns(test) + QUIET_NS
         self._facts[test.served.interface] = test.facts
         if self._onlooker is not None:
-            self._watch_ns = min(self._watch_ns, now_ns + SECOND_NS)
             return
-        self._watch_ns = now_ns + SECOND_NS
+        self._looked_ns = self._all_ns = now_ns
+        self._losing = False
         self._tell = self._views.enter_context(self._screen.live())
         port = Watched(port=self._terms.port)
         self._onlooker = Onlooker(self._observer, port, None, self._clock, self._facts)
@@ -272,13 +276,16 @@ class ServedHost:
         """Look at the host, for all tests that are going on, if that is due."""
         tests = [each for each in self._attended.values() if each.start_ns]
         now_ns = self._clock.now_ns()
-        if self._onlooker is None or not tests or now_ns < self._watch_ns:
+        if self._onlooker is None or not tests:
             return
-        shortest_ns = min(map(self._duration_ns, tests))
-        self._watch_ns = now_ns + max(SECOND_NS, shortest_ns // WATCHES_MAX)
+        least_ns = max(SECOND_NS, min(map(self._duration_ns, tests)) // WATCHES_MAX)
+        calm = now_ns >= self._all_ns + max(CALM_NS, least_ns)
+        if not calm and not (self._losing and now_ns >= self._looked_ns + least_ns):
+            return
         live = self._onlooker.look()
-        self._looks += 1
-        for test in tests if live.losing_now or self._looks % CALM_LOOKS == 0 else ():
+        self._looked_ns, self._losing = now_ns, live.losing_now
+        for test in tests if live.losing_now or calm else ():
+            self._all_ns = now_ns
             latest = self._snapshot(test)
             test.motion.append(moved_since(test.latest, latest))
             test.latest = latest

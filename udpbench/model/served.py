@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Union
 
+QUIET_NS = 200 * 10**6
+"""After the end of a test: so long nothing may come any more."""
+
 
 @dataclass(frozen=True)
 class ServedStream:

@@ -13,12 +13,14 @@ from typing import Any, Optional
 from udpbench.agent.host.socket_options import IP_PKTINFO, SO_TIMESTAMPNS
 from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
 from udpbench.agent.host.system import Host
-from udpbench.agent.iperf3.talk import HELLOS
+from udpbench.agent.iperf3.talk import HELLOS, ClientParameters
 from udpbench.agent.workers.sockets import TIMEOUT, endpoint
 
 BACKLOG = 128
 DISCARDED_MAX = 4096
 """Datagrams that came before a client was let send, read at a time."""
+WIDE_BYTES = 2**20
+"""SO_RCVBUF of all streams of a client that asks for none; the kernel takes twice as much."""
 HELLOS_MAX = 512
 """Datagrams to the port that are read at a time; the kernel holds some hundreds."""
 
@@ -105,6 +107,21 @@ def stream_socket(hello: Greeting, port: int, buffer_bytes: Optional[int]) -> so
         sock.close()
         raise
     return sock
+
+
+def buffer_of(parameters: ClientParameters) -> Optional[int]:
+    """Return the buffer that a stream's socket asks for; None: the host's default is as large.
+
+    What naps let wait then has room beside that, which iperf3's own server has.
+    """
+    if parameters.buffer_bytes is not None:
+        return parameters.buffer_bytes
+    asked_bytes = WIDE_BYTES // parameters.streams
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        default_bytes = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, asked_bytes)
+        widened = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > default_bytes
+    return asked_bytes if widened else None
 
 
 def share_port(sock: socket.socket, shares: bool) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Optional
+from typing import Any, Optional
 
 from udpbench.agent.host.socket_options import inode
 from udpbench.agent.host.system import Host
@@ -25,6 +25,7 @@ from udpbench.agent.iperf3.caller import SLICE_NS, Await, Caller, Gone, Talk
 from udpbench.agent.iperf3.ports import (
     HELLOS_MAX,
     Greeting,
+    buffer_of,
     discard,
     discard_before,
     listening_sockets,
@@ -33,12 +34,12 @@ from udpbench.agent.iperf3.ports import (
     share_port,
     stream_socket,
 )
-from udpbench.agent.iperf3.streams import Pools, Stream, StreamGroup, StreamPool, room_packets
+from udpbench.agent.iperf3.streams import Pools, Stream, StreamGroup, StreamPool, wait_of
 from udpbench.agent.iperf3.talk import ClientParameters, Unserved
 from udpbench.agent.workers.sockets import endpoint
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.limits import DAY_NS, SECOND_NS
-from udpbench.model.served import ServedStream, ServedTest
+from udpbench.model.served import QUIET_NS, ServedStream, ServedTest
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import ClientEvent, PhaseOrder
 
@@ -58,10 +59,8 @@ PROCEED_NS = 10 * SECOND_NS
 """For the controller to read counters before a test, and to answer after it."""
 LATE_NS = 10 * SECOND_NS
 """For a client to end its test beyond the time that it asked for, and to say its results."""
-QUIET_NS, DRAIN_NS = 200 * 10**6, 2 * SECOND_NS
-"""After the end of a test: so long nothing may come any more, and the drain takes at most."""
-NAPS_FROM_PACKETS = 64
-"""That a buffer holds."""
+DRAIN_NS = 2 * SECOND_NS
+"""After the end of a test, at most."""
 KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 """A client that is gone without a word is noticed after 11 s."""
 
@@ -201,6 +200,9 @@ class Iperf3Server:
 
     def clients(self, since: int) -> tuple[ClientEvent, ...]:
         """Return what happened, from event number ``since`` on; forget what was before."""
+        for test in self.tests:
+            if test.group is not None and test.group.loses():
+                self._tell("missing", test=test.number)
         known = min(max(since - self._first_event, 0), len(self._events))
         self._events, self._first_event = self._events[known:], self._first_event + known
         return tuple(self._events)
@@ -402,7 +404,7 @@ class Iperf3Server:
             traffic=Traffic(family=6 if six else 4, size_bytes=asked.size_bytes),
             send=Send(),
             receive=Receive(
-                wait=_wait(test),
+                wait=wait_of(test.streams, asked.size_bytes),
                 buffer_bytes=asked.buffer_bytes,
                 force_buffer=False,
                 timestamps=True,
@@ -482,7 +484,7 @@ class Iperf3Server:
             test.rival = test.rival if hello.key in known else endpoint(*hello.key)
             return
         try:
-            sock = stream_socket(hello, self.port, test.parameters.buffer_bytes)
+            sock = stream_socket(hello, self.port, buffer_of(test.parameters))
         except OSError:
             return  # the client greets again, or its time runs out
         flow = FlowSpec(len(test.streams), *hello.key, hello.destination, self.port)
@@ -490,10 +492,3 @@ class Iperf3Server:
         test.interface = test.interface or hello.interface
         with suppress(OSError):
             sock.send(hello.reply, socket.MSG_DONTWAIT)
-
-
-def _wait(test: Test) -> Literal["auto", "block", "epoll"]:
-    """Return how to wait for packets: by naps only if what comes meanwhile has ample room."""
-    if room_packets(test.streams, test.parameters.size_bytes) >= NAPS_FROM_PACKETS:
-        return "auto"
-    return "block" if len(test.streams) == 1 else "epoll"

@@ -14,10 +14,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 from udpbench.agent.host.socket_options import inode
-from udpbench.agent.workers.loops import ClientReceiving
+from udpbench.agent.workers.loops import LONG_NAP_NS, ClientReceiving
 from udpbench.agent.workers.memory import Memory
 from udpbench.agent.workers.orders import LoopOrder, loop_order
 from udpbench.agent.workers.pool import Pool
@@ -33,6 +33,10 @@ from udpbench.protocol import PhaseOrder, Prepared, WorkersState
 SAMPLED, SAMPLED_NS = 10, (2 * TICK_NS, SECOND_NS)
 """So often a test is sampled, with a time in between that is limited: a sample takes CPU time from
 who receives."""
+LATE_MS = 2 * LONG_NAP_NS // 10**6
+"""A packet is dated by its arrival, and may be read so much later than those of other streams."""
+NAPS_FROM_PACKETS = 64
+"""That a buffer holds."""
 OVERHEAD_BYTES = 1024
 """So much more than its payload the kernel charges most packets in a buffer."""
 
@@ -58,6 +62,13 @@ def room_packets(streams: Sequence[Stream], size_bytes: int) -> int:
     """Return how many packets the smallest of their buffers holds."""
     rooms = (each.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for each in streams)
     return min(rooms) // (size_bytes + OVERHEAD_BYTES)
+
+
+def wait_of(streams: Sequence[Stream], size_bytes: int) -> Literal["auto", "block", "epoll"]:
+    """Return how to wait for packets: by naps only if what comes meanwhile has ample room."""
+    if room_packets(streams, size_bytes) >= NAPS_FROM_PACKETS:
+        return "auto"
+    return "block" if len(streams) == 1 else "epoll"
 
 
 class StreamGroup:
@@ -87,6 +98,7 @@ class StreamGroup:
         self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
         self._ready = threading.Event()
         self._result: Optional[int] = None
+        self._missing_packets = 0
 
     def _run(self) -> None:
         with suppress(OSError):  # read back as ``prepared.cpu``
@@ -146,9 +158,15 @@ class StreamGroup:
         """Return the counts of each stream by C name."""
         return self._loop.streams()
 
+    def loses(self) -> bool:
+        """Return whether more packets are missing than when this was asked before."""
+        before = self._missing_packets
+        self._missing_packets = sum(stream["gap_packets"] for stream in self.streams())
+        return self._missing_packets > before
+
     def milliseconds(self, worker: int, since: int, ended: bool) -> tuple[int, Sequence[int]]:
         """Return packets per millisecond, as ``Memory.milliseconds``."""
-        return self._memory.milliseconds(worker, since, ended)
+        return self._memory.milliseconds(worker, since, ended, LATE_MS)
 
     def details(self, worker: int) -> dict[str, Any]:
         """Return how long packets waited for the loop."""

@@ -191,14 +191,17 @@ class Memory:
             (stall.from_ns, stall.until_ns, stall.packets) for stall in block.list[0 : block.count]
         ]
 
-    def milliseconds(self, worker: int, since: int, ended: bool) -> tuple[int, list[int]]:
+    def milliseconds(
+        self, worker: int, since: int, ended: bool, late_ms: int = 0
+    ) -> tuple[int, list[int]]:
         """Return the first available millisecond from ``since`` on, and packets per ms from there.
 
-        The current millisecond is included only once the loop has ``ended``.
+        The current millisecond, and ``late_ms`` before, which a loop that dates packets by their
+        arrival may still fill, are included only once the loop has ``ended``.
         """
         block = self.block(worker, "milliseconds")
         begun = block.begun
-        until = begun if ended else max(begun - 1, 0)
+        until = begun if ended else max(begun - 1 - late_ms, 0)
         # The loop may be writing one slot during the read.
         first = max(since, until - MILLISECONDS + 1, 0)
         return first, [block.packets[at % MILLISECONDS] for at in range(first, until)]
