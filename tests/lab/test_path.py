@@ -349,6 +349,29 @@ def test_the_ring_of_the_receiver_is_the_routers_device(tmp_path: Path) -> None:
     assert "tx_device" not in entries(result)
 
 
+def test_full_sockets_of_frames_behind_a_full_backlog_are_told_apart(tmp_path: Path) -> None:
+    """The receiver's veth counts the one, the machine the other; of each burst the router takes 9."""
+    burst, limit, bursts = 32, 8, 1000
+    settings = {
+        "sender": {"ethtool": {"features": {"tso": False, "tx-udp-segmentation": False}}},
+        "middle": {"sysctl": {"net.core.netdev_max_backlog": limit}},
+    }
+    _, record, result = conducted(
+        tmp_path,
+        load_lab("router"),
+        traffic={"count": str(bursts * burst), "rate": "64kpps", "size": "32B"},
+        send={"gso": burst},
+        receive={"call": "af_xdp", "wait": "epoll", "work": "1ms"},
+        settings=settings,
+        path_check="explained",
+    )
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    lost = entries(result)
+    assert {"router1.fwd_backlog", "xsk_ring"} <= {*lost}
+    assert "rx_backlog" not in lost
+    assert (bursts * (burst - limit - 1), None) == lost["router1.fwd_backlog"]
+
+
 def chain(nodes: int) -> Lab:
     """Return a built-in lab with so many routers in a row."""
     networks = [254, *range(250, 250 - nodes + 1, -1), 253]

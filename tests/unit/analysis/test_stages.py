@@ -96,8 +96,11 @@ def test_a_tunnels_own_queue_is_its_backlog() -> None:
 FRAMES = build.trial(receive=Receive(call="af_xdp", wait="spin"))
 
 
-def taken(received: int, **counts: int) -> TrialRecord:
-    """Return a record of 1000 packets, of which AF_XDP took so many, and UDP saw none."""
+def taken(received: int, beside: int = 0, **counts: int) -> TrialRecord:
+    """Return a record of 1000 packets, of which AF_XDP took so many, and UDP saw none.
+
+    ``beside`` are what the backlogs of neighbours refused meanwhile.
+    """
     socket = build.receiver_counts(received, xsk_ring_packets=0, xsk_fill_packets=0)
     workers = (
         build.worker("sender", build.sender_counts(1000)),
@@ -110,6 +113,7 @@ def taken(received: int, **counts: int) -> TrialRecord:
         link__receive0__rx_dropped=lost,
         snmp__Udp__InDatagrams=0,
     )
+    moves["machine"] = {"softnet.cpu0.dropped": beside}
     return build.record(1000, received, of=FRAMES, workers=workers, moves=moves)
 
 
@@ -122,6 +126,13 @@ def test_what_a_socket_of_frames_refused_is_what_it_says() -> None:
     assert {"ethtool.receive0.rx_queue_N_drops": 16} == ring.also
     assert {"right.receiver0": 12} == ring.parts
     assert () == tuple(f for f in judge(record).findings if f.severity != "note")
+
+
+def test_what_a_socket_of_frames_refused_is_no_neighbours_backlog() -> None:
+    """The device counts both in rx_dropped, and the machine what its other devices refused."""
+    record = taken(984, 9, xsk_ring_packets=12, xsk_fill_packets=4)
+    assert {"xsk_ring": 12, "xsk_fill": 4, "udp_checksum": None} == entries(record)
+    assert 0 == entry(record, "rx_backlog").packets
 
 
 DRIVERS_DROPS = [

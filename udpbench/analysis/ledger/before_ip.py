@@ -134,7 +134,7 @@ def backlog_skbs(readings: CounterView) -> int | None:
     ``enqueue_to_backlog`` counts each of them twice: in softnet_stat, which the whole machine
     shares, and in the receiving device's rx_dropped, which other drops share. The smaller of the
     two includes neither, unless both moved for another reason: what the device refused for its
-    length is known, and is none of them.
+    length, and AF_XDP sockets of it, is known, and is none of them.
     """
     softnet = readings.receiver.machine_counter(SOFTNET_DROPPED)
     device = readings.receiver.counter(RX_DROPPED)
@@ -142,7 +142,8 @@ def backlog_skbs(readings: CounterView) -> int | None:
         return device
     if softnet is None or device is None:
         return None
-    return min(softnet, max(device - _too_long_skbs(readings), 0))
+    known = _too_long_skbs(readings) + _refused_frames_received(readings)
+    return min(softnet, max(device - known, 0))
 
 
 def _too_long_skbs(readings: CounterView) -> int:
