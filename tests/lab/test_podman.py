@@ -68,11 +68,12 @@ class Engine:
         self.before = {*psutil.Process().children(recursive=True)}
         self.kept = Path(tempfile.mkdtemp(prefix="ub"))
         """Where podman keeps what it knows: a path that is short enough for it."""
+        self.system = self.kept / "system"
 
-    def open(self) -> None:
-        """Start two containers on its own network; a port of the second is published."""
+    def hold(self, script: str) -> None:
+        """Make the namespaces of the machine, and the file system of its containers."""
         assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
-        system = self.kept / "system"
+        system = self.system
         (system / "bin").mkdir(parents=True)
         shutil.copy(BUSYBOX, system / "bin")
         for folder in (
@@ -85,11 +86,15 @@ class Engine:
         subprocess.run(["ip", "netns", "add", self.namespace], check=True)
         self.inside("ip", "link", "set", "lo", "up")
         self.inside("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
-        enter = ["ip", "netns", "exec", self.namespace, "unshare", "--mount", "sh", "-c", HOLD]
+        enter = ["ip", "netns", "exec", self.namespace, "unshare", "--mount", "sh", "-c", script]
         self.holder = subprocess.Popen(enter, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert self.holder.stdout is not None
         with self.holder.stdout:
             assert b"ready\n" == self.holder.stdout.readline()
+
+    def open(self) -> None:
+        """Start two containers on its own network; a port of the second is published."""
+        self.hold(HOLD)
         podman = self.folder / "bin" / "podman"
         podman.parent.mkdir()
         user = AS_USER.format(self.kept) if self.rootless else ""
@@ -99,7 +104,7 @@ class Engine:
         self.run("network", "create", "own")
         published = () if self.rootless else ("--publish", "5555:4321/udp")
         for name, more in (("client", ()), ("server", published)):
-            words = ("--name", name, "--network=own", *LIMITS, *more, "--rootfs", str(system))
+            words = ("--name", name, "--network=own", *LIMITS, *more, "--rootfs", str(self.system))
             sleep = ("/bin/busybox", "sleep", "1000")
             self.run("run", "--detach", "--stop-signal=SIGKILL", *words, *sleep)
 
@@ -127,16 +132,20 @@ class Engine:
             if self.rootless:
                 self.run("system", "migrate")  # ends the process that holds its namespaces
         finally:
-            self.holder.kill()
-            self.holder.wait()
-            left = self.started()
-            for process in left:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(left)
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
-            subprocess.run(["ip", "netns", "del", self.namespace], check=True)
-            shutil.rmtree(self.kept)
+            self.release()
+
+    def release(self) -> None:
+        """End what has not ended, and remove the namespaces of the machine."""
+        self.holder.kill()
+        self.holder.wait()
+        left = self.started()
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left)
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
+        subprocess.run(["ip", "netns", "del", self.namespace], check=True)
+        shutil.rmtree(self.kept)
 
     def lab(self, **node: Any) -> Lab:
         """Return the lab of both containers, with their machine between them if asked for."""

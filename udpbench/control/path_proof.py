@@ -183,7 +183,8 @@ def _misread(node: Node, passage: Passage) -> list[str]:
         problems.append(f"{node.name}: {tunnel}, {what}, may lead packets elsewhere")
     if node.bridges and not there:
         what = "its interfaces are not both ports"
-        problems.append(f"{node.name}: {what} of {node.bridge} (bridge)")
+        step = f"where it routes, leave bridge out, and write {node.bridge} in interfaces"
+        problems.append(f"{node.name}: {what} of {node.bridge} (bridge); {step}")
     elif there and there != (node.bridge if node.bridges else ""):
         what = f"its interfaces are ports of {there}"
         problems.append(f"{node.name}: {what}; write bridge: {there} in the lab file")
