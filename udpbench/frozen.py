@@ -25,6 +25,7 @@ else:
 
 
 C = TypeVar("C")
+_INCOMPLETE: list[type] = []
 
 
 def _freeze(cls: type[C]) -> type[C]:
@@ -59,13 +60,16 @@ def _freeze(cls: type[C]) -> type[C]:
     }
     for name, method in methods.items():
         setattr(complete, name, method)
+    _INCOMPLETE.append(complete)
     return complete
 
 
-def complete_now(*classes: type) -> None:
-    """Write methods of frozen dataclasses that are to be used soon, when time is dear."""
-    for each in classes:
-        each.__init__ = _initialiser(each)  # type: ignore[misc]
+def complete_all() -> None:
+    """Write methods of all frozen dataclasses that exist: time is dear once they are used."""
+    for each in _INCOMPLETE:
+        if each.__init__.__name__ == "initialise":  # type: ignore[misc]
+            each.__init__ = _initialiser(each)  # type: ignore[misc]
+    _INCOMPLETE.clear()
 
 
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:

@@ -19,24 +19,11 @@ from udpbench.agent.iperf3.server import Iperf3Server
 from udpbench.agent.loop import Bystander, greeting, prove_same, stand_by
 from udpbench.agent.observe import EARLY
 from udpbench.errors import HelloRefused
-from udpbench.frozen import complete_now
-from udpbench.model.experiment import Receive, Send, Traffic
+from udpbench.frozen import complete_all
 from udpbench.model.limits import Scope
-from udpbench.model.record import (
-    FlowStats,
-    Histogram,
-    Sample,
-    ThreadUse,
-    UdpSocket,
-    WorkerStats,
-)
-from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import (
     ClientEvent,
     Hello,
-    PhaseOrder,
-    Prepared,
-    SampleReply,
     Taken,
     Use,
     build_id,
@@ -44,11 +31,6 @@ from udpbench.protocol import (
 
 ORDERS = ("hello", "take", "release", "leave", "ping", "clients", "proceed")
 """Every verb that it serves."""
-IN_A_TEST = (
-    *(FlowSpec, WorkerSpec, Traffic, Send, Receive, Prepared, PhaseOrder, UdpSocket),
-    *(Sample, FlowStats, Histogram, ThreadUse, WorkerStats, SampleReply, ClientEvent),
-)
-"""Made while a client sends: completed before, its CPU is for receiving."""
 
 
 class Server(Bystander):
@@ -124,7 +106,7 @@ def prepare(host: Host, words: Sequence[str]) -> Server:
     build_id()
     for module in EARLY:
         import_module(module)
-    complete_now(*IN_A_TEST)
+    complete_all()  # a client's test has the CPU that receives
     server = Iperf3Server(host, addresses, int(port), int(clients))
     if os.geteuid() == 0:
         server.give_to(NOBODY)

@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 from udpbench.agent.host.reading import ReadingHost
 from udpbench.errors import AgentError, HelloRefused, HostError, in_words, to_wire
 from udpbench.json_lines import MOST_LINE_BYTES, LinePipe
-from udpbench.model.limits import SECOND_NS
+from udpbench.model.limits import DAY_NS, SECOND_NS
 from udpbench.protocol import (
     PROTOCOL,
     REPEATED,
@@ -32,8 +32,6 @@ from udpbench.protocol import (
     write_line,
 )
 
-WATCH_NS = SECOND_NS
-"""Interval between checks of the guardian."""
 STDIN_ENDED = "stdin ended"
 
 
@@ -43,6 +41,9 @@ UNGREETED_NS = 60 * SECOND_NS
 
 class Service:
     """What a loop serves: an agent, or an observer, from its first request to its last."""
+
+    watch_ns = SECOND_NS
+    """Interval between checks of the guardian."""
 
     def __init__(self) -> None:
         self.verbs: Any = None
@@ -99,6 +100,8 @@ class Bystander(Service):
     """Every verb that it serves."""
     refusal = ""
     """What is said of another verb, whose name stands for ``{}``."""
+    watch_ns = DAY_NS
+    """It has no guardian."""
 
     def method_of(self, verb: str) -> Callable[..., Any]:
         """Return what serves a verb; raises HelloRefused, AgentError."""
@@ -183,7 +186,7 @@ class Loop:
             self._tick_ns = (now_ns // verbs.pool.tick_ns + 1) * verbs.pool.tick_ns
             verbs.pool.tick()
         if now_ns >= self._watch_ns:
-            self._watch_ns = now_ns + WATCH_NS
+            self._watch_ns = now_ns + self._session.watch_ns
             if verbs is not None:
                 verbs.check_guardian()
 

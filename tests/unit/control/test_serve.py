@@ -188,10 +188,10 @@ def words(world: World) -> list[str]:
 
 
 def test_a_host_is_read_before_a_test_begins_and_before_its_client_has_results() -> None:
-    """In this order, whatever the client does."""
+    """In this order, whatever the client does; facts also as the server begins."""
     world = Served()
     assert 1 == world.run(ServeTerms(once=True))
-    assert ["facts", "snapshot", "proceed", "snapshot", "proceed"] == words(world)
+    assert ["facts", "facts", "snapshot", "proceed", "snapshot", "proceed"] == words(world)
 
 
 def test_what_is_said_of_a_test(golden: Golden) -> None:

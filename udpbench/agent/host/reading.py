@@ -453,16 +453,15 @@ class ReadingHost:
     def xdp_program(self, interface: str) -> Optional[int]:
         """Return the id of the XDP program on an interface; None if there is none."""
         names = ("IFLA_XDP_PROG_ID", "IFLA_XDP_DRV_PROG_ID", "IFLA_XDP_SKB_PROG_ID")
-        return next(filter(None, (self._xdp(interface, name) for name in names)), None)
+        return next(filter(None, self._xdp(interface, *names)), None)
 
     def is_xdp_generic(self, interface: str) -> bool:
         """Return whether an XDP program runs in the stack (xdpgeneric) instead of the driver."""
-        return bool(self._xdp(interface, "IFLA_XDP_SKB_PROG_ID"))
+        return any(self._xdp(interface, "IFLA_XDP_SKB_PROG_ID"))
 
-    def _xdp(self, interface: str, attribute: str) -> Optional[int]:
+    def _xdp(self, interface: str, *attributes: str) -> list[Optional[int]]:
         attached = self.link(interface).get_attr("IFLA_XDP")
-        number: Optional[int] = attached.get_attr(attribute) if attached is not None else None
-        return number
+        return [attached.get_attr(each) for each in attributes] if attached is not None else []
 
     def tcx_programs(self, interface: str) -> Optional[int]:
         """Return the number of tcx ingress programs; None without permission."""

@@ -41,7 +41,7 @@ ANSWERS_LONGEST_NS = 2 * 10**9
 """How long answers may arrive after their time-out, once the program has read everything."""
 
 
-LONG_NAP_NS, NAP_SHARE = 10_000_000, 3
+LONG_NAP_NS, NAP_SHARE = 20_000_000, 3
 """A reader of a client's streams naps for so long, or for what fills a third of a buffer."""
 
 

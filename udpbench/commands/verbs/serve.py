@@ -21,6 +21,7 @@ from udpbench.commands.verbs.output import (
 from udpbench.commands.verbs.reach import deployer_of, reach_observers
 from udpbench.commands.verbs.run import typed_command
 from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem
+from udpbench.frozen import complete_all
 from udpbench.printable import printable
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def serve(
 
     for module in EARLY:
         import_module(module)
+    complete_all()
     screen = ServeView(
         tell,
         lambda: nullcontext(lambda live: tell(printable(served_line(live, clients), keep=""))),
