@@ -242,6 +242,15 @@ def reading_threads(threads: Sequence[ThreadUse]) -> list[ThreadUse]:
     return waits or ran or list(threads[:1])
 
 
+def readers_among(threads: Sequence[ThreadUse], *, waits: bool) -> list[ThreadUse]:
+    """Return the threads that read a socket; ``waits``: its queue was emptied now and then.
+
+    Whoever waits for datagrams while some are always in the queue reads another socket.
+    """
+    others = [each for each in threads if (time_of([each]).waiting or 0.0) < SPARE]
+    return reading_threads(threads if waits or not others else others)
+
+
 def time_of(threads: Sequence[ThreadUse], stood: float = 0.0, *, waits: bool = True) -> ReaderTime:
     """Return how a program's threads spent their time, as a mean over them.
 

@@ -347,6 +347,34 @@ def test_what_readers_did_is_told_by_socket() -> None:
     } == {(state, labels.port): spent_ns for (state, labels), spent_ns in sums.reader_ns.items()}
 
 
+def test_a_thread_that_waits_beside_a_full_queue_reads_another_socket() -> None:
+    """From the third look on at which the queue was full; once it is emptied, it may wait for it."""
+    busy = ThreadUse("dns", 4 * SECOND_NS, SECOND_NS, 5 * SECOND_NS, {"R": 3})
+    idle = ThreadUse("dns/2", 0, 0, 5 * SECOND_NS, {"S": 3}, {"epoll_wait": 3})
+    drops, queues = range(5, 31, 5), (0, *[DNS.buffer_bytes] * 4, 0)
+    looks = [
+        look(
+            *(5 * number, replace(DNS, drops=each, queued_bytes=queued)),
+            moved=counted(20 * number, *RCVBUF),
+            threads={"dns 9": (busy, idle)} if number else {},
+        )
+        for number, (each, queued) in enumerate(zip(drops, queues, strict=True))
+    ]
+    seen, sums = [], Sums()
+    for each in looks:
+        sums.add(survey(each), FACTS)
+        spent = {state: spent_ns // SECOND_NS for (state, _), spent_ns in sums.reader_ns.items()}
+        seen.append([spent.get(state, 0) for state in ("running", "runnable", "sleeping")])
+    assert [
+        [0, 0, 0],
+        [0, 0, 5],
+        [0, 0, 10],
+        [4, 1, 10],
+        [8, 2, 10],
+        [8, 2, 15],
+    ] == seen
+
+
 def test_many_interfaces_are_one() -> None:
     """Whoever has a namespace may make some."""
     few = module._few_devices({("rx_ring", f"eth{n}"): 1 for n in range(40)} | {("rx_ip", ""): 9})

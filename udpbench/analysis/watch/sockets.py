@@ -20,7 +20,7 @@ from udpbench.analysis.reader_time import (
     RECEIVING_CALLS,
     SPARE,
     ReaderTime,
-    reading_threads,
+    readers_among,
     time_of,
 )
 from udpbench.analysis.readings import FAMILIES, known_sum
@@ -464,16 +464,14 @@ class _Readers:
     def _time(self, processes: tuple[str, ...], *, waits: bool) -> ReaderTime | None:
         """Return how readers among processes' threads spent their time; None if none was seen.
 
-        Whoever waits for datagrams while some are always in the queue reads another socket; at a
-        look or two, a burst may just have come to one that waited for it. Of several
-        readers one that is full says why packets were lost, whatever the others have left.
+        At a look or two, a burst may just have come to one that waited for it. Of several readers
+        one that is full says why packets were lost, whatever the others have left.
         """
         if (processes, waits) in self._times:
             return self._times[processes, waits]
         threads: list[ThreadUse] = []
         for window in chain.from_iterable(self._now.threads.get(each, ()) for each in processes):
-            others = [each for each in window if (time_of([each]).waiting or 0.0) < SPARE]
-            threads += reading_threads(window if waits or not others else others)
+            threads += readers_among(window, waits=waits)
         full = [each for each in threads if each.running_ns >= FULL * each.elapsed_ns]
         time = time_of(full or threads, waits=waits) if threads else None
         self._times[processes, waits] = time

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from udpbench.analysis.delta import Deltas, deltas, is_u32, since_u32
 from udpbench.analysis.ledger.stages import STAGES
-from udpbench.analysis.reader_time import reading_threads
+from udpbench.analysis.reader_time import EMPTIED, readers_among
 from udpbench.analysis.watch.host import (
     DEVICE_STAGES,
     LATER_STAGES,
@@ -19,7 +19,7 @@ from udpbench.analysis.watch.host import (
     stage_losses,
 )
 from udpbench.analysis.watch.labels import OTHER, UNKNOWN, Budget, SocketLabels, folded
-from udpbench.analysis.watch.sockets import REASONS, possible_stages
+from udpbench.analysis.watch.sockets import LEAST_LOOKS, REASONS, possible_stages
 from udpbench.model.host import Facts
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import HostLook, Snapshot, SocketCount, ThreadUse, UdpSocket
@@ -96,6 +96,8 @@ class _Socket:
     stages: tuple[str, ...] = ()
     """Where it lost packets last, if that was certain."""
     last_read_ns: int | None = None
+    full_looks: int = 0
+    """At which it had lost packets since its queue was last seen nearly empty."""
     count: SocketCount = field(default_factory=lambda: SocketCount(read=0))
     arrived: int = 0
     read: int = 0
@@ -262,6 +264,10 @@ class Sums:
                 known.last_read_ns = None
             elif each.queued_bytes < was_queued or known.last_read_ns is None:
                 known.last_read_ns = wall_ns
+            if each.queued_bytes <= EMPTIED * (each.buffer_bytes or 0):
+                known.full_looks = 0
+            elif lately:
+                known.full_looks += 1
             known.now = each
             known.lost[""] = known.lost.get("", 0) + lately
             dropped += lately
@@ -436,23 +442,28 @@ class Sums:
     def _add_readers(self, space: _Space, seen: Mapping[str, Sequence[ThreadUse]]) -> None:
         """Count what processes' threads did, at each of their sockets that have lost packets."""
         lossy = {labels for _, labels in self.dropped}
-        labels: dict[str, set[SocketLabels]] = {process: set() for process in seen}
+        waits: dict[str, dict[SocketLabels, bool]] = {process: {} for process in seen}
         for known in space.sockets.values():
             for process in known.now.processes if known.labels in lossy and known.shown else ():
-                if process in labels and known.labels is not None:
-                    labels[process].add(known.labels)
+                if process in waits and known.labels is not None:
+                    others = waits[process].get(known.labels, False)
+                    waits[process][known.labels] = others or known.full_looks < LEAST_LOOKS
         for process, threads in seen.items():
-            for thread in reading_threads(threads):
-                asleep_ns = max(thread.elapsed_ns - thread.running_ns - thread.runnable_ns, 0)
-                times = {
-                    "running": thread.running_ns,
-                    "runnable": thread.runnable_ns,
-                    "sleeping": asleep_ns,
-                }
-                for each in labels[process] or {NOBODY}:
-                    for state, spent_ns in times.items():
-                        key = (state, each)
-                        self.reader_ns[key] = self.reader_ns.get(key, 0) + spent_ns
+            times = [_times_ns(readers_among(threads, waits=each)) for each in (False, True)]
+            for each, may_wait in (waits[process] or {NOBODY: True}).items():
+                for state, spent_ns in times[may_wait].items():
+                    key = (state, each)
+                    self.reader_ns[key] = self.reader_ns.get(key, 0) + spent_ns
+
+
+def _times_ns(threads: Iterable[ThreadUse]) -> dict[str, int]:
+    """Return state → how long threads were in it, together."""
+    times = dict.fromkeys(("running", "runnable", "sleeping"), 0)
+    for each in threads:
+        times["running"] += each.running_ns
+        times["runnable"] += each.runnable_ns
+        times["sleeping"] += max(each.elapsed_ns - each.running_ns - each.runnable_ns, 0)
+    return times
 
 
 def label_of(stages: Iterable[str]) -> str:
