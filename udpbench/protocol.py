@@ -625,12 +625,13 @@ def encode(value: Any) -> Any:
     # dataclasses.asdict took three times as long for a record, because it copies every number.
     if isinstance(value, (str, int, float, Encoded)) or value is None:
         return value
-    if is_dataclass(value) and not isinstance(value, type):
-        names, values = _fields(type(value))
-        parts = zip(names, values(value))
-        return {k: part if type(part) in PLAIN else encode(part) for k, part in parts}
     if isinstance(value, (list, tuple)):
         return [item if type(item) in PLAIN else encode(item) for item in value]
+    known = _fields(value.__class__)
+    if known is not None:
+        names, values = known
+        parts = zip(names, values(value))
+        return {k: part if type(part) in PLAIN else encode(part) for k, part in parts}
     if isinstance(value, dict):
         return {
             str(key): item if type(item) in PLAIN else encode(item) for key, item in value.items()
@@ -643,8 +644,10 @@ PLAIN = frozenset({str, int, float, bool, type(None)})
 
 # Asking a class for its fields took half of the time of a look with 700 sockets.
 @cache
-def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """Return the fields of a dataclass, and what reads them."""
+def _fields(kind: type) -> Optional[tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]]:
+    """Return the fields of a dataclass, and what reads them; None of another class."""
+    if not is_dataclass(kind):
+        return None
     names = tuple(item.name for item in fields(kind))
     if len(names) < 2:  # attrgetter returns a tuple of two or more
         return names, lambda value: tuple(getattr(value, name) for name in names)

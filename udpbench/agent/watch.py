@@ -66,7 +66,7 @@ READERS_MAX = 8
 SAMPLE_MS = (10, 30)
 """Between two looks at threads, at random: of a reader that sleeps in step with them, they would
 see a part alone."""
-PATIENCE = 10
+PATIENCE = 20
 
 
 class Looks:

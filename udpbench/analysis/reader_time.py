@@ -251,6 +251,16 @@ def readers_among(threads: Sequence[ThreadUse], *, waits: bool) -> list[ThreadUs
     return reading_threads(threads if waits or not others else others)
 
 
+def times_ns(threads: Sequence[ThreadUse]) -> dict[str, int]:
+    """Return state → how long threads were in it, together."""
+    times = dict.fromkeys(("running", "runnable", "sleeping"), 0)
+    for each in threads:
+        times["running"] += each.running_ns
+        times["runnable"] += each.runnable_ns
+        times["sleeping"] += max(each.elapsed_ns - each.running_ns - each.runnable_ns, 0)
+    return times
+
+
 def time_of(threads: Sequence[ThreadUse], stood: float = 0.0, *, waits: bool = True) -> ReaderTime:
     """Return how a program's threads spent their time, as a mean over them.
 

@@ -98,7 +98,7 @@ class SocketOwners:
 
     def processes(self, inode: int) -> tuple[str, ...]:
         """Return name and pid, ``unbound 1234``, of each process that holds a socket."""
-        return tuple(self.label(pid) for pid in self.holders(inode))
+        return tuple([self.label(pid) for pid in self._owners.get(inode, ())])
 
     def doors(self) -> dict[int, list[int]]:
         """Return the processes in each network namespace, as far as these are visible."""

@@ -6,9 +6,11 @@ Whoever may open a socket chooses its process's name and port.
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import NamedTuple
 
 from udpbench.model.limits import is_system
+from udpbench.printable import printable
 
 OTHER = "other"
 UNKNOWN = "unknown"
@@ -58,3 +60,11 @@ def folded(labels: SocketLabels) -> SocketLabels:
     """Return the labels of all sockets for which there is no room."""
     address = OTHER if labels.address else ""
     return SocketLabels(OTHER, OTHER, OTHER, OTHER, labels.family, address)
+
+
+# A process may open hundreds of sockets between two looks.
+@lru_cache(maxsize=256)
+def shown(process: str, unit: str, netns: str) -> tuple[str, str, str]:
+    """Return the labels comm, unit and netns of a process's sockets."""
+    comm = printable(process.rpartition(" ")[0], keep="") or UNKNOWN
+    return comm, printable(unit, keep=""), printable(netns, keep="")

@@ -11,20 +11,19 @@ from dataclasses import dataclass, field, replace
 
 from udpbench.analysis.delta import Deltas, deltas, is_u32, since_u32
 from udpbench.analysis.ledger.stages import STAGES
-from udpbench.analysis.reader_time import EMPTIED, readers_among
+from udpbench.analysis.reader_time import EMPTIED, readers_among, times_ns
 from udpbench.analysis.watch.host import (
     DEVICE_STAGES,
     LATER_STAGES,
     observable_stages,
     stage_losses,
 )
-from udpbench.analysis.watch.labels import OTHER, UNKNOWN, Budget, SocketLabels, folded
+from udpbench.analysis.watch.labels import OTHER, UNKNOWN, Budget, SocketLabels, folded, shown
 from udpbench.analysis.watch.sockets import LEAST_LOOKS, REASONS, possible_stages
 from udpbench.model.host import Facts
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import HostLook, Snapshot, SocketCount, ThreadUse, UdpSocket
 from udpbench.model.survey import MachineLook
-from udpbench.printable import printable
 
 REFUSED = tuple(stage.name for stage in STAGES if stage.meant_by)
 MOST_DEVICES = 32
@@ -77,6 +76,8 @@ class _Space:
     """What has been lost since; the most that was ever read."""
     sockets: dict[int, _Socket] = field(default_factory=dict)
     """By cookie."""
+    unlabelled: dict[int, _Socket] = field(default_factory=dict)
+    """Those of them that are not counted under any labels so far."""
     ended: dict[int, tuple[_Socket, int]] = field(default_factory=dict)
     """Those that have closed, with the looks for which they are kept."""
 
@@ -254,6 +255,7 @@ class Sums:
                 continue
             if known is None:
                 known = space.sockets[each.cookie] = _Socket(each, look.snapshot.clock_ns)
+                space.unlabelled[each.cookie] = known
                 # What a socket lost that was opened under way, it lost while it was watched.
                 lately = (each.drops or 0) if space.is_new else 0
                 was_queued = 0
@@ -269,29 +271,32 @@ class Sums:
             elif lately:
                 known.full_looks += 1
             known.now = each
-            known.lost[""] = known.lost.get("", 0) + lately
+            if lately:
+                known.lost[""] = known.lost.get("", 0) + lately
             dropped += lately
         self._wall_ns, space.is_new = wall_ns, True
         return dropped
 
     def _lose(self, space: _Space, look: HostLook, possible: Mapping[int, tuple[str, ...]]) -> None:
         """Give what sockets dropped lately a stage, unless the kernel names it."""
-        for each in look.sockets:
-            known = space.sockets.get(each.cookie)
-            if known is None:
-                continue
+        cookies = (each.cookie for each in look.sockets)
+        listed = [space.sockets[cookie] for cookie in cookies if cookie in space.sockets]
+        for known in listed:
             lately = known.lost.pop("", 0)
             if look.counts is not None and look.names_reasons:
                 known.dropped += lately
             elif lately:
-                stages = possible[each.family]
+                stages = possible[known.now.family]
                 if not (known.stages and set(known.stages) <= set(stages)):
                     known.stages = stages if len(stages) == 1 else ()
                 stage = label_of(known.stages or stages)
                 known.lost[stage] = known.lost.get(stage, 0) + lately
-        for known in space.sockets.values():
-            if known.labels is None or known.lost or known.arrived or known.read:
-                self._label(space, known, look.snapshot.clock_ns)
+        # What others had lost is counted already: there are thousands of them.
+        for known in (*listed, *space.unlabelled.values()):
+            self._label(space, known, look.snapshot.clock_ns)
+        space.unlabelled = {
+            cookie: known for cookie, known in space.unlabelled.items() if known.labels is None
+        }
 
     def _count_exactly(self, space: _Space, look: HostLook) -> None:
         for text, count in (look.counts or {}).items():
@@ -348,6 +353,7 @@ class Sums:
         }
         for cookie in look.ended:
             known = space.sockets.pop(cookie, None)
+            space.unlabelled.pop(cookie, None)
             if known is not None:
                 self._label(space, known, look.snapshot.clock_ns, ended=True)
                 space.ended[cookie] = known, ENDED_KEPT
@@ -414,10 +420,11 @@ class Sums:
 
     def _labels(self, space: _Space, each: UdpSocket) -> SocketLabels:
         process = each.processes[0] if each.processes else ""
+        comm, unit, netns = shown(process, self._units.get(process, ""), space.name)
         return SocketLabels(
-            comm=printable(process.rpartition(" ")[0], keep="") or UNKNOWN,
-            unit=printable(self._units.get(process, ""), keep=""),
-            netns=printable(space.name, keep=""),
+            comm,
+            unit,
+            netns,
             port=OTHER if each.port in self._ephemeral else str(each.port),
             family=str(each.family),
             address=each.address if self._with_address else "",
@@ -431,7 +438,9 @@ class Sums:
             for known in space.sockets.values():
                 if known.labels is None:
                     continue
-                gauges = self.gauges.setdefault(known.labels, Gauges())
+                gauges = self.gauges.get(known.labels)
+                if gauges is None:
+                    gauges = self.gauges[known.labels] = Gauges()
                 gauges.queue_bytes += known.now.queued_bytes
                 if known.now.buffer_bytes is not None:
                     gauges.buffer_bytes = (gauges.buffer_bytes or 0) + known.now.buffer_bytes
@@ -449,21 +458,11 @@ class Sums:
                     others = waits[process].get(known.labels, False)
                     waits[process][known.labels] = others or known.full_looks < LEAST_LOOKS
         for process, threads in seen.items():
-            times = [_times_ns(readers_among(threads, waits=each)) for each in (False, True)]
+            times = [times_ns(readers_among(threads, waits=each)) for each in (False, True)]
             for each, may_wait in (waits[process] or {NOBODY: True}).items():
                 for state, spent_ns in times[may_wait].items():
                     key = (state, each)
                     self.reader_ns[key] = self.reader_ns.get(key, 0) + spent_ns
-
-
-def _times_ns(threads: Iterable[ThreadUse]) -> dict[str, int]:
-    """Return state → how long threads were in it, together."""
-    times = dict.fromkeys(("running", "runnable", "sleeping"), 0)
-    for each in threads:
-        times["running"] += each.running_ns
-        times["runnable"] += each.runnable_ns
-        times["sleeping"] += max(each.elapsed_ns - each.running_ns - each.runnable_ns, 0)
-    return times
 
 
 def label_of(stages: Iterable[str]) -> str:
