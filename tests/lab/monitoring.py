@@ -151,13 +151,13 @@ def servers() -> Iterator[Servers]:
 
 @contextmanager
 def ended(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program, and end it as a user would."""
+    """Run a program, and end it as systemd would: a job in the background may ignore SIGINT."""
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         child = exporting.child_of(process)
         try:
             yield process
         finally:
-            os.kill(child, signal.SIGINT)
+            os.kill(child, signal.SIGTERM)
             process.wait()
 
 
