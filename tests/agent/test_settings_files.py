@@ -13,11 +13,13 @@ import pytest
 from golden import Golden
 from settings_world import fake_host
 
+from udpbench.agent.host.reading import Done
 from udpbench.agent.host.system import Host, NapiInstance
-from udpbench.agent.settings import refusal, sysctl
+from udpbench.agent.settings import iptables, refusal, sysctl
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.handlers import KINDS
 from udpbench.agent.settings.journal import Journal
+from udpbench.agent.settings.rules import parse
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model.host import Setting
 from udpbench.model.limits import sysctl_refusal
@@ -490,6 +492,11 @@ def test_every_kind_is_in_the_leaf_and_every_row_of_it_has_a_kind() -> None:
     [
         ("rps", PermissionError(errno.EPERM, "no"), "the kernel says: no; without root, link"),
         ("mtu", PermissionError(errno.EACCES, "no"), "the kernel says: no; run as root"),
+        (
+            "cpu_latency",
+            FileNotFoundError(errno.ENOENT, "no file"),
+            "the kernel says: no file; this kernel has no /dev/cpu_dma_latency; omit it",
+        ),
         ("mtu", OSError(errno.EINVAL, "bad"), "the kernel says: bad"),
         ("mtu", OSError("odd"), "the kernel says: odd"),
         ("link", KeyError("mac"), "the value lacks 'mac'"),
@@ -526,3 +533,35 @@ def test_only_a_missing_thing_is_gone() -> None:
 def test_a_setting_is_apart_if_no_other_depends_on_it(kind: str, target: str, apart: bool) -> None:
     """It is changed by itself; of others all that follows is undone and applied again."""
     assert apart == KINDS[kind].is_apart(target)
+
+
+class Tableless(Host):
+    """A host with a variant of iptables for which its kernel has no tables."""
+
+    says = ""
+
+    def run(self, *command: str, stdin: str = "") -> Done:  # noqa: ARG002 - Host's signature
+        """List no rule, and refuse to add any."""
+        return Done(0, "", "") if "-c" in command else Done(4, "", self.says)
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        (
+            "iptables v1.8.13 (legacy): can't initialize iptables table `filter': Table does not exist",
+            "this kernel has no table filter for iptables; load its module",
+        ),
+        (
+            "iptables v1.8.13 (nf_tables):  TABLE_ADD failed (Operation not supported): table filter",
+            "this kernel has no table filter for iptables; load its module",
+        ),
+        ("iptables: Permission denied", "iptables: Permission denied"),
+    ],
+)
+def test_a_kernel_without_tables_for_iptables_is_named(says: str, words: str) -> None:
+    """Whatever the program says of modules, with what to do; another refusal is in its own words."""
+    host = Tableless()
+    host.says = says
+    with pytest.raises(OSError, match=words):
+        iptables.insert(host, parse("ipv4/input/drop/udp/64110"))

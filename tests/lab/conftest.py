@@ -61,7 +61,8 @@ def agents_by_one_process() -> Iterator[None]:
     agents = LocalAgents()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ForkClient, "bury", lambda _: None)
-        patch.setattr(LocalAgents, "forked", partial(FORKED, agents))
+        # Else Python 3.14 would give it the instance, as of any method.
+        patch.setattr(LocalAgents, "forked", staticmethod(partial(FORKED, agents)))
         yield
     if agents._server is not None:
         agents._server.close()

@@ -135,6 +135,10 @@ class CpuLatency(Kind):
     however that ends; nothing is left to undo.
     """
 
+    instead: Mapping[int, str] = {
+        errno.ENOENT: "this kernel has no /dev/cpu_dma_latency; omit it, or add it to optional"
+    }
+
     def read(self, host: Host, target: str) -> Optional[int]:
         """Return the latency in force in µs while this agent requests one; else None."""
         _check_target(target)

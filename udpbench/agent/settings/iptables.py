@@ -6,6 +6,7 @@ hooks that every packet passes. Other rules and policies are never changed.
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ LOCK_WAIT_S = 5
 PROGRAMS = {"ipv4": "iptables", "ipv6": "ip6tables"}
 NFT_FAMILIES = {"ipv4": "ip", "ipv6": "ip6"}
 JUMPS = {"accept": ["-j", "ACCEPT"], "drop": ["-j", "DROP"], "notrack": ["-j", "CT", "--notrack"]}
+NO_TABLE = ("Table does not exist", "TABLE_ADD failed (Operation not supported)")
+"""What the variants say, legacy and nf_tables, of a kernel without tables for them."""
 _COUNTED = re.compile(r"\[(\d+):\d+\] (-A .*)")
 _FLAGS = ("--notrack",)
 
@@ -94,7 +97,17 @@ def _spec(rule: Rule) -> list[str]:
 
 def _change(host: Host, rule: Rule, words: list[str]) -> None:
     lock = ["-w", str(LOCK_WAIT_S)]
-    programs.output(host, program(rule.family), *lock, "-t", _table(rule), *words)
+    name, table = program(rule.family), _table(rule)
+    try:
+        programs.output(host, name, *lock, "-t", table, *words)
+    except OSError as error:
+        if any(text in str(error) for text in NO_TABLE):
+            what = f"this kernel has no table {table} for {name}"
+            step = (
+                f"load its module, or choose the other variant: update-alternatives --config {name}"
+            )
+            raise OSError(errno.ENOPKG, f"{what}; {step}") from error
+        raise
 
 
 def _save(host: Host, family: str) -> str:
