@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,24 @@ def test_what_is_read_after_the_last_count_is_received_late(
         late = counts(pool)
         assert (8, 3) == (late["received_packets"], late["overdue_packets"])
         assert stats.counts.get("last_ns") == late.get("last_ns")
+
+
+def test_what_is_read_before_a_late_start_is_of_the_phase(
+    pool: Pool, start: Start, port: int
+) -> None:
+    """A host that had no CPU for the order has read what senders, who were in time, sent already."""
+    start(f"127.0.0.1:{port}")
+    pool.prepare([spec(port, port=port)], "lo")
+    at_ns = time.monotonic_ns()
+    give(port, [bytes(32)] * 4)
+    until("empty", lambda: pool.sample(0).queued_bytes == 0)
+    pool.start(phase(at_ns=at_ns))
+    give(port, [bytes(32)] * 2)
+    until("six read", lambda: counts(pool)["read_packets"] >= 6)
+    pool.stop()
+    pool.start(phase(at_ns=time.monotonic_ns() + 60 * 10**9))
+    if "others_sockets" not in counts(pool):
+        assert 0 == counts(pool)["read_packets"]
 
 
 @pytest.mark.parametrize("is_at_port", [False, True])

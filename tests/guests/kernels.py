@@ -144,15 +144,15 @@ NO_TABLES = "this kernel has no table"
 def reliable(done: Done) -> Result:
     """Return a passed step if each loss that this kernel can have was counted where it was."""
     with suppress(ValueError):
-        said, _ = json.JSONDecoder().raw_decode(done.text[done.text.index("{") :])
-        said = said.get("right", said)
-        tables = [proof for proof in said["missing"] if NO_TABLES in proof["why"]]
+        answer, _ = json.JSONDecoder().raw_decode(done.text[done.text.index("{") :])
+        answer = answer.get("right", answer)
+        tables = [proof for proof in answer["missing"] if NO_TABLES in proof["why"]]
         stages = ", ".join(f"{proof['stage']} (IPv{proof['family']})" for proof in tables)
-        tried = [proof for proof in said["proofs"] if proof["packets"] is not None]
+        tried = [proof for proof in answer["proofs"] if proof["packets"] is not None]
         good = all((p["counted"], p["unaccounted"]) == (p["packets"], 0) for p in tried)
         lacks = (f"selftest: {tables[0]['why']}: {stages}",) if tables else ()
-        summary = f"exit {done.code}: {len(tried)} losses counted, {len(said['missing'])} missing"
-        passed = bool(tried) and good and tables == said["missing"]
+        summary = f"exit {done.code}: {len(tried)} losses counted, {len(answer['missing'])} missing"
+        passed = bool(tried) and good and tables == answer["missing"]
         return Result(passed and done.code == (5 if tables else 0), summary, lacks)
     return judged(done, words="no JSON")
 

@@ -161,9 +161,15 @@ class CountedReader:
     # --- what it reads ---------------------------------------------------------------------------
 
     def start(self, order: PhaseOrder) -> None:
-        """Begin a phase with all counts at zero."""
+        """Begin a phase with all counts at zero.
+
+        Counted from the last look on if the senders may have started before this one.
+        """
         self._phase = order.phase
+        seen = self._base + self._latest.packets
         self._forget()
+        if self._latest.clock_ns > order.at_ns:
+            self._base = seen
         self.state = "running"
 
     def stop(self) -> None:
