@@ -105,7 +105,7 @@ enum {
                          whether it pays begins them */
     AUTO_CALLS = 512, /* that brought messages, until a nap tries whether it pays: it delays too few
                          datagrams to move their 99th percentile */
-    AUTO_CALMS = 32,  /* part by which the time between messages grows again, a span each */
+    AUTO_CALM_NS = 100000000, /* in which the time between messages more than doubles again */
 };
 
 /* One socket's call blocks for less than epoll costs, and a ring's hears all sockets. */
@@ -135,7 +135,7 @@ static int auto_next(struct ub_wait_state *wait) {
  * How far apart messages were where they came fastest, lately: a nap in which nap_messages come at
  * that rate is safe. A time that a nap overslept is left out, so that naps become shorter where the
  * CPU is shared. What breaks a silence meets no nap but a short one, since long ones end in it: of
- * its rate nothing is known. Returns whether a long nap would pay.
+ * its rate nothing is known at first. Returns whether a long nap would pay.
  */
 static int note_rate(struct ub_wait_state *wait, uint32_t messages) {
     const struct ub_receive_config *config = wait->config;
@@ -143,7 +143,7 @@ static int note_rate(struct ub_wait_state *wait, uint32_t messages) {
     wait->heard_ns = now;
     if (quiet_ns >= config->nap_most_ns * (wait->naps ? 2 : 1)) {
         wait->breaks_silence = 1;
-        wait->span_ns = now;
+        wait->broken_ns = wait->span_ns = now;
         wait->in_span = 0;
     }
     wait->in_span += messages;
@@ -151,9 +151,9 @@ static int note_rate(struct ub_wait_state *wait, uint32_t messages) {
     if (took_ns < config->nap_most_ns && wait->in_span <= config->nap_messages)
         return 0;
     uint64_t apart_ns = took_ns / wait->in_span;
-    uint64_t calmer_ns = wait->apart_ns + wait->apart_ns / AUTO_CALMS + 1;
+    uint64_t calmer_ns = wait->apart_ns + wait->apart_ns / (AUTO_CALM_NS / (took_ns + 1) + 1) + 1;
     wait->apart_ns = apart_ns < calmer_ns || wait->apart_ns == 0 ? apart_ns : calmer_ns;
-    if (wait->in_span <= config->nap_messages)
+    if (now - wait->broken_ns >= config->nap_most_ns)
         wait->breaks_silence = 0;
     wait->span_ns = now;
     wait->in_span = 0;

@@ -25,6 +25,7 @@ struct ub_wait_state {
     int epoll;          /* -1: none */
     uint64_t until_ns;  /* end of a nap */
     uint64_t nap_ns;    /* of auto: how long that nap is */
+    uint64_t broken_ns; /* of auto: when a long silence was broken last */
     uint64_t span_ns;   /* of auto: since when messages are counted */
     uint64_t apart_ns;  /* of auto: from message to message, where they came fastest lately */
     uint64_t heard_ns;  /* of auto: when a call last brought messages */

@@ -511,6 +511,7 @@ def test_a_client_that_asks_for_no_buffer_gets_at_least_the_hosts_default(
 ) -> None:
     """What naps let wait has room beside it, as far as the host allows."""
     monkeypatch.setattr(ports, "WIDE_BYTES", wide_bytes)
+    monkeypatch.setattr(ports, "ALL_BYTES", 2**30)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
         default_bytes = plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**30)

@@ -246,6 +246,7 @@ PACES = {
     "that is forgotten": ([*EVENLY, (120, 12), (4, 12)], 0, True),
     "overslept": ([*EVENLY, (85, 12)], 20, False),
     "a crowd from the beginning": ([(4, 1)], 0, False),
+    "that lasts": ([(4, 1)], 0, True),
     "after a silence": ([*EVENLY, (4, 3 * LONG_NS // 10**6)], 0, False),
 }
 

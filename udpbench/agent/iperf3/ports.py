@@ -19,8 +19,9 @@ from udpbench.agent.workers.sockets import TIMEOUT, endpoint
 BACKLOG = 128
 DISCARDED_MAX = 4096
 """Datagrams that came before a client was let send, read at a time."""
-WIDE_BYTES = 2**20
-"""SO_RCVBUF of all streams of a client that asks for none; the kernel takes twice as much."""
+WIDE_BYTES, ALL_BYTES = 2**20, 2**23
+"""SO_RCVBUF of a stream, and of all together, of a client that asks for none; the kernel takes
+twice as much."""
 HELLOS_MAX = 512
 """Datagrams to the port that are read at a time; the kernel holds some hundreds."""
 
@@ -116,7 +117,7 @@ def buffer_of(parameters: ClientParameters) -> Optional[int]:
     """
     if parameters.buffer_bytes is not None:
         return parameters.buffer_bytes
-    asked_bytes = WIDE_BYTES // parameters.streams
+    asked_bytes = min(WIDE_BYTES, ALL_BYTES // parameters.streams)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         default_bytes = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, asked_bytes)
