@@ -48,17 +48,19 @@ def measured(folder: Path, duration: str = DEFINITION["duration"]) -> Run:
     return read_run(folder)
 
 
-def multiplied(source: Run, folder: Path, number: int = POINTS) -> None:
-    """Store the trials of a run again, as a number of points of REPETITIONS trials each.
+def multiplied(
+    source: Run, folder: Path, number: int = POINTS, repetitions: int = REPETITIONS
+) -> None:
+    """Store the trials of a run again, as a number of points of so many trials each.
 
     Their results are kept, as ``run`` does.
     """
     (experiment,) = source.header.experiments
     points = [replace(experiment.points[0], point=f"size={64 + n}B") for n in range(number)]
-    larger = replace(experiment, points=tuple(points), repetitions=REPETITIONS)
+    larger = replace(experiment, points=tuple(points), repetitions=repetitions)
     writer = RunWriter.create(folder, replace(source.header, experiments=(larger,)))
     for place, point in enumerate(points):
-        for repetition in range(1, REPETITIONS + 1):
+        for repetition in range(1, repetitions + 1):
             record = source.records[(place + repetition) % len(source.records)]
             record = replace(record, trial=replace(point, repetition=repetition))
             writer.write(record)

@@ -874,7 +874,10 @@ def _has_long(plain: Any) -> bool:
     if isinstance(plain, list) and len(plain) > RUN:
         return True
     parts = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ()
-    return any(_has_long(part) for part in parts if isinstance(part, NESTED))
+    for part in parts:
+        if type(part) not in PLAIN and isinstance(part, NESTED) and _has_long(part):
+            return True
+    return False
 
 
 def _text(plain: Any) -> str:

@@ -57,6 +57,7 @@ HOST = "sender"
 LINK = "grown0"
 SOCKETS_EACH = 8192
 """For a process, whose limit of descriptors may be fixed."""
+WATCHED_FOR = "3s"
 
 
 class Growth(NamedTuple):
@@ -136,23 +137,45 @@ def a_run() -> Run:
 
 
 @cache
-def of_trials(trials: int) -> Path:
-    """Return a stored run of so many trials, seven at each point."""
-    stored = folder() / f"trials-{trials}"
-    multiplied(a_run(), stored, trials // 7)
-    return stored
+def stored(points: int, repetitions: int) -> Path:
+    """Return a stored run of so many trials."""
+    place = folder() / f"run-{points}-{repetitions}"
+    multiplied(a_run(), place, points, repetitions)
+    return place
 
 
-def of_run(*words: str) -> Callable[[int], float]:
-    """Return what measures the CPU time of a command on a run of so many trials."""
-    return lambda trials: min(
-        used(words[0], str(of_trials(trials)), *words[1:]).cpu_s for _ in range(TIMES)
+@cache
+def used_on(run: Path, *words: str) -> Used:
+    """Return what a command on a run takes: the least of several turns."""
+    return min(used(words[0], str(run), *words[1:]) for _ in range(TIMES))
+
+
+def of_trials(*words: str) -> Callable[[int], Used]:
+    """Return what measures a command on a run of so many trials, seven at each point."""
+    return lambda trials: used_on(stored(trials // 7, 7), *words)
+
+
+def of_repetitions(*words: str) -> Callable[[int], Used]:
+    """Return what measures a command on a run of so many trials of one point."""
+    return lambda repetitions: used_on(stored(1, repetitions), *words)
+
+
+def growths_of(
+    thing: str, numbers: tuple[int, ...], command: str, measure: Callable[[int], Used]
+) -> tuple[Growth, Growth]:
+    """Return how CPU time and memory of a command grow."""
+    return (
+        Growth(thing, command, numbers, INHERENT, lambda n: measure(n).cpu_s),
+        Growth(thing, f"memory of {command}", numbers, INHERENT, lambda n: measure(n).peak_bytes),
     )
 
 
-def reported(form: str) -> Callable[[int], float]:
-    """Return what measures the CPU time of a report in one format."""
-    return of_run("report", "--format", form)
+@cache
+def planned_again(repetitions: int) -> Used:
+    """Return what a plan of one point with so many repetitions takes."""
+    file = folder() / f"again-{repetitions}.yaml"
+    file.write_text(json.dumps({"question": "How long?", "repetitions": repetitions}))
+    return used("plan", str(file))
 
 
 # --- pure code -----------------------------------------------------------------------------------
@@ -222,32 +245,69 @@ def bound_on_cpus(cpus: int) -> float:
 # --- hosts ---------------------------------------------------------------------------------------
 
 
-def on_host(prepare: Callable[[int], object], work: Callable[[Host], Callable[[], object]]) -> Any:
-    """Return what measures work on a host with so many of a thing, in its own namespace."""
+@cache
+def costs_on(prepare: Callable[[int], object], number: int) -> dict[str, float]:
+    """Return each work's cost on a host with so many of a thing, in its own namespace.
 
-    def measure(number: int) -> float:
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                host = Host()
-                enter_own(host)
-                _add_pair(host)
-                prepare(number)
-                os.write(writing, json.dumps(least_s(work(host))).encode())
-            except Exception:  # noqa: BLE001 - of the process
-                traceback.print_exc()
-            finally:
-                os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as answer:
-            text = answer.read()
-        os.waitpid(pid, 0)
-        if not text:
-            raise SystemExit(f"growth: a host of {number} could not be made")
-        return float(json.loads(text))
+    And the most resident memory of a process that does all of an agent's.
+    """
+    return _in_process(partial(_costs, prepare, number))
 
-    return measure
+
+def _costs(prepare: Callable[[int], object], number: int) -> dict[str, float]:
+    host = Host()
+    enter_own(host)
+    _add_pair(host)
+    prepare(number)
+    of_agent = _in_process(partial(_agents_costs, host))
+    watch = used("watch", "--for", WATCHED_FOR)
+    return {**of_agent, WATCHED: watch.cpu_s, WATCHED_MEMORY: watch.peak_bytes}
+
+
+def _agents_costs(host: Host) -> dict[str, float]:
+    costs = {name: least_s(prepare(host)) for name, prepare in WORKS.items()}
+    return {**costs, AGENTS_MEMORY: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+def _in_process(work: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Return what a process of its own returns."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            end_with_parent(signal.SIGKILL)
+            os.write(writing, json.dumps(work()).encode())
+        except (Exception, SystemExit):  # noqa: BLE001 - of the process
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    if not text:
+        raise SystemExit("growth: a host could not be made, or read")
+    costs: dict[str, float] = json.loads(text)
+    return costs
+
+
+def on_host(
+    thing: str,
+    numbers: tuple[int, ...],
+    prepare: Callable[[int], object],
+    inherent: Sequence[str],
+) -> tuple[Growth, ...]:
+    """Return how everything that is done on a host grows with a thing; what is not listed, not."""
+    return tuple(
+        Growth(
+            thing,
+            cost,
+            numbers,
+            INHERENT if cost in inherent else NONE,
+            lambda number, cost=cost: costs_on(prepare, number)[cost],
+        )
+        for cost in (*WORKS, WATCHED, WATCHED_MEMORY, AGENTS_MEMORY)
+    )
 
 
 def _add_pair(host: Host) -> None:
@@ -285,9 +345,15 @@ def add_rules(number: int) -> None:
 
 
 def start_processes(number: int) -> None:
-    """Start so many processes."""
-    for _ in range(number):
-        start_process(lambda: None)
+    """Start so many processes; they end with this one."""
+    program = folder() / "crowd"
+    source = Path(__file__).with_name("crowd.c")
+    command = ("gcc", "-O2", "-Wall", "-Wextra", "-Werror", str(source), "-o", str(program))
+    subprocess.run(command, check=True)
+    crowd = subprocess.Popen((str(program), str(number)), stdout=subprocess.PIPE)
+    assert crowd.stdout is not None
+    if crowd.stdout.read(1) != b".":
+        raise OSError(f"only some of {number} processes could be started")
 
 
 def start_process(prepare: Callable[[], object]) -> None:
@@ -305,8 +371,12 @@ def start_process(prepare: Callable[[], object]) -> None:
 
 
 def taken(host: Host) -> Callable[[], object]:
-    """Return what takes a snapshot."""
-    return lambda: snapshot(host, HOST, LINK, ("namespace", "machine"), (), dict)
+    """Return what takes a snapshot of a host with a socket of the agent's own."""
+    own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    own.bind(("127.0.0.1", 0))
+    inodes = (os.fstat(own.fileno()).st_ino,)
+    kept = [own]  # until the last snapshot
+    return lambda: kept and snapshot(host, HOST, LINK, ("namespace", "machine"), inodes, dict)
 
 
 def asked(host: Host) -> Callable[[], object]:
@@ -330,6 +400,16 @@ def scanned(host: Host) -> Callable[[], object]:
         processes.end({})
 
     return scan
+
+
+WORKS = {
+    "a snapshot": taken,
+    "facts": asked,
+    "a look": looked,
+    "edges of a phase": scanned,
+}
+"""Of an agent."""
+WATCHED, WATCHED_MEMORY, AGENTS_MEMORY = "watch", "memory of watch", "memory of an agent"
 
 
 # --- trials --------------------------------------------------------------------------------------
@@ -376,35 +456,41 @@ def after_others(number: int) -> float:
     return min(repeated()[number - 5 : number])
 
 
+TRIALS, REPETITIONS = doubled(112, 896), doubled(64, 512)
 GROWTHS = (
     Growth("points", "plan", doubled(128, 1024), INHERENT, lambda n: planned(n).cpu_s),
     Growth("points", "memory of plan", doubled(128, 1024), 0.5, lambda n: planned(n).peak_bytes),
     Growth("senders", "plan", (5, 10, 20), INHERENT, lambda n: at_ends("sender", n).cpu_s),
     Growth("receivers", "plan", (5, 10, 20), INHERENT, lambda n: at_ends("receiver", n).cpu_s),
-    Growth("trials", "show", doubled(112, 896), INHERENT, of_run("show")),
-    Growth("trials", "show --json", doubled(112, 896), INHERENT, of_run("show", "--json")),
-    Growth("trials", "report, HTML", doubled(112, 896), INHERENT, reported("html")),
-    Growth("trials", "report, PDF", doubled(112, 896), INHERENT, reported("pdf")),
-    Growth("trials", "report, CSV", doubled(112, 896), INHERENT, reported("csv")),
-    Growth("trials", "a further trial", (8, 16, 32, 64), NONE, after_others),
+    *growths_of("trials", TRIALS, "show", of_trials("show")),
+    *growths_of("trials", TRIALS, "show --json", of_trials("show", "--json")),
+    *growths_of("trials", TRIALS, "report, HTML", of_trials("report", "--format", "html")),
+    *growths_of("trials", TRIALS, "report, PDF", of_trials("report", "--format", "pdf")),
+    *growths_of("trials", TRIALS, "report, CSV", of_trials("report", "--format", "csv")),
+    Growth("repetitions", "plan", REPETITIONS, NONE, lambda n: planned_again(n).cpu_s),
+    *growths_of("repetitions", REPETITIONS, "show", of_repetitions("show")),
+    *growths_of(
+        "repetitions", REPETITIONS, "report, HTML", of_repetitions("report", "--format", "html")
+    ),
+    Growth("repetitions", "a further trial", (8, 16, 32, 64), NONE, after_others),
     Growth("workers", "judging", doubled(128, 1024), INHERENT, judged),
-    Growth("workers", "a trial", doubled(4, 32), INHERENT, with_workers),
+    Growth("workers", "a trial", doubled(128, 1024), INHERENT, with_workers),
     Growth("flows", "binding", doubled(4032, 64512), INHERENT, bound),
     Growth("flows", "a trial", doubled(512, 4096), INHERENT, with_flows),
     Growth("CPUs and queues", "binding", doubled(32, 256), INHERENT, bound_on_cpus),
-    Growth("sockets", "a snapshot", doubled(4096, 32768), INHERENT, on_host(open_sockets, taken)),
-    Growth("sockets", "a look", doubled(4096, 32768), INHERENT, on_host(open_sockets, looked)),
-    Growth("interfaces", "a snapshot", doubled(512, 4096), NONE, on_host(add_pairs, taken)),
-    Growth("interfaces", "facts", doubled(512, 4096), NONE, on_host(add_pairs, asked)),
-    Growth("rules", "a snapshot", doubled(1024, 8192), NONE, on_host(add_rules, taken)),
-    Growth("rules", "facts", doubled(1024, 8192), INHERENT, on_host(add_rules, asked)),
-    Growth("processes", "a snapshot", doubled(512, 4096), NONE, on_host(start_processes, taken)),
-    Growth(
+    *on_host(
+        "sockets",
+        doubled(12_500, 100_000),
+        open_sockets,
+        ("a look", WATCHED, WATCHED_MEMORY, AGENTS_MEMORY),
+    ),
+    *on_host("interfaces", doubled(625, 5000), add_pairs, (WATCHED,)),
+    *on_host("rules", doubled(1250, 10_000), add_rules, ("facts",)),
+    *on_host(
         "processes",
-        "edges of a phase",
-        doubled(512, 4096),
-        INHERENT,
-        on_host(start_processes, scanned),
+        doubled(2500, 20_000),
+        start_processes,
+        ("a look", "edges of a phase", WATCHED, AGENTS_MEMORY),
     ),
 )
 

@@ -67,10 +67,11 @@ class PaperHost:
         self.pid: int | None = None
         self.verbs: list[str] = []
 
-    def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:  # noqa: ARG002
+    def begin(self, verb: str, deadline_ns: int, **args: Any) -> Callable[[], Any]:  # noqa: ARG002
         """Answer as an agent does."""
         self.verbs.append(verb)
-        return encode(getattr(self, f"_{verb}", lambda **_: None)(**args))
+        answer = encode(getattr(self, f"_{verb}", lambda **_: None)(**args))
+        return lambda: answer
 
     def _hello(self, build: str, **_: Any) -> Hello:
         return Hello(1, self.netns, f"boot {self.netns}", build, "3.11", {"net_admin": True})

@@ -63,8 +63,8 @@ class Requests(Protocol):
     def pid(self) -> int | None:
         """The agent's process id, if it runs on this machine."""
 
-    def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:
-        """Return a verb's result as plain data."""
+    def begin(self, verb: str, deadline_ns: int, **args: Any) -> Callable[[], Any]:
+        """Send a request; return what waits for the verb's result, plain data, and returns it."""
 
     def ping(self) -> None:
         """Renew the lease without waiting."""
@@ -131,6 +131,13 @@ class AgentClient(AgentVerbs):
 
     def ask(self, name: str, args: dict[str, Any]) -> Any:
         """Return the agent's reply to a verb; raises its error, or AgentError for another reply."""
+        return self.begin(name, args)()
+
+    def begin(self, name: str, args: dict[str, Any]) -> Callable[[], Any]:
+        """Ask, and return what waits for the reply; of several the first is to be waited for first.
+
+        Not for what must not be served twice: a connection that is lost repeats all that is open.
+        """
         slow_ns = ROUND_TRIPS * self.trip_ns
         limit_ns = (VERBS[name].limit_s + slow_ns // SECOND_NS) * SECOND_NS
         if name in LEASED and self.channel.pid is None:
@@ -138,7 +145,10 @@ class AgentClient(AgentVerbs):
         repeated = self._repeated.get(name)
         if repeated is not None:
             args = {key: repeated.encode(value) for key, value in args.items()}
-        plain = self.channel.request(name, limit_ns, **args)
+        return partial(self._reply, name, self.channel.begin(name, limit_ns, **args))
+
+    def _reply(self, name: str, finish: Callable[[], Any]) -> Any:
+        plain = finish()
         try:
             return self._decoded(name, plain)
         except (ValueError, TypeError) as error:

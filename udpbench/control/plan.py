@@ -6,8 +6,9 @@ machine, as on any real host, the agent only reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import zip_longest
 
 from udpbench.control.agent_client import AgentClient
@@ -15,10 +16,11 @@ from udpbench.control.agents import MACHINE, Agents, Reach, real
 from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run_name
 from udpbench.control.setting_findings import desired, links
-from udpbench.definition import lab_rules
 from udpbench.definition.binding.bind import Unavailable, bind, require_offers
+from udpbench.definition.binding.outline import bindable, filled, outline
+from udpbench.errors import InputError
 from udpbench.model.experiment import Experiment, Trial
-from udpbench.model.host import Facts, Planned, Setting
+from udpbench.model.host import Change, Facts, Planned, Setting
 from udpbench.model.lab import Lab
 from udpbench.setting_kinds import has_trait
 
@@ -27,6 +29,8 @@ STEADY_SYSCTLS = (
     "net.ipv4.udp_",
 )
 """What parameters begin with that are ``steady``, as kinds of setting are."""
+MOST_KNOWN = 64
+"""Outlines whose settings are kept; a sweep goes through them in turn."""
 
 
 @dataclass(frozen=True)
@@ -46,44 +50,89 @@ def rehearse(
 ) -> tuple[Rehearsed, ...]:
     """Return for each distinct set of settings what it would change, be refused, and skip.
 
-    Raises InputError for losses that this lab can't do, ConnectError or HelloRefused where a host
-    does not answer.
+    Raises ConnectError or HelloRefused where a host does not answer.
     """
-    lab_rules.refuse_together(experiments, lab)
-    tried: dict[tuple[str, ...], tuple[Rehearsed, list[Trial]]] = {}
+    tried: dict[tuple[tuple[str, ...], ...], tuple[_Set, list[Trial]]] = {}
     untried: dict[str, str] = {}
     around, terms = Surroundings(reach or real()), Terms("none")
     with take_lab([lab], run_name(), RunOptions.lease_ns, around, terms) as (_, agents):
         rehearsal = _Rehearsal(lab, agents)
         facts = rehearsal.facts(())
+        layouts = _Layouts(lab, agents, facts)
         for trial in (point for experiment in experiments for point in experiment.points):
             try:
                 require_offers(trial, lab, facts, agents.capabilities)
-                by_host = rehearsal.shared(desired(trial, lab, agents, facts))
+                by_host = rehearsal.shared(layouts.of(trial))
             except Unavailable as why:
                 untried[_name(trial)] = str(why)
                 continue
-            key = rehearsal.texts
+            key = tuple(host.texts for host in by_host.values())
             if key not in tried:
-                tried[key] = rehearsal.tried(by_host), []
+                tried[key] = rehearsal.begin(by_host), []
             tried[key][1].append(trial)
+        rehearsal.complete()
     rest = (Rehearsed((), {}, untried),) if untried else ()
-    return (*(_with_trials(known, trials, lab) for known, trials in tried.values()), *rest)
+    bindings = _Bindings(lab)
+    sets = (_with_trials(begun.rehearsed, trials, bindings) for begun, trials in tried.values())
+    return (*sets, *rest)
 
 
-def _with_trials(known: Rehearsed, trials: Sequence[Trial], lab: Lab) -> Rehearsed:
+def _with_trials(known: Rehearsed, trials: Sequence[Trial], bindings: _Bindings) -> Rehearsed:
     """Return the settings as those of some trials, with why any would be skipped."""
-    skipped: dict[str, str] = {}
-    for trial in trials:
-        try:
-            bind(trial, lab, known.facts)
-        except Unavailable as why:
-            skipped[_name(trial)] = str(why)
-    return replace(known, trials=tuple(map(_name, trials)), skipped=skipped)
+    names = tuple(map(_name, trials))
+    whys = [bindings.refusal(trial, known.facts) for trial in trials]
+    skipped = {name: why for name, why in zip(names, whys, strict=True) if why is not None}
+    return replace(known, trials=names, skipped=skipped)
 
 
 def _name(trial: Trial) -> str:
     return trial.name.rpartition("#")[0]
+
+
+class _Layouts:
+    """The settings of one trial after the other, laid out once for all with the same outline."""
+
+    def __init__(self, lab: Lab, agents: Agents, facts: Mapping[str, Facts]) -> None:
+        self._desired = partial(desired, lab=lab, agents=agents, facts=facts)
+        self._known: dict[str, dict[str, tuple[Setting, ...]]] = {}
+
+    def of(self, trial: Trial) -> dict[str, tuple[Setting, ...]]:
+        """Return agent → the settings of a trial on it; raises Unavailable, InputError."""
+        seen = outline(trial)
+        key = repr(seen)
+        if key not in self._known:
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            try:
+                self._known[key] = self._desired(seen)
+            except InputError:  # hosts disagree about a value, for which a blank stands
+                return self._desired(trial)
+        return {name: filled(own, trial) for name, own in self._known[key].items()}
+
+
+class _Bindings:
+    """Why trials cannot be bound, determined once for all that binding sees alike."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._facts: Mapping[str, Facts] = {}
+        self._known: dict[tuple[object, ...], str | None] = {}
+
+    def refusal(self, trial: Trial, facts: Mapping[str, Facts]) -> str | None:
+        """Return why a trial would be skipped on hosts with these facts; None if it would not."""
+        if facts != self._facts:
+            self._known.clear()
+            self._facts = facts
+        seen = bindable(trial)
+        key = seen.traffic, seen.send, seen.receive, seen.needs, *seen.settings
+        if key not in self._known:
+            try:
+                bind(seen, self._lab, facts)
+            except Unavailable as why:
+                self._known[key] = str(why)
+            else:
+                self._known[key] = None
+        return self._known[key]
 
 
 class _Rehearsal:
@@ -93,82 +142,112 @@ class _Rehearsal:
         self._lab = lab
         self._agents = agents
         self._facts: dict[tuple[str, ...], Mapping[str, Facts]] = {}
-        self._asked: dict[str, tuple[Setting, ...]] = {}
+        self._asked: dict[str, _OfHost] = {}
+        self._open: list[_Answer] = []
+        self._begun: _Set | None = None
         self._last: dict[str, tuple[Planned, ...]] = {}
-        self._wanted: dict[str, list[_Wanted]] = {}
+        self._shared: dict[str, _OfHost] = {}
 
-    def shared(self, by_host: dict[str, tuple[Setting, ...]]) -> dict[str, tuple[Setting, ...]]:
+    def shared(self, by_host: dict[str, tuple[Setting, ...]]) -> dict[str, _OfHost]:
         """Return settings, of those that are as in the set before the very same objects."""
-        for name, settings in by_host.items():
-            before = self._wanted.get(name, [])[: len(settings)]
-            self._wanted[name] = [
-                old if old is not None and _is_same(old.setting, setting) else _Wanted(setting)
-                for setting, old in zip_longest(settings, before)
-            ]
-        return {name: tuple(each.setting for each in self._wanted[name]) for name in by_host}
+        self._shared = {
+            name: _of_host(settings, self._shared.get(name)) for name, settings in by_host.items()
+        }
+        return self._shared
 
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The shared settings as text: values may be lists and maps, which have no hash."""
-        return tuple(
-            t for name, own in self._wanted.items() for t in (name, *(w.text for w in own))
-        )
-
-    def facts(self, settings: Iterable[_Wanted]) -> Mapping[str, Facts]:
+    def facts(self, hosts: Iterable[_OfHost]) -> Mapping[str, Facts]:
         """Return the facts of all hosts with settings, asked once while none can alter them."""
-        key = tuple(each.text for each in settings if each.alters_facts)
+        key = _altering(hosts)
         if key not in self._facts:
             self._facts[key] = {client.name: client.facts() for client in self._agents.hosts}
         return self._facts[key]
 
-    def tried(self, by_host: dict[str, tuple[Setting, ...]]) -> Rehearsed:
-        """Return what settings would change, and what the hosts would be."""
-        planned = self._try(by_host)
-        self._last = {
-            name: _sharing(own, self._last.get(name, ())) for name, own in planned.items()
-        }
-        self._asked = by_host
-        built_in = self._lab.built_in
-        # On real hosts nothing is in force, so that facts are always those of now.
-        facts = self.facts(each for own in self._wanted.values() for each in own if built_in)
-        if not built_in:
-            facts = {name: _as_planned(own, self._last[name]) for name, own in facts.items()}
-        return Rehearsed((), self._last, facts=facts)
+    def begin(self, by_host: dict[str, _OfHost]) -> _Set:
+        """Ask what settings would change; while the last agent looks, the next are laid out.
 
-    def _try(self, by_host: dict[str, tuple[Setting, ...]]) -> dict[str, tuple[Planned, ...]]:
-        """Ask every agent that was last asked for other settings; the makers of pairs first."""
-        lab, agents = self._lab, self._agents
-        if lab.built_in and links(by_host) != links(self._asked):
-            for client in agents.hanging:
+        The makers of pairs first; no agent is asked before another has answered.
+        """
+        built_in, asked = self._lab.built_in, dict(self._asked)
+        if built_in and _links(by_host) != _links(asked):
+            self.complete()
+            for client in self._agents.hanging:
                 client.apply(())
-                self._asked.pop(client.name, None)
-        return {
-            client.name: self._ask(client, by_host[client.name]) for client in agents.setting_up
+                asked.pop(client.name, None)
+        begun = _Set(by_host)
+        for client in self._agents.setting_up:
+            host, before = by_host[client.name], asked.get(client.name)
+            if before is None or not _answered_alike(host, before):
+                begun.answers[client.name] = self._ask(client, host)
+        self._asked = by_host
+        self.complete()
+        self._begun = begun
+        if built_in and _altering(by_host.values()) not in self._facts:
+            self.complete()
+        return begun
+
+    def complete(self) -> None:
+        """Wait for what was begun last: what it would change, and what the hosts would be."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        self._last = {
+            client.name: begun.planned(client.name, self._last.get(client.name, ()))
+            for client in self._agents.setting_up
         }
+        # On real hosts nothing is in force, so that facts are always those of now.
+        facts = self.facts(begun.by_host.values() if self._lab.built_in else ())
+        if not self._lab.built_in:
+            facts = {name: _as_planned(own, self._last[name]) for name, own in facts.items()}
+        begun.rehearsed = Rehearsed((), self._last, facts=facts)
+        begun.answers, begun.by_host = {}, {}  # of thousands they would take hundreds of MiB
 
-    def _ask(self, client: AgentClient, settings: tuple[Setting, ...]) -> tuple[Planned, ...]:
-        asked = self._asked.get(client.name)
-        if (
-            asked is not None
-            and len(settings) == len(asked)
-            and all(map(_answered_alike, settings, asked))
-        ):
-            return tuple(
-                replace(planned, setting=setting)
-                for planned, setting in zip(self._last[client.name], settings, strict=True)
-            )
-        real = not self._lab.built_in or client.name == MACHINE
-        return client.plan(settings) if real else self._throw_away(client, settings)
+    def _ask(self, client: AgentClient, host: _OfHost) -> _Answer:
+        for each in self._open:
+            if each.client is not client:
+                each.get()
+        if not self._lab.built_in or client.name == MACHINE:
+            answer = _Answer(client, client.begin("plan", {"settings": host.settings}))
+        else:
+            # Applied in a namespace that is then discarded, to find every refusal.
+            asked = [each.if_possible for each in host.wanted]
+            finish = client.begin("apply", {"settings": asked})
+            answer = _Answer(client, lambda: _changed(host.settings, finish()))
+        self._open = [*(each for each in self._open if each.client is client), answer][-2:]
+        return answer
 
-    def _throw_away(
-        self, client: AgentClient, settings: tuple[Setting, ...]
-    ) -> tuple[Planned, ...]:
-        """Apply in a namespace that is then discarded, to find every refusal."""
-        changes = client.apply([each.if_possible for each in self._wanted[client.name]])
+
+class _Answer:
+    """What an agent answers, once somebody waits for it."""
+
+    def __init__(self, client: AgentClient, finish: Callable[[], tuple[Planned, ...]]) -> None:
+        self.client = client
+        self.get = cache(finish)
+
+
+class _Set:
+    """A set of settings that agents were asked for, of those that answer otherwise than before."""
+
+    def __init__(self, by_host: dict[str, _OfHost]) -> None:
+        self.by_host = by_host
+        self.answers: dict[str, _Answer] = {}
+        self.rehearsed: Rehearsed
+        """Once it is complete."""
+
+    def planned(self, name: str, last: tuple[Planned, ...]) -> tuple[Planned, ...]:
+        """Return what a host's settings would change; ``last`` is of the set before."""
+        if name in self.answers:
+            return _sharing(self.answers[name].get(), last)
         return tuple(
-            Planned(setting, change.before, change.refusal, change.before == change.after)
-            for setting, change in zip(settings, changes, strict=True)
+            planned if planned.setting == setting else replace(planned, setting=setting)
+            for planned, setting in zip(last, self.by_host[name].settings, strict=True)
         )
+
+
+def _changed(settings: Sequence[Setting], changes: Sequence[Change]) -> tuple[Planned, ...]:
+    return tuple(
+        Planned(setting, change.before, change.refusal, change.before == change.after)
+        for setting, change in zip(settings, changes, strict=True)
+    )
 
 
 class _Wanted:
@@ -181,21 +260,64 @@ class _Wanted:
         self.alters_facts = _alters_facts(setting)
 
 
+class _OfHost:
+    """The settings of a host, in one set or in several."""
+
+    def __init__(self, laid_out: tuple[Setting, ...], wanted: Sequence[_Wanted]) -> None:
+        self.laid_out = laid_out
+        self.wanted = wanted
+        self.settings = tuple(each.setting for each in wanted)
+        self.texts = tuple(each.text for each in wanted)
+        """Values may be lists and maps, which have no hash."""
+        self.altering = tuple(each.text for each in wanted if each.alters_facts)
+
+
+def _of_host(settings: tuple[Setting, ...], before: _OfHost | None) -> _OfHost:
+    """Return the settings of a host, having in common with the set before what is the same."""
+    if before is None:
+        return _OfHost(settings, [*map(_Wanted, settings)])
+    if settings is before.laid_out:
+        return before
+    return _OfHost(
+        settings,
+        [
+            old if old is not None and _is_same(old.setting, setting) else _Wanted(setting)
+            for setting, old in zip_longest(settings, before.wanted[: len(settings)])
+        ],
+    )
+
+
+def _altering(hosts: Iterable[_OfHost]) -> tuple[str, ...]:
+    return tuple(text for host in hosts for text in host.altering)
+
+
+def _links(hosts: Mapping[str, _OfHost]) -> list[Setting]:
+    return links({name: host.settings for name, host in hosts.items()})
+
+
 def _is_same(setting: Setting, other: Setting) -> bool:
     """Return whether settings are equal, and their values of equal types: 1 is no true."""
+    if setting is other:
+        return True
     value = setting.value
     plain = type(value) is type(other.value) and isinstance(value, (int, str))
     return setting == other and (plain or repr(value) == repr(other.value))
 
 
-def _answered_alike(setting: Setting, asked: Setting) -> bool:
-    """Return whether a setting needs not be tried, as one was that differs in its ports alone.
+def _answered_alike(host: _OfHost, asked: _OfHost) -> bool:
+    """Return whether settings need not be tried, as those were that differ in ports alone."""
+    same_number = len(host.settings) == len(asked.settings)
+    return host is asked or (same_number and all(map(_is_alike, host.settings, asked.settings)))
+
+
+def _is_alike(setting: Setting, asked: Setting) -> bool:
+    """Return whether a setting has the answer of another.
 
     Whether drop reasons can be counted does not depend on the ports; to try it takes half a second.
     """
     if setting.kind == asked.kind == "explain":
         return replace(setting, value=asked.value) == asked
-    return setting == asked
+    return setting is asked or setting == asked
 
 
 def _alters_facts(setting: Setting) -> bool:

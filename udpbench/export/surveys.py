@@ -96,7 +96,7 @@ def _asked(client: AgentClient, exact: bool, closely: bool) -> MachineLook:
     It is a process of this program: of each of hundreds of sockets only the form is looked at,
     which takes a sixth of the time that an answer of another host needs.
     """
-    plain = client.channel.request("survey", LATE_NS, exact=exact, closely=closely)
+    plain = client.channel.begin("survey", LATE_NS, exact=exact, closely=closely)()
     try:
         looks = [each["look"] for each in plain["spaces"] if each["look"] is not None]
         sockets = [tuple(map(_socket, look["sockets"])) for look in looks]

@@ -201,6 +201,11 @@ class FakeAgent:
         plain = encode(args)
         return encode(getattr(self, f"_{verb}")(**plain))
 
+    def begin(self, verb: str, deadline_ns: int, **args: Any) -> Callable[[], Any]:
+        """Serve a verb at once."""
+        answer = self.request(verb, deadline_ns, **args)
+        return lambda: answer
+
     def ping(self) -> None:
         """Renew the lease."""
 

@@ -43,11 +43,11 @@ class Noting:
         """Note that the connection is to be made anew."""
         self.outlasting = (run, lease_ns)
 
-    def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:
+    def begin(self, verb: str, deadline_ns: int, **args: Any) -> Callable[[], Any]:
         """Answer."""
         self.limits[verb] = deadline_ns
         self.requests[verb] = args
-        return {"hello": HELLO, "take": {}, "snapshot": SNAPSHOT}.get(verb)
+        return lambda: {"hello": HELLO, "take": {}, "snapshot": SNAPSHOT}.get(verb)
 
     def ping(self) -> None:
         """Renew nothing."""

@@ -164,6 +164,15 @@ def test_a_late_reply_is_dropped_and_the_channel_stays_usable(
     assert {"b": 2} == channel.request("now", SECOND_NS * 10, b=2)
 
 
+def test_a_request_may_follow_before_the_answer_to_another_is_waited_for(
+    opened: Opened,
+) -> None:
+    """Each gets its own."""
+    channel = opened(ECHO)
+    finishes = [channel.begin("echo", SECOND_NS * 10, n=n) for n in range(3)]
+    assert [0, 1, 2] == [finish()["n"] for finish in finishes]
+
+
 def test_the_clock_offset_is_that_of_the_least_round_trip(opened: Opened) -> None:
     """An agent whose clock is an hour ahead is found to be, to within half the round trip."""
     channel = opened(ECHO)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from control.fake import FakeAgent, World, experiment, lab
 from udpbench.control.agents import Reach
 from udpbench.control.plan import _is_same, _Wanted, rehearse
 from udpbench.definition.load import load_lab
-from udpbench.errors import ConnectError
+from udpbench.errors import ConnectError, InputError
 from udpbench.model.host import Facts, Setting
 from udpbench.model.lab import Connect
 
@@ -114,6 +115,46 @@ def test_a_setting_is_made_ready_once_for_all_sets(monkeypatch: pytest.MonkeyPat
     sets = rehearse([swept], lab(), World().surroundings().reach)
     assert 64 == len(sets) == ready.count(SYSCTL)
     assert [SYSCTL] * 63 == ready[-63:]
+
+
+def test_the_next_set_is_asked_for_before_an_answer_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An agent looks while the next set is laid out; no two agents do at the same time."""
+    words: list[str] = []
+    begin = FakeAgent.begin
+
+    def noted(own: FakeAgent, verb: str, deadline_ns: int, **args: Any) -> Callable[[], Any]:
+        finish = begin(own, verb, deadline_ns, **args)
+        if verb != "apply" or not args["settings"]:
+            return finish
+        words.append(f"ask {own.host}")
+
+        def waited() -> Any:
+            words.append(f"wait {own.host}")
+            return finish()
+
+        return waited
+
+    monkeypatch.setattr(FakeAgent, "begin", noted)
+    key = "settings.receiver.sysctl.net.ipv4.udp_rmem_min"
+    swept = experiment(sweep={key: [4096, 4097, 4098]})
+    assert 3 == len(rehearse([swept], lab(), World().surroundings().reach))
+    first = ["ask receiver", "wait receiver", "ask sender", "wait sender"]
+    rest = ["ask receiver", "ask receiver", "wait receiver", "wait receiver"]
+    assert [*first, *rest] == words
+
+
+def test_hosts_that_disagree_are_refused_with_their_values(golden: Golden) -> None:
+    """Of one machine's parameter, for whose values the outline has blanks."""
+    settings = {
+        part: {"sysctl": {SYSCTL: value}} for part, value in (("sender", 1), ("receiver", 2))
+    }
+    with golden.raises(InputError):
+        rehearse([experiment(settings=settings)], lab(), World().surroundings().reach)
+    settings["sender"] = settings["receiver"]
+    (only,) = rehearse([experiment(settings=settings)], lab(), World().surroundings().reach)
+    assert [2] == [planned.setting.value for planned in only.hosts["machine"]]
 
 
 def test_values_that_python_calls_equal_are_rehearsed_apart() -> None:

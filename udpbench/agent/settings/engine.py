@@ -82,6 +82,7 @@ class Engine:
         self._in_force: list[_Applied] = []
         """In the order in which they were applied."""
         self._protected: Optional[frozenset[str]] = None
+        self._apart: dict[tuple[str, str], bool] = {}
 
     @property
     def in_force(self) -> tuple[Change, ...]:
@@ -204,9 +205,12 @@ class Engine:
         return [_held(each) for each in settings if not self._is_apart(each)]
 
     def _is_apart(self, setting: Setting) -> bool:
-        with suppress(KeyError, ValueError):  # refused, when it is applied
-            return self._kinds[setting.kind].is_apart(setting.target)
-        return False
+        place = setting.kind, setting.target
+        if place not in self._apart:
+            self._apart[place] = False
+            with suppress(KeyError, ValueError):  # refused, when it is applied
+                self._apart[place] = self._kinds[setting.kind].is_apart(setting.target)
+        return self._apart[place]
 
     def _alone(self, applied: Sequence[_Applied]) -> bool:
         """Return whether nothing else was journalled with any of these, to be restored last."""
@@ -260,6 +264,8 @@ class Engine:
     def _check_reset(self, kind: Kind, setting: Setting, now: Any) -> None:
         """Raise ValueError if others would get other values than they have without this run."""
         resets = kind.resets(self._host, setting.target, setting.value, now)
+        if not resets:
+            return
         before = {_slashed(entry.setting): str(entry.before) for entry in self._journal.pending}
         lost = [other.target for other in resets if before.get(_slashed(other)) != other.value]
         if lost:
@@ -388,12 +394,12 @@ class Engine:
     def _undo_others(self, kept: Collection[_Applied]) -> None:
         """Undo all but what is kept."""
         self._in_force = [applied for applied in self._in_force if applied in kept]
-        staying = [(applied.before_seq, applied.last_seq) for applied in self._in_force]
-        self._undo_entries(
-            entry
-            for entry in self._journal.pending
-            if not any(before < entry.seq <= last for before, last in staying)
-        )
+        staying = {
+            seq
+            for applied in self._in_force
+            for seq in range(applied.before_seq + 1, applied.last_seq + 1)
+        }
+        self._undo_entries(entry for entry in self._journal.pending if entry.seq not in staying)
 
     def _undo_after(self, seq: int, force: bool = False) -> tuple[Change, ...]:
         later = (entry for entry in self._journal.pending if entry.seq > seq)

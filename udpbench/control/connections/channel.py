@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any
@@ -148,15 +148,26 @@ class Channel:
         return self._pipes.pid
 
     def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:
-        """Return the result of a verb, plain data, within ``deadline_ns`` nanoseconds from now.
+        """Return the result of a verb, plain data, within ``deadline_ns`` nanoseconds from now."""
+        return self.begin(verb, deadline_ns, **args)()
+
+    def begin(self, verb: str, deadline_ns: int, **args: Any) -> Callable[[], Any]:
+        """Send a request, and return what waits for its result; the agent serves them in order.
 
         Raises the agent's error, AgentLost, or DeadlineExceeded; a reply after its deadline is
         dropped, so the channel stays usable. The deadline starts again after a reconnection, but
         reconnecting delays no answer by more than one absence may last.
         """
+        exchange = self._exchange(verb, deadline_ns, args)
+        next(exchange)
+        return partial(next, exchange)
+
+    def _exchange(self, verb: str, deadline_ns: int, args: Any) -> Iterator[Any]:
+        """Send a request, yield, then wait for its result and yield that."""
         number, pending = self._enter(verb, encode(args))
         try:
             sent_ns = self._write(pending.line, deadline_ns)
+            yield None
             answer = self._await(pending, deadline_ns)
         except queue.Empty:
             limit = format_duration(deadline_ns)
@@ -171,7 +182,7 @@ class Channel:
         self._learn_offset(sent_ns, received_ns, reply.get("clock_ns"))
         if reply.get("error") is not None:
             raise from_wire(self._described(reply["error"]), self.host)
-        return reply.get("result")
+        yield reply.get("result")
 
     def _described(self, error: Any) -> dict[str, str]:
         try:
