@@ -98,7 +98,9 @@ def measured(folder: Path, file: Path) -> TrialRecord:
     experiment, lab = load_experiment_data(DEFINITION, "crowded"), load_lab(str(file))
     command = ("benchmarks/crowded.py",)
     header = RunHeader("", now_utc(), command, 1, lab.name, lab.text, (experiment,))
-    outcome = run([experiment], lab, RunWriter.create(folder, header), lambda _: None, RunOptions())
+    outcome = run(
+        [experiment], lab, RunWriter.create(folder, header), lambda _: None, RunOptions(seed=1)
+    )
     records = read_run(folder).records
     if outcome.error is not None or records[-1].status != "done":
         raise SystemExit(f"crowded: {outcome.error or records[-1].findings}")

@@ -67,6 +67,7 @@ from udpbench.model.record import (
     HostLook,
     Sample,
     Snapshot,
+    UdpSocket,
     WorkerStats,
 )
 from udpbench.model.served import ServedTest
@@ -80,6 +81,7 @@ PROTOCOL = 1
 
 Lock = Literal["namespace", "machine", "changes"]
 """The locks of a run: its namespace, its machine, and the right to change the machine."""
+LOOK_SOCKETS = 2**14
 Use = Literal["alone", "shared", "none"]
 """How a run uses its machines; its network namespaces are always exclusive."""
 
@@ -502,6 +504,13 @@ class AgentVerbs:
         """Return all traffic of a process's namespace and sockets, of a unit's, or of all.
 
         And what changed since the previous look; ``exact``: by BPF's counts.
+        """
+
+    @verb(20, "looking at the host")
+    def more_sockets(self) -> tuple[UdpSocket, ...]:
+        """Return more sockets of the latest look, of which each answer has LOOK_SOCKETS at most.
+
+        Fewer are the last: those of a hundred thousand would be too long for one.
         """
 
     @verb(20, "looking at the host")

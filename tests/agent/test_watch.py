@@ -22,7 +22,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.watch import READERS_MAX, Looks
 from udpbench.errors import NothingToWatch
 from udpbench.model.limits import SECOND_NS
-from udpbench.model.record import HostLook, OtherNamespace, UdpSocket
+from udpbench.model.record import HostLook, OtherNamespace, Snapshot, UdpSocket
 
 UDP_LINE = (
     "   1: 00000000:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 {} 2 0 {}"
@@ -456,6 +456,20 @@ def test_young_processes_are_read_for_a_small_share_of_the_time(
         assert number == len(read)
 
 
+def test_many_sockets_are_returned_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a hundred thousand would be a line that no reader takes."""
+    monkeypatch.setattr(room, "LOOK_SOCKETS", 2)
+    looks = Looks(Host(tmp_path), "here")
+    sockets = tuple(UdpSocket(n, n, 4, "0.0.0.0", n, None, 0, 0, 0, 1, 0) for n in range(5))  # noqa: S104
+    whole = HostLook(Snapshot("here", 1, {}), (), sockets)
+    monkeypatch.setattr(looks, "look", lambda *_: whole)
+    first = looks.look_in_parts(None, None, exact=False)
+    parts = [first.sockets, *(looks.more_sockets() for _ in range(3))]
+    assert [(0, 1), (2, 3), (4,), ()] == [tuple(each.cookie for each in part) for part in parts]
+
+
 def test_of_many_interfaces_those_of_devices_are_read(tmp_path: Path) -> None:
     """A host of containers has a virtual one for each of them; one that is down counts nothing."""
     for name in ("lo", "eth0", "down", *(f"veth{n}" for n in range(9))):
@@ -463,4 +477,9 @@ def test_of_many_interfaces_those_of_devices_are_read(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "operstate").write_text("down\n" if name == "down" else "up\n")
     (tmp_path / "sys/class/net/eth0/device").mkdir()
-    assert ["lo", "eth0"] == Looks(Host(tmp_path), "here").interfaces()
+    looks = Looks(Host(tmp_path), "here")
+    assert ["lo", "eth0"] == looks.interfaces()
+    (tmp_path / "sys/class/net/eth1/device").mkdir(parents=True)
+    (tmp_path / "sys/class/net/eth1/operstate").write_text("up\n")
+    (tmp_path / "sys/class/net/eth0/operstate").write_text("down\n")
+    assert ["lo", "eth1"] == looks.interfaces()

@@ -54,13 +54,13 @@ from udpbench.heap import TIDIED_LOOKS, tidy
 from udpbench.model.host import Facts, Inspection
 from udpbench.model.lab import INSIDE
 from udpbench.model.limits import CPU_FREQUENCY, Edge, Scope
-from udpbench.model.record import CpuSamples, HostLook, Snapshot
+from udpbench.model.record import CpuSamples, HostLook, Snapshot, UdpSocket
 from udpbench.model.survey import MachineLook
 from udpbench.protocol import Hello, RecordedTree, Taken, Use, build_id
 
 ORDERS = (
     *("hello", "take", "release", "leave", "ping"),
-    *("look", "survey", "facts", "inspect", "snapshot", "record", "cpu_samples"),
+    *("look", "more_sockets", "survey", "facts", "inspect", "snapshot", "record", "cpu_samples"),
 )
 """Every verb that an observer serves; none changes anything."""
 KEPT = (SYS_PTRACE, DAC_READ_SEARCH)
@@ -196,11 +196,15 @@ class Observer(Bystander):
     def look(self, pid: Optional[int], unit: Optional[str], exact: bool) -> HostLook:
         """Return the host's state and what changed since the previous look."""
         looks: Any = self._looks
-        result: HostLook = looks.look(pid, unit, exact)
+        result: HostLook = looks.look_in_parts(pid, unit, exact)
         if self._cpus is not None:
             self._cpus.mark("begin" if self._looked_ns is None else None, result.snapshot.clock_ns)
         self._looked_ns = result.snapshot.clock_ns
         return result
+
+    def more_sockets(self) -> tuple[UdpSocket, ...]:
+        """Return the next sockets of the latest look."""
+        return self._looks.more_sockets() if self._looks is not None else ()
 
     def survey(self, exact: bool, closely: bool = False) -> MachineLook:
         """Return the state of every network namespace, and what changed since the last survey."""

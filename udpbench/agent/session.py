@@ -25,7 +25,7 @@ from udpbench.protocol import Hello, Taken, Use, build_id
 GREETING = ("hello", "take", "release", "leave")
 SERVING = ("clients", "proceed")
 """Those of ``clients`` alone."""
-UNTAKEN = (*GREETING, "ping", "look", "facts")
+UNTAKEN = (*GREETING, "ping", "look", "more_sockets", "facts")
 """Verbs served before the host is taken: a look disturbs a run no more than ``top`` does, so it
 waits for no run."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address, ip_interface
 from itertools import chain
@@ -17,9 +18,10 @@ from typing import Any, Literal, Protocol, TypeVar
 from udpbench.control.wait import Clock
 from udpbench.errors import AgentError, AgentLost, ConnectError
 from udpbench.model.limits import SECOND_NS, Part, Scope
-from udpbench.model.record import ClockReading
+from udpbench.model.record import ClockReading, HostLook
 from udpbench.printable import all_printable
 from udpbench.protocol import (
+    LOOK_SOCKETS,
     PROTOCOL,
     REPEATED,
     VERBS,
@@ -46,6 +48,8 @@ lost segments are sent again."""
 SLOWEST_NS = SECOND_NS
 """Round trip, as by satellite, up to which limits grow: a host decides how long its own is."""
 REFUSAL_CHARACTERS = 200
+MOST_SOCKETS = 2**18
+"""Open on a watched host; each takes 1 KiB here as long as it is."""
 GREETING_PINGS = 5
 """Pings for a first estimate of the clock offset; later replies refine it."""
 
@@ -203,6 +207,15 @@ class AgentClient(AgentVerbs):
         if taken.held_by is None and self._returns:
             self.channel.outlast(self.run, self._lease_ns)
         return taken
+
+    def look(self, pid: int | None, unit: str | None, exact: bool) -> HostLook:
+        """Return the host's state and what changed, with all sockets, or more than MOST_SOCKETS."""
+        look = super().look(pid, unit, exact)
+        sockets, part = [*look.sockets], look.sockets
+        while len(part) == LOOK_SOCKETS and len(sockets) <= MOST_SOCKETS:
+            part = self.more_sockets()
+            sockets += part
+        return replace(look, sockets=tuple(sockets))
 
     def learn_clock(self) -> None:
         """Estimate the agent's clock offset again, because clocks drift.

@@ -209,7 +209,7 @@ class _Rehearsal:
             answer = _Answer(client, client.begin("plan", {"settings": host.settings}))
         else:
             # Applied in a namespace that is then discarded, to find every refusal.
-            asked = [each.if_possible for each in host.wanted]
+            asked = [each.if_possible for each in host.own]
             finish = client.begin("apply", {"settings": asked})
             answer = _Answer(client, lambda: _changed(host.settings, finish()))
         self._open = [*(each for each in self._open if each.client is client), answer][-2:]
@@ -238,9 +238,15 @@ class _Set:
         if name in self.answers:
             return _sharing(self.answers[name].get(), last)
         return tuple(
-            planned if planned.setting == setting else replace(planned, setting=setting)
+            _with_setting(planned, setting)
             for planned, setting in zip(last, self.by_host[name].settings, strict=True)
         )
+
+
+def _with_setting(planned: Planned, setting: Setting) -> Planned:
+    if planned.setting is setting or planned.setting == setting:
+        return planned
+    return replace(planned, setting=setting)
 
 
 def _changed(settings: Sequence[Setting], changes: Sequence[Change]) -> tuple[Planned, ...]:
@@ -263,13 +269,13 @@ class _Wanted:
 class _OfHost:
     """The settings of a host, in one set or in several."""
 
-    def __init__(self, laid_out: tuple[Setting, ...], wanted: Sequence[_Wanted]) -> None:
+    def __init__(self, laid_out: tuple[Setting, ...], own: Sequence[_Wanted]) -> None:
         self.laid_out = laid_out
-        self.wanted = wanted
-        self.settings = tuple(each.setting for each in wanted)
-        self.texts = tuple(each.text for each in wanted)
+        self.own = own
+        self.settings = tuple(each.setting for each in own)
+        self.texts = tuple(each.text for each in own)
         """Values may be lists and maps, which have no hash."""
-        self.altering = tuple(each.text for each in wanted if each.alters_facts)
+        self.altering = tuple(each.text for each in own if each.alters_facts)
 
 
 def _of_host(settings: tuple[Setting, ...], before: _OfHost | None) -> _OfHost:
@@ -282,7 +288,7 @@ def _of_host(settings: tuple[Setting, ...], before: _OfHost | None) -> _OfHost:
         settings,
         [
             old if old is not None and _is_same(old.setting, setting) else _Wanted(setting)
-            for setting, old in zip_longest(settings, before.wanted[: len(settings)])
+            for setting, old in zip_longest(settings, before.own[: len(settings)])
         ],
     )
 

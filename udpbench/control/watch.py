@@ -16,7 +16,7 @@ from typing import Literal, Self
 from udpbench.analysis.delta import deltas
 from udpbench.analysis.watch.history import HostState, after
 from udpbench.analysis.watch.host import LiveHost, live_host
-from udpbench.control.agent_client import AgentClient
+from udpbench.control.agent_client import MOST_SOCKETS, AgentClient
 from udpbench.control.agents import LabAgents
 from udpbench.control.lab_lock import Surroundings
 from udpbench.control.phase import moved_since
@@ -56,8 +56,6 @@ POLL_NS = SECOND_NS // 4
 """Between two checks for Ctrl-C."""
 FACTS_NS = 60 * SECOND_NS
 """For a host to give the facts of the interfaces that are new in one look: it says how many."""
-MOST_SOCKETS = 2**18
-"""Open on a watched host; each takes 1 KiB here as long as it is."""
 PORTS_NAMED = 12
 SOCKETS_KEPT = 16
 """Sockets whose drops are stored at one look, the worst first."""

@@ -12,6 +12,7 @@ from udpbench.control.agent_client import AgentClient
 from udpbench.errors import AgentError, AgentLost, ConnectError
 from udpbench.model.host import Setting
 from udpbench.model.limits import SECOND_NS
+from udpbench.model.record import UdpSocket
 from udpbench.protocol import VERBS, encode
 
 SNAPSHOT = {"host": "left", "clock_ns": 1, "counters": {}}
@@ -38,16 +39,23 @@ class Noting:
         self.absences_ns: list[int] = []
         self.notice: Callable[[str], None] = lambda _: None
         self.outlasting: tuple[str, int] | None = None
+        self.parts: list[Any] = []
 
     def outlast(self, run: str, lease_ns: int) -> None:
         """Note that the connection is to be made anew."""
         self.outlasting = (run, lease_ns)
 
     def begin(self, verb: str, deadline_ns: int, **args: Any) -> Callable[[], Any]:
+        """Answer when that is waited for."""
+        return lambda: self.request(verb, deadline_ns, **args)
+
+    def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:
         """Answer."""
         self.limits[verb] = deadline_ns
         self.requests[verb] = args
-        return lambda: {"hello": HELLO, "take": {}, "snapshot": SNAPSHOT}.get(verb)
+        if verb in ("look", "more_sockets"):
+            return self.parts.pop(0)
+        return {"hello": HELLO, "take": {}, "snapshot": SNAPSHOT}.get(verb)
 
     def ping(self) -> None:
         """Renew nothing."""
@@ -196,3 +204,21 @@ def test_a_host_speaks_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None
     client = AgentClient(channel, "sender", "eth3", ("namespace",))
     with pytest.raises(AgentError, match=r"^left: snapshot: malformed reply: it speaks for right$"):
         client.snapshot()
+
+
+@pytest.mark.parametrize(("most", "expected"), [(100, 5), (3, 4)])
+def test_a_look_has_all_sockets_of_its_parts(
+    most: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to one that is not full; of a host that never ends, somewhat more than can be watched."""
+    monkeypatch.setattr("udpbench.control.agent_client.LOOK_SOCKETS", 2)
+    monkeypatch.setattr("udpbench.control.agent_client.MOST_SOCKETS", most)
+    sockets = [
+        encode(UdpSocket(n, n, 4, "0.0.0.0", n, None, 0, 0, 0, 1, 0))  # noqa: S104
+        for n in range(5)
+    ]
+    channel = Noting(None)
+    look = {"snapshot": SNAPSHOT, "interfaces": [], "sockets": sockets[:2]}
+    channel.parts = [look, sockets[2:4], sockets[4:]]
+    seen = AgentClient(channel, "sender", "eth3", ("namespace",)).look(None, None, exact=False)
+    assert [*range(expected)] == [each.cookie for each in seen.sockets]

@@ -146,7 +146,7 @@ def test_the_next_set_is_asked_for_before_an_answer_is_waited_for(
 
 
 def test_hosts_that_disagree_are_refused_with_their_values(golden: Golden) -> None:
-    """Of one machine's parameter, for whose values the outline has blanks."""
+    """A machine has one value of a parameter; the outline has blanks for both."""
     settings = {
         part: {"sysctl": {SYSCTL: value}} for part, value in (("sender", 1), ("receiver", 2))
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from definition_fixture import facts, trial
 
@@ -35,10 +37,16 @@ def in_lab(lab: Lab) -> dict[str, Facts]:
     }
 
 
-def layout(lab: Lab, seen: Trial, shown: Trial) -> str:
+@cache
+def labs() -> list[tuple[Lab, dict[str, Facts]]]:
+    """Return every shipped lab, with its hosts."""
+    return [(lab, in_lab(lab)) for lab in map(load_lab, shipped_labs())]
+
+
+def layout(lab: Lab, known: dict[str, Facts], seen: Trial, shown: Trial) -> str:
     """Return the settings of each node and of the machine, or why there are none."""
     pids = {host.name: number for number, host in enumerate(lab.nodes)}
-    context = LabContext(pids, in_lab(lab), {node.name: "key" for node in lab.middle})
+    context = LabContext(pids, known, {node.name: "key" for node in lab.middle})
     try:
         own = [settings_for(lab, seen, node, context) for node in lab.nodes]
         own.append(machine_settings_for(lab, seen, context))
@@ -47,10 +55,10 @@ def layout(lab: Lab, seen: Trial, shown: Trial) -> str:
     return repr([filled(each, shown) for each in own])
 
 
-def answer_of(lab: Lab, chosen: Trial) -> str:
+def answer_of(lab: Lab, known: dict[str, Facts], chosen: Trial) -> str:
     """Return why a trial cannot be bound; empty if it can."""
     try:
-        bind(chosen, lab, in_lab(lab))
+        bind(chosen, lab, known)
     except Unavailable as why:
         return str(why)
     return ""
@@ -67,12 +75,12 @@ def possible(experiments: list[Experiment], lab: Lab) -> bool:
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_an_outline_has_the_settings_of_its_trial(name: str) -> None:
-    """Of every point of every shipped experiment, in every shipped lab that it fits."""
+    """At every point of every shipped experiment, in every shipped lab that it fits."""
     experiments, checked = load_experiments([name]), 0
-    for lab in (load_lab(each) for each in shipped_labs()):
+    for lab, known in labs():
         for point in experiments[0].points if possible(experiments, lab) else ():
-            assert layout(lab, point, point) == layout(lab, outline(point), point)
-            assert answer_of(lab, point) == answer_of(lab, bindable(point))
+            assert layout(lab, known, point, point) == layout(lab, known, outline(point), point)
+            assert answer_of(lab, known, point) == answer_of(lab, known, bindable(point))
             checked += 1
     assert checked
 

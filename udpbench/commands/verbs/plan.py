@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from udpbench.commands.verbs.options import AllowRead, LabName, Names, NoDeploy, Sets, Wheels
 from udpbench.commands.verbs.output import open_console
 from udpbench.commands.verbs.reach import reach_hosts
-from udpbench.commands.verbs.run import load_definitions
+from udpbench.commands.verbs.run import launch_early, load_definitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ def plan(
     wheels: Wheels = None,
 ) -> None:
     """Show what would run, be skipped, and change on the hosts."""
+    launch_early(None if lab == "local" else lab, None)
     experiments, chosen_lab = load_definitions(names, lab, sets, allow_read)
     from udpbench.commands.resume import acts_on_receivers
     from udpbench.control.plan import rehearse

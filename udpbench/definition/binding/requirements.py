@@ -180,12 +180,18 @@ def lacking(
     trial: Trial, lab: Lab, capabilities: Mapping[str, Mapping[str, bool]]
 ) -> Iterator[str]:
     """Yield what the hosts' kernels lack for a trial; ``capabilities`` are by host."""
+    missing = {
+        name for host in lab.hosts for name, able in capabilities[host.name].items() if not able
+    }
+    if missing.isdisjoint(REQUIREMENTS):
+        return
     blocks = {host.part: block_of(lab, trial, host) for host in lab.hosts}
     merged = replace(trial, settings=blocks)
     required = {
         name: requirement
         for name, requirement in REQUIREMENTS.items()
-        if requirement.needed(merged)
+        if name in missing
+        and requirement.needed(merged)
         and (requirement.role == "sender" or trial.receive.workers > 0)
     }
     for host in lab.hosts:
