@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -244,6 +244,46 @@ def test_sockets_are_listed_by_port(count: int, opened: Opened) -> None:
     names = {each.port for each in udp_diag.SocketList(ports).read().values()}
     assert {first, last} <= names
     assert (other in names) is (count > udp_diag.MOST_PORTS)
+
+
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [
+        (socket.AF_INET, "127.0.0.1"),
+        (socket.AF_INET, "0.0.0.0"),  # noqa: S104
+        (socket.AF_INET6, "::1"),
+        (socket.AF_INET6, "::"),
+    ],
+)
+def test_a_socket_is_found_by_its_addresses(family: int, address: str) -> None:
+    """As a list of all has it, with what waits there; connected, too; once it is closed no more."""
+    with socket.socket(family, socket.SOCK_DGRAM) as own:
+        own.bind((address, 0))
+        known = listed(own)
+        assert listed(own) == udp_diag.as_it_is_now(known)
+        with socket.socket(family, socket.SOCK_DGRAM) as other:
+            other.connect(("127.0.0.1" if family == socket.AF_INET else "::1", known.port))
+            other.send(b"waits")
+            connected = listed(other)
+            assert connected == udp_diag.as_it_is_now(connected)
+        now = udp_diag.as_it_is_now(known)
+        assert now is not None
+        assert now.queued_bytes > 0
+    assert udp_diag.as_it_is_now(known) is None
+
+
+def test_sockets_of_a_group_and_many_are_picked_by_their_port() -> None:
+    """The kernel finds any of a group; each is read nevertheless."""
+    with ExitStack() as keep:
+        own = [
+            keep.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(9)
+        ]
+        for each in own:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            each.bind(("127.0.0.1", own[0].getsockname()[1]))
+        inodes = [os.fstat(each.fileno()).st_ino for each in own]
+        for some in (inodes[:2], inodes):
+            assert set(some) == {*open_sockets(Host(), some)}
 
 
 def test_a_socket_is_listed_with_its_buffer_and_peer(opened: Opened) -> None:

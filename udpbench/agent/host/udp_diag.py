@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
+from typing import Optional
 
 from udpbench.agent.host.genetlink import (
     ATTRIBUTE,
@@ -27,6 +28,8 @@ from udpbench.model.record import UdpSocket
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
 ASKED = struct.Struct("=BBBxI48x")
 """struct inet_diag_req_v2, without an address."""
+ONE = struct.Struct("=BBBxI2s2s16s16s4xII")
+"""The same for one socket."""
 MESSAGE = struct.Struct("=BBxx2s2s16s16s4xII4xI4xII")
 """struct inet_diag_msg (include/uapi/linux/inet_diag.h)"""
 SKMEMINFO = 7
@@ -71,6 +74,30 @@ class SocketList:
         return self._sockets
 
 
+def as_it_is_now(each: UdpSocket) -> Optional[UdpSocket]:
+    """Return a socket that the kernel finds by its addresses; None if there it finds another.
+
+    Or none: it is closed, or one of a group. Takes as long however many others there are.
+    """
+    family = socket.AF_INET if each.family == 4 else socket.AF_INET6
+    # Source and destination are those of a packet to it (net/ipv4/udp_diag.c: udp_dump_one).
+    asked = ONE.pack(
+        *(family, socket.IPPROTO_UDP, 1 << (SKMEMINFO - 1), 0xFFFFFFFF),
+        *(port.to_bytes(2, "big") for port in (each.peer_port, each.port)),
+        *(_packed(family, text) for text in (each.peer, each.address)),
+        *(each.cookie & 0xFFFFFFFF, each.cookie >> 32),
+    )
+    try:
+        (now,) = parse_sockets(next(_answers(asked, REQUEST)), {}).values()
+    except (OSError, ValueError):
+        return None
+    return now
+
+
+def _packed(family: int, text: Optional[str]) -> bytes:
+    return socket.inet_pton(family, text).ljust(16, b"\0") if text is not None else bytes(16)
+
+
 def held_by(each: UdpSocket, processes: tuple[str, ...]) -> UdpSocket:
     """Return a socket with its processes; dataclasses.replace takes three times as long."""
     if each.processes == processes:
@@ -103,7 +130,11 @@ def _answer(family: int, filtering: bytes) -> Iterator[bytes]:
 
 def dump(asked: bytes) -> Iterator[bytes]:
     """Yield the datagrams of sock_diag's answer to a request for all sockets of a kind."""
-    header = HEADER.pack(HEADER.size + len(asked), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, 0, 0)
+    yield from _answers(asked, REQUEST | DUMP)
+
+
+def _answers(asked: bytes, flags: int) -> Iterator[bytes]:
+    header = HEADER.pack(HEADER.size + len(asked), SOCK_DIAG_BY_FAMILY, flags, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.connect((0, 0))  # to the kernel: whoever has our network namespace may write, too
         link.send(header + asked)
