@@ -95,13 +95,13 @@ def open_sockets(host: Host, inodes: Iterable[int]) -> dict[int, SocketQueue]:
 
 def _few(known: Sequence[UdpSocket]) -> Optional[list[UdpSocket]]:
     """Return a few sockets as they are now; None if they are many, or one is not found so."""
-    found = []
+    looked_up = []
     for each in known if len(known) <= FEW else ():
         now = as_it_is_now(each)
         if now is None:
             break
-        found.append(now)
-    return found if len(found) == len(known) else None
+        looked_up.append(now)
+    return looked_up if len(looked_up) == len(known) else None
 
 
 def _ports(known: Iterable[UdpSocket]) -> dict[int, set[int]]:
