@@ -958,3 +958,23 @@ def test_an_agent_without_root_has_a_run_folder_of_its_own(start: Callable[..., 
     assert hello["capabilities"]["net_admin"]
     assert 33 == changed[0]["after"]
     assert ["sysctl"] == [change["setting"]["kind"] for change in agent.done("restore")]
+
+
+def test_an_agent_of_another_namespace_sees_the_cgroups_of_the_machine() -> None:
+    """Its guardian leaves the agent's: who ends a cgroup, as systemd does, must not end both."""
+    program = """
+from pathlib import Path
+from udpbench.agent.host import namespace
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.guardian import CGROUPS
+
+def groups():
+    return [name for name in CGROUPS if Path("/", name, "cgroup.procs").exists()]
+
+before = groups()
+namespace.enter_own(Host())
+print(before == groups() != [])
+"""
+    command = [sys.executable, "-c", program]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert "True\n" == output.stdout, output.stderr

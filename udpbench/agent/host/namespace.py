@@ -23,8 +23,7 @@ NS_GET_NSTYPE = 0xB703
 NAMED = "/run/netns"
 """Where ip(8) keeps namespaces by name."""
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
-MS_BIND, MS_REC_SLAVE = 1 << 12, 1 << 14 | 1 << 19
-PINNED = "/sys/fs/bpf"
+MS_BIND_ALL, MS_REC_SLAVE = 1 << 12 | 1 << 14, 1 << 14 | 1 << 19
 CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
 MOUNT_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
@@ -98,7 +97,7 @@ def enter(host: Host, pid: int) -> None:
         _call("unshare", CLONE_NEWNS)
         _call("mount", b"none", b"/", None, MS_REC_SLAVE, None)
         _call("setns", namespace.fileno(), CLONE_NEWNET)
-    _mount("sysfs", "/sys")
+    _mount_sysfs(host)
 
 
 def enter_named(host: Host, name: str) -> None:
@@ -148,17 +147,21 @@ def join(host: Host, namespace: int) -> None:
     settle(host)
 
 
+KEPT = ("/sys/fs/bpf", "/sys/fs/cgroup")
+"""Pinned BPF objects, and the cgroups that a guardian leaves: no network namespace has its own."""
+
+
 def _mount_sysfs(host: Host) -> None:
-    """Mount this namespace's sysfs on /sys, and the BPF file system on top of it."""
-    pinned = os.open(host.path(PINNED), os.O_PATH) if os.path.ismount(host.path(PINNED)) else None
+    """Mount this namespace's sysfs on /sys, and on top of it what the machine has there."""
+    places = [(name, host.path(name)) for name in KEPT]
+    mounted = [(n, os.open(path, os.O_PATH)) for n, path in places if os.path.ismount(path)]
     _mount("sysfs", "/sys")
-    if pinned is None:
-        return
-    # Refused in a user namespace, which may not use pinned objects anyway.
-    with suppress(OSError):
-        source = f"/proc/self/fd/{pinned}".encode()
-        _call("mount", source, PINNED.encode(), None, MS_BIND, None)
-    os.close(pinned)
+    for name, file in mounted:
+        # Refused in a user namespace, which may use neither anyway.
+        with suppress(OSError):
+            source = f"/proc/self/fd/{file}".encode()
+            _call("mount", source, name.encode(), None, MS_BIND_ALL, None)
+        os.close(file)
 
 
 def _mount(kind: str, target: str) -> None:
