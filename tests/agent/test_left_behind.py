@@ -153,6 +153,40 @@ def test_what_a_dead_run_left_is_put_back_once(host: Host, journal: Journal) -> 
     assert () == abandoned(host)
 
 
+@as_root
+def test_what_a_dead_run_changed_of_the_machine_is_put_back_from_any_namespace(
+    host: Host,
+) -> None:
+    """Its own namespace may be gone for good; what it changed there waits for it."""
+    journal = Journal(host, "dead")
+    ttl = Setting("sysctl", "net.ipv4.ip_default_ttl", 44)
+    host.path("/proc/sys/net/ipv4").mkdir(parents=True, exist_ok=True)
+    host.path("/proc/sys/net/ipv4/ip_default_ttl").write_text("64")
+    journal.identity = replace(journal.identity, netns_cookie=0)
+    engine = Engine(host, journal, ["namespace", "machine"])
+    engine.apply([ttl, replace(RMEM_MAX, scope="machine")])
+    assert () == abandoned(host)  # its agent lives
+    journal.close()
+    assert (journal.path,) == abandoned(host)
+    assert ("dead",) == take(host).left_behind
+    (undone,) = later(host).restore(left_behind=True)
+    assert ("net.core.rmem_max", "212992") == (undone.setting.target, value(host))
+    assert ((), True) == (abandoned(host), journal.path.exists())
+    assert "44" == host.read_text("/proc/sys/net/ipv4/ip_default_ttl").strip()
+    with pytest.raises(RestoreError, match="there is nothing to restore here"):
+        Journal.open(host, journal.path)
+
+
+def test_a_journal_of_the_machine_alone_goes_with_its_last_change(host: Host) -> None:
+    """From another namespace, too."""
+    journal = Journal(host, "dead")
+    journal.identity = replace(journal.identity, netns_cookie=0)
+    Engine(host, journal, ["machine"]).apply([replace(RMEM_MAX, scope="machine")])
+    journal.close()
+    assert 1 == len(later(host).restore(left_behind=True))
+    assert not journal.path.exists()
+
+
 def test_what_somebody_else_changed_since_is_reported_and_kept(
     host: Host, journal: Journal, golden: Golden
 ) -> None:

@@ -82,13 +82,16 @@ class Journal:
         self._file: Optional[int] = None
         self._entries: dict[int, Entry] = {}
         self._last = 0
+        self._elsewhere = False
+        """It is another namespace's, and only changes of the machine can be undone from here."""
 
     @classmethod
     def open(cls, host: Host, path: Path, wait: bool = False) -> Journal:
         """Return the journal in a file left by another process, and take its lock.
 
-        RestoreError if it belongs to another boot or namespace, is damaged, or is locked (unless
-        ``wait``). An incomplete last line is cut off. A file without any complete line is removed:
+        Of another namespace only changes of the machine are pending here. RestoreError if there are
+        none, if it belongs to another boot, is damaged, or is locked (unless ``wait``). An
+        incomplete last line is cut off. A file without any complete line is removed:
         FileNotFoundError.
         """
         file = _lock(path, wait)
@@ -96,7 +99,9 @@ class Journal:
             _remove_unbegun(path)
             identity, entries, last, size = _load(path)
             journal = cls(host, identity.run)
-            _check_place(path, identity, journal.identity)
+            journal._elsewhere = not identity.same_place(journal.identity)
+            if journal._elsewhere:
+                _check_of_machine(path, identity, journal.identity, entries)
             os.ftruncate(file, size)
         except BaseException:
             os.close(file)
@@ -112,8 +117,9 @@ class Journal:
 
     @property
     def pending(self) -> tuple[Entry, ...]:
-        """Changes that are not undone, in order."""
-        return tuple(self._entries.values())
+        """Changes that are not undone and can be from here, in order."""
+        entries = self._entries.values()
+        return tuple(e for e in entries if e.setting.scope == "machine" or not self._elsewhere)
 
     @property
     def file(self) -> Optional[int]:
@@ -224,8 +230,16 @@ def _remove_unbegun(path: Path) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
-def _check_place(path: Path, written: Identity, own: Identity) -> None:
-    if not written.same_place(own):
+def _of_machine(written: Identity, own: Identity, entries: dict[int, Entry]) -> bool:
+    """Return whether changes outlive the namespace from which they were made."""
+    scopes = {entry.setting.scope for entry in entries.values()}
+    return written.boot_id == own.boot_id and "machine" in scopes
+
+
+def _check_of_machine(
+    path: Path, written: Identity, own: Identity, entries: dict[int, Entry]
+) -> None:
+    if not _of_machine(written, own, entries):
         raise RestoreError(
             f"{path}: the journal belongs to another boot or network namespace; "
             f"there is nothing to restore here; remove it: rm {path}"
@@ -277,10 +291,11 @@ def _replay(entries: dict[int, Entry], plain: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Journals on this host: those of this namespace to restore, and stale ones to remove.
+    """Journals on this host: those to restore from this namespace, and stale ones to remove.
 
-    Stale are journals of another boot, and of a namespace made for a run whose agent and guardian
-    are dead. Journals of this boot's other namespaces are in neither list.
+    From here, too: changes of the machine by another namespace's agent, if it and its guardian are
+    dead. Stale are journals of another boot, and of a namespace made for a run whose agent and
+    guardian are dead. Journals of this boot's other namespaces are in neither list.
     """
 
     here: tuple[Path, ...]
@@ -302,16 +317,17 @@ def leftovers(host: Host) -> Leftovers:
         try:
             if _is_of_living(path, own):
                 continue
-            identity = _load(path)[0]
+            identity, entries, _, _ = _load(path)
         except RestoreError:
             here.append(path)
             continue
         except FileNotFoundError:
             continue
-        ended = identity.ends_with_run and _is_held(path) is False
-        if identity.boot_id != own.boot_id or ended:
+        of_machine = _of_machine(identity, own, entries)
+        dead = (identity.ends_with_run or of_machine) and _is_held(path) is False
+        if identity.boot_id != own.boot_id or (dead and identity.ends_with_run):
             stale.append(path)
-        elif identity.same_place(own):
+        elif identity.same_place(own) or (dead and of_machine):
             here.append(path)
     return Leftovers(tuple(here), tuple(stale))
 
