@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from statistics import fmean, stdev
@@ -335,19 +336,36 @@ def spread(readings: Readings) -> float | None:
 
     Sample standard deviation over mean, of whole seconds. None for fewer than two of them, without
     any packet, or for a phase so long that it was sampled less than twice a second: interpolated
-    counts vary too little.
+    counts vary too little. A client's packets are those that arrived in each second.
     """
+    if readings.record.served is not None:
+        return _variation(_arrived_by_second(readings.record))
     edges = edges_ns(readings, readings.receiver.workers)
     took_ns = edges[1] - edges[0] if edges is not None else 0
     longest_ns = max(readings.record.trial.duration_ns, min(took_ns, length_ns(readings.record)))
-    served = readings.record.served
     slow = sampling_ns(longest_ns) > SLOWEST_SAMPLING_NS
-    if slow or (served is not None and not served.known_length) or not readings.record.series:
+    if slow or not readings.record.series:
         return None
-    rates = list(pps_by_bin(readings.receiver, SECOND_NS).values())
+    return _variation([*pps_by_bin(readings.receiver, SECOND_NS).values()])
+
+
+def _variation(rates: Sequence[float]) -> float | None:
     if len(rates) < 2 or fmean(rates) <= 0:
         return None
     return stdev(rates) / fmean(rates)
+
+
+def _arrived_by_second(record: TrialRecord) -> list[int]:
+    """Return the packets of each whole second between a client's first and last.
+
+    Empty if its milliseconds are not kept: it is read, and sampled, too seldom to know by counts.
+    """
+    seconds: Counter[int] = Counter()
+    for sample in record.series:
+        for at_ms, packets in enumerate(sample.packets_per_ms, start=sample.first_ms or 0):
+            if packets:
+                seconds[at_ms // 1000] += packets
+    return [seconds[at] for at in range(min(seconds) + 1, max(seconds))] if seconds else []
 
 
 # --- cost ----------------------------------------------------------------------------------------

@@ -62,11 +62,6 @@ class ServedTest:
         return str(self.asked.get("client_version", ""))
 
     @property
-    def known_length(self) -> bool:
-        """Whether it was to take a time, not to send a number; else it was sampled rarely."""
-        return bool(self.asked.get("time"))
-
-    @property
     def sent_packets(self) -> Optional[int]:
         """What the client counts as sent; None if it did not say."""
         sent = [stream.sent_packets for stream in self.streams]

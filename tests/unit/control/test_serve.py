@@ -555,23 +555,19 @@ def test_the_buffer_that_a_client_got_is_shown(golden: Golden) -> None:
     golden.check([str(each) for each in served_findings(replace(record, served=asked))])
 
 
-def test_rates_of_a_test_without_a_time_have_no_spread() -> None:
-    """Nobody knows how long it will take, so that it is sampled rarely, and rates are interpolated."""
+def test_rates_of_a_test_are_those_of_arrival() -> None:
+    """In whole seconds between first and last packet; none where milliseconds are not kept."""
     world = Served()
     world.run(ServeTerms(once=True))
     (record,) = world.records
     host = lab_to_watch(None, None).hosts[0].name
-    series = tuple(
-        Sample(f"{host}.receiver0", 3 + half * SECOND_NS // 2, {"received_packets": half**3})
-        for half in range(7)
-    )
-    (phase,) = record.phases
-    counts = {"last_ns": 3 * SECOND_NS + 5}
-    stats = tuple(replace(each, counts={**each.counts, **counts}) for each in phase.stats)
-    longer = replace(record, series=series, phases=(replace(phase, stats=stats),))
-    assert judge(longer).delivered_pps_spread
-    endless = replace(SERVED, asked={**ASKED, "time": 0, "num": 10**6})
-    assert judge(replace(longer, served=endless)).delivered_pps_spread is None
+    per_second = (0, 7, 100, 120, 110, 9)
+    counts = tuple(n for packets in per_second for n in (packets, *(0,) * 999))
+    sample = Sample(f"{host}.receiver0", 3, {}, 0, counts)
+    result = judge(replace(record, series=(sample,)))
+    assert result.delivered_pps_spread == pytest.approx(10 / 110)
+    unkept = replace(sample, first_ms=None, packets_per_ms=(), range_per_ms=(0, 1, 2))
+    assert judge(replace(record, series=(unkept,))).delivered_pps_spread is None
 
 
 def test_a_client_that_sends_in_bursts_is_named(golden: Golden) -> None:
