@@ -135,6 +135,18 @@ def test_who_asks_what_happened_hears_each_time_that_more_packets_are_missing(
     assert 2 == driven.ended().streams[0].gap_packets
 
 
+def test_a_millisecond_is_told_once_no_packet_of_it_can_be_read_any_more(
+    driven: Driven, client: Client
+) -> None:
+    """A packet is dated by its arrival, and may be read later than one of another stream."""
+    client.begin()
+    client.send([1])
+    group = driven.server.tests[0].opened
+    wait_until("it is read", lambda: group.counts(0)["read_packets"] == 1)
+    assert [0, 1] == [sum(group.milliseconds(0, 0, ended)[1]) for ended in (False, True)]
+    client.end(1)
+
+
 def test_its_output_is_shown_to_a_client_that_asks(driven: Driven, client: Client) -> None:
     """And to no other."""
     client.begin(get_server_output=1)
