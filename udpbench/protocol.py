@@ -29,7 +29,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass, replace
 from functools import cache, cached_property, partial, wraps
 from itertools import zip_longest
 from operator import attrgetter
@@ -71,7 +71,7 @@ from udpbench.model.record import (
     WorkerStats,
 )
 from udpbench.model.served import ServedTest
-from udpbench.model.survey import MachineLook
+from udpbench.model.survey import MachineLook, MachineRows
 from udpbench.model.work import LossSpec, WorkerSpec
 
 # mypy: disable-error-code="empty-body"
@@ -514,7 +514,7 @@ class AgentVerbs:
         """
 
     @verb(20, "looking at the host")
-    def survey(self, exact: bool, closely: bool = False) -> MachineLook:
+    def survey(self, exact: bool, closely: bool = False) -> MachineRows:
         """Return all traffic and sockets of every network namespace; ``exact``: this one's.
 
         ``closely``: also settings, changes, and what processes use.
@@ -661,6 +661,18 @@ def _fields(kind: type) -> Optional[tuple[tuple[str, ...], Callable[[Any], tuple
     if len(names) < 2:  # attrgetter returns a tuple of two or more
         return names, lambda value: tuple(getattr(value, name) for name in names)
     return names, attrgetter(*names)
+
+
+def in_rows(look: MachineLook) -> MachineRows:
+    """Return a look as an observer answers it."""
+    values = attrgetter(*(item.name for item in fields(UdpSocket)))
+    looks = [each.look for each in look.spaces if each.look is not None]
+    rows: Any = Encoded([*map(values, each.sockets)] for each in looks)
+    bare = [
+        each if each.look is None else replace(each, look=replace(each.look, sockets=()))
+        for each in look.spaces
+    ]
+    return MachineRows(replace(look, spaces=tuple(bare)), rows)
 
 
 REPEATED = ("apply", "plan")

@@ -55,8 +55,8 @@ from udpbench.model.host import Facts, Inspection
 from udpbench.model.lab import INSIDE
 from udpbench.model.limits import CPU_FREQUENCY, Edge, Scope
 from udpbench.model.record import CpuSamples, HostLook, Snapshot, UdpSocket
-from udpbench.model.survey import MachineLook
-from udpbench.protocol import Hello, RecordedTree, Taken, Use, build_id
+from udpbench.model.survey import MachineLook, MachineRows
+from udpbench.protocol import Hello, RecordedTree, Taken, Use, build_id, in_rows
 
 ORDERS = (
     *("hello", "take", "release", "leave", "ping"),
@@ -206,7 +206,7 @@ class Observer(Bystander):
         """Return the next sockets of the latest look."""
         return self._looks.more_sockets() if self._looks is not None else ()
 
-    def survey(self, exact: bool, closely: bool = False) -> MachineLook:
+    def survey(self, exact: bool, closely: bool = False) -> MachineRows:
         """Return the state of every network namespace, and what changed since the last survey."""
         gc.set_threshold(COLLECTED)
         self._surveys += 1
@@ -214,9 +214,10 @@ class Observer(Bystander):
             tidy()
         looks: Any = self._looks
         result: MachineLook = looks.survey(exact, closely)
-        if self._cpus is None or not closely:
-            return result
-        return replace(result, cpu_time=self._cpus.lately(), cpu_time_why=self._cpus.why)
+        if self._cpus is not None and closely:
+            time = self._cpus.lately()
+            result = replace(result, cpu_time=time, cpu_time_why=self._cpus.why)
+        return in_rows(result)
 
     def cpu_samples(self) -> CpuSamples:
         """Return what the CPUs did between the first look and the latest."""

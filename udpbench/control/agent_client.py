@@ -94,7 +94,7 @@ TEXTS: dict[str, tuple[Callable[[str], object], Callable[[Any], Iterable[str]]]]
     "look": (int, lambda look: look.counts or ()),
     "survey": (
         int,
-        lambda survey: chain(*(each.look.counts or () for each in survey.spaces if each.look)),
+        lambda known: chain(*(each.look.counts or () for each in known.look.spaces if each.look)),
     ),
 }
 """Verb → what refuses a text that it cannot be, and such texts of a reply."""

@@ -98,31 +98,22 @@ def _asked(client: AgentClient, exact: bool, closely: bool) -> MachineLook:
     """
     plain = client.channel.begin("survey", LATE_NS, exact=exact, closely=closely)()
     try:
-        looks = [each["look"] for each in plain["spaces"] if each["look"] is not None]
-        sockets = [tuple(map(_socket, look["sockets"])) for look in looks]
-        bare = [_bare(space) for space in plain["spaces"]]
-        survey: MachineLook = decode(MachineLook, {**plain, "spaces": bare})
-    except (KeyError, TypeError, ValueError) as error:
+        rows = iter([tuple(map(_socket, each)) for each in plain["rows"]])
+        survey: MachineLook = decode(MachineLook, plain["look"])
+        spaces = [
+            each
+            if each.look is None
+            else replace(each, look=replace(each.look, sockets=next(rows)))
+            for each in survey.spaces
+        ]
+    except (KeyError, TypeError, ValueError, StopIteration) as error:
         raise AgentError(f"survey: malformed reply: {error}", client.name) from error
-    rest = iter(sockets)
-    spaces = [
-        replace(each, look=replace(each.look, sockets=next(rest)))
-        if each.look is not None
-        else each
-        for each in survey.spaces
-    ]
     return replace(survey, spaces=tuple(spaces))
 
 
-def _bare(space: dict[str, Any]) -> dict[str, Any]:
-    """Return a namespace as it is decoded, without its sockets."""
-    look = space["look"]
-    return space if look is None else {**space, "look": {**look, "sockets": []}}
-
-
-def _socket(row: dict[str, Any]) -> UdpSocket:
-    row["processes"] = tuple(row["processes"])
-    return UdpSocket(**row)
+def _socket(row: Sequence[Any]) -> UdpSocket:
+    *values, processes = row
+    return UdpSocket(*[*values, tuple(processes)])
 
 
 class _Known:

@@ -14,8 +14,11 @@ from udpbench.errors import AgentError, AgentLost
 from udpbench.export.surveys import LATE_NS, Surveyed, observer, surveys
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import HostLook, Snapshot
-from udpbench.model.survey import MachineLook, SpaceLook
-from udpbench.protocol import VERBS
+from udpbench.model.survey import MachineLook, MachineRows, SpaceLook
+from udpbench.protocol import VERBS, encode, in_rows
+
+HERE = SpaceLook(1, "host", HostLook(Snapshot("here", 0, {}), (), ()))
+LOOK = encode(MachineLook(0, (HERE,)))
 
 
 class Surveyor(FakeAgent):
@@ -23,7 +26,7 @@ class Surveyor(FakeAgent):
 
     surveys = 0
 
-    def _survey(self, **_: bool) -> MachineLook:
+    def _survey(self, **_: bool) -> MachineRows:
         self.surveys += 1
         if self.surveys == 3:
             raise AgentError("too many sockets", self.host)
@@ -32,7 +35,7 @@ class Surveyor(FakeAgent):
         names = ("eth2", "gone") if self.surveys < 4 else ("eth2",)
         snapshot = Snapshot(self.host, self.world.clock.now_ns(), {})
         own = HostLook(snapshot, names, (DNS,) if self.surveys == 1 else ())
-        return MachineLook(0, (SpaceLook(1, "host", own), SpaceLook(2, "blue", None)))
+        return in_rows(MachineLook(0, (SpaceLook(1, "host", own), SpaceLook(2, "blue", None))))
 
     def _facts(self, interface: str) -> Any:
         self.world.say(f"facts {interface}")
@@ -90,9 +93,12 @@ def test_a_signal_ends_it() -> None:
     [
         None,
         [],
-        {"spaces": 1},
-        {"spaces": [{"look": {"sockets": [1]}}]},
-        {"spaces": [], "wall_ns": "x"},
+        {"rows": [], "look": {"spaces": 1}},
+        {"rows": [[1]], "look": LOOK},
+        {"rows": [[[]]], "look": LOOK},
+        {"rows": [[[1, 2, []]]], "look": LOOK},
+        {"rows": [], "look": LOOK},
+        {"rows": [], "look": {"spaces": [], "wall_ns": "x"}},
     ],
 )
 def test_an_answer_that_is_none_is_an_error(wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
