@@ -17,6 +17,7 @@ TESTS = {
         "test_frames_of_every_queue_are_accounted_for",
         "test_frames_are_not_taken_without_native_xdp",
     },
+    "cpus": {"test_a_reader_is_named_by_what_it_does"},
     "rps": {
         "test_random_settings_with_random_failures_leave_no_trace",
         "test_an_ordinary_user_measures_and_loses_packets_on_purpose",
@@ -31,6 +32,7 @@ TESTS = {
 """What a kernel may lack → the tests that need it."""
 REASONS = {
     "af_xdp": "no AF_XDP (CONFIG_XDP_SOCKETS)",
+    "cpus": "one CPU, which a reader's share of the time needs for itself",
     "rps": "no RPS (CONFIG_RPS)",
     "tables": "no tables of iptables (CONFIG_IP_NF_IPTABLES_LEGACY, CONFIG_NF_TABLES_IPV4)",
     "types": "no types of the kernel, and so no reasons of drops (CONFIG_DEBUG_INFO_BTF)",
@@ -50,6 +52,8 @@ def lacking() -> set[str]:
         lacks.add("types")
     if subprocess.run(["iptables", "-S"], capture_output=True).returncode != 0:
         lacks.add("tables")
+    if os.cpu_count() == 1:
+        lacks.add("cpus")
     return lacks
 
 
