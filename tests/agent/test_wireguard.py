@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -139,6 +140,49 @@ def test_a_process_that_ends_at_once_made_no_interface(
     with pytest.raises(OSError, match="wireguard-go ended"):
         started.begin("wg0")
     assert (None, "") == (started.pid, started.name)
+
+
+def test_a_device_that_is_no_tun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And closed again."""
+    files = os.listdir("/proc/self/fd")  # noqa: PTH208
+    monkeypatch.setattr(wireguard, "TUN", "/dev/null")
+    with pytest.raises(OSError, match="ioctl"):
+        wireguard.one_by_one("wg0")
+    assert len(files) == len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+class Started(WireGuard):
+    """One that says how it was started."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.did: list[str] = []
+
+    def _start(self, name: str, tun: Optional[int] = None) -> None:
+        given = "" if tun is None else f" {Path(f'/proc/self/fd/{tun}').readlink()}"
+        self.did.append(f"{name}{given}")
+
+    def end(self) -> None:
+        """Say so."""
+        self.did.append("end")
+
+
+@pytest.mark.parametrize(
+    ("flags", "did"),
+    [("0x1002", ["wg0"]), ("0x5001", ["wg0", "end", "wg0 /dev/null"]), (None, ["wg0"])],
+)
+def test_a_release_that_joins_packets_gets_a_device_that_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: Optional[str], did: list[str]
+) -> None:
+    """By what the device that it made says of itself."""
+    if flags is not None:
+        place = tmp_path / "sys/class/net/wg0"
+        place.mkdir(parents=True)
+        (place / "tun_flags").write_text(f"{flags}\n")
+    monkeypatch.setattr(wireguard, "one_by_one", lambda _: os.open("/dev/null", os.O_RDONLY))
+    own = Started(Host(tmp_path))
+    own.begin("wg0")
+    assert did == own.did
 
 
 class Ends:

@@ -81,10 +81,12 @@ def test_a_tunnel_carries_every_packet_and_its_key_is_nowhere(tmp_path: Path) ->
     """Each end is a node that routes; its key is in no file of the run, and in no command."""
     keys: list[str] = []
     held: list[str] = []
+    devices: list[str] = []
 
     def tell(progress: Progress) -> None:
         if progress.event == "phase" and progress.phase == "measured":
             keys.extend(told(name, "private_key") for name in ENDS)
+            devices.extend(inside(node(name), "ip", "-d", "link", "show", "wg0") for name in ENDS)
             asked = [each.info for each in psutil.process_iter(["cmdline", "environ"])]
             held.extend(f"{each['cmdline']} {each['environ']}" for each in asked)
             held.extend(path.read_text("latin-1") for path in Path("/run/udpbench").glob("*.*"))
@@ -96,6 +98,7 @@ def test_a_tunnel_carries_every_packet_and_its_key_is_nowhere(tmp_path: Path) ->
     assert {3} == {spec.traffic.ttl for spec in record.workers}
     assert {"wg1": ("", "in0", "wg0"), "wg2": ("", "wg0", "out0")} == record.bridges
     assert record.wired
+    assert 2 == sum("vnet_hdr off" in each for each in devices), "each packet is read by itself"
     assert [] == processes()
     assert 2 == len({*keys})
     held.extend(
@@ -315,8 +318,10 @@ def test_a_socket_that_nobody_reads_is_full(tmp_path: Path) -> None:
         path_check="explained",
     )
     assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
-    assert {"wg2.fwd_rcvbuf"} == {*entries(result)}
-    assert packets - result.received_packets == entries(result)["wg2.fwd_rcvbuf"][0]
+    # A large buffer is emptied at once, for which the receiver's ring may be too small.
+    lost = {stage: count or 0 for stage, (count, _) in entries(result).items()}
+    assert {"wg2.fwd_rcvbuf"} <= {*lost} <= {"wg2.fwd_rcvbuf", "wg2.fwd_device"}
+    assert packets - result.received_packets == sum(lost.values())
 
 
 # --- what must not leave the lab, and must not stay ------------------------------------------------

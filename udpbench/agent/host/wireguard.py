@@ -7,15 +7,17 @@ in no setting, no file and no command.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import socket
+import struct
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Optional
 
-from udpbench.agent.host.files import lines_of
+from udpbench.agent.host.files import lines_of, read
 from udpbench.agent.host.namespace import enter_own_run
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.parent_death import end_with_parent
@@ -25,6 +27,8 @@ PROGRAM, TUN, PORT = "wireguard-go", "/dev/net/tun", 51820
 SOCKET = "/proc/{pid}/root/run/wireguard/{name}.sock"
 CONTROL_TABLES = {"output": "udpbench_sent", "input": "udpbench_came"}
 """Hook → the table that counts messages without an inner packet there, and is ours."""
+TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
+"""linux/if_tun.h; with the last one several packets may be written as one."""
 READY_S, END_S, LOOK_S = 5.0, 2.0, 0.02
 _FIELD = 2**255 - 19
 _BASE, _A24 = 9, 121665
@@ -55,15 +59,31 @@ class WireGuard:
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def begin(self, name: str) -> None:
-        """Make an interface; OSError if that cannot be done here."""
+        """Make an interface; OSError if that cannot be done here.
+
+        A release that writes several packets as one to a device of its own gets one from here.
+        """
+        self._start(name)
+        flags = read(self._host, f"/sys/class/net/{name}/tun_flags") or "0"
+        if int(flags, 16) & IFF_VNET_HDR:
+            self.end()
+            tun = one_by_one(name)
+            try:
+                self._start(name, tun)
+            finally:
+                os.close(tun)
+
+    def _start(self, name: str, tun: Optional[int] = None) -> None:
         self.name = name
+        given = {} if tun is None else {"WG_TUN_FD": str(tun)}
         self._process = subprocess.Popen(
             (str(self._host.program(PROGRAM) or PROGRAM), "--foreground", name),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            env={"LOG_LEVEL": "silent"},
+            env={"LOG_LEVEL": "silent", **given},
+            pass_fds=() if tun is None else (tun,),
             preexec_fn=_with_parent,
             start_new_session=True,
         )
@@ -136,6 +156,17 @@ class WireGuard:
         if "errno=0\n" not in text:
             raise OSError(errno.EINVAL, f"{PROGRAM} refused what it was asked")
         return text
+
+
+def one_by_one(name: str) -> int:
+    """Make a tun device of which each read and write is a packet; OSError if it is refused."""
+    tun = os.open(TUN, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(tun, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI))
+    except OSError:
+        os.close(tun)
+        raise
+    return tun
 
 
 def _with_parent() -> None:
