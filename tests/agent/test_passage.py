@@ -300,6 +300,11 @@ def test_a_senders_own_rules_are_looked_at(router: Router) -> None:
     assert () == led_away(router, "out0", (), ())
 
 
+def kind_of(word: bytes) -> bytes:
+    """Return the attribute with the kind of a filter, or of its action."""
+    return struct.pack("=HH", 4 + len(word) + 1, 1) + word + b"\0"
+
+
 def test_a_senders_filters_are_looked_at_where_packets_leave(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +318,7 @@ def test_a_senders_filters_are_looked_at_where_packets_leave(
         if kind == 42:
             return [struct.pack("=iIII", 3, 0x10001, 0x10000, 0)]
         asked.append(struct.unpack_from("=iII", request)[2])
-        return [b"mirred\0"] if asked[-1] == 0x200000 else []
+        return [kind_of(b"mirred")] if asked[-1] == 0x200000 else []
 
     monkeypatch.setattr(genetlink, "dump", dump)
     assert ("a tc filter on out0",) == led(router)
@@ -332,7 +337,7 @@ def test_filters_of_what_an_interface_stands_on_are_looked_at(
         (router.root / f"sys/class/net/{upper}/lower_{lower}").mkdir(parents=True)
 
     def dump(kind: int, protocol: int, request: bytes, *_: int) -> list[bytes]:
-        return [b"mirred\0"] if kind == 46 and request[:4] == struct.pack("=i", 6) else []
+        return [kind_of(b"mirred")] if kind == 46 and request[:4] == struct.pack("=i", 6) else []
 
     monkeypatch.setattr(genetlink, "dump", dump)
     assert ("a tc filter on low1",) == led(router)
@@ -385,8 +390,11 @@ def test_programs_and_filters_are_named(router: Router, monkeypatch: pytest.Monk
     router.xdp, router.tcx = 7, 1
     assert ("an XDP program on in0", "a tcx program on out0") == look(router).unread
     router.xdp, router.tcx = None, 0
-    monkeypatch.setattr(genetlink, "dump", lambda *_: [b"kind mirred\0"])
-    assert ("a tc filter on in0", "a tc filter on out0") == look(router).unread
+    for kind in (b"mirred", b"ct"):
+        monkeypatch.setattr(genetlink, "dump", lambda *_, kind=kind: [b"u32 " + kind_of(kind)])
+        assert ("a tc filter on in0", "a tc filter on out0") == look(router).unread
+    monkeypatch.setattr(genetlink, "dump", lambda *_: [kind_of(b"u32") + kind_of(b"gact")])
+    assert () == look(router).unread, "it drops packets, or passes them"
 
 
 def test_a_node_without_nft_cannot_be_guarded(router: Router) -> None:

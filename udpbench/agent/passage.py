@@ -46,6 +46,8 @@ LEADING_AWAY = (
     *(b"skbmod\0", b"vlan\0", b"mpls\0", b"ife\0", b"ctinfo\0", b"ipt\0", b"xt\0"),
 )
 """Kinds of filter and action that may send packets elsewhere, or rewrite them."""
+TCA_KIND = 1
+"""linux/rtnetlink.h; TCA_ACT_KIND of linux/pkt_cls.h as well."""
 NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EXDEV)
 """No route; one of the types unreachable, prohibit or blackhole; or the source is refused there."""
 RTM_GETRULE = 34
@@ -336,9 +338,14 @@ def _programs(host: Host, sides: Sequence[str], coming: bool = True) -> Iterator
                 filters = genetlink.dump(RTM_GETTFILTER, socket.NETLINK_ROUTE, asked)
             except OSError:
                 continue  # no such qdisc
-            if any(word in message for message in filters for word in LEADING_AWAY):
+            if any(_kind(word) in message for message in filters for word in LEADING_AWAY):
                 yield f"a tc filter on {name}"
                 break
+
+
+def _kind(word: bytes) -> bytes:
+    """Return the attribute that has it, whole: another kind may end so, as gact does in ct."""
+    return struct.pack("=HH", 4 + len(word), TCA_KIND) + word
 
 
 def _policies(destinations: Sequence[str]) -> Iterator[str]:
