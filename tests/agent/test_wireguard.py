@@ -98,6 +98,22 @@ def test_it_tells_its_other_ends(
     assert ["get=1\n\n"] == asked
 
 
+def test_the_end_that_was_set_comes_first(
+    own: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever order the process lists them: all others are named, and a look finds them same."""
+    with answering(tmp_path, monkeypatch, ANSWER):
+        own.lead("0a", "10.1.0.2", ["10.0.0.0/24"])
+    other = "public_key=01\nendpoint=10.9.9.2:51820\n"
+    before = ANSWER.replace("public_key=0a", f"{other}public_key=0a")
+    behind = ANSWER.replace("errno", f"{other}errno")
+    for n, answer in enumerate((before, behind)):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        with answering(folder, monkeypatch, answer):
+            assert (END, {"peer": "01", "remote": "10.9.9.2", "allowed": []}) == own.ends()
+
+
 def test_an_answer_that_is_a_refusal_or_ends_early_is_an_error(
     own: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,7 +308,7 @@ def test_a_ring_that_nobody_reads_is_full(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_socket_that_nobody_reads_is_full(tmp_path: Path) -> None:
     """What the last process has no room for while it stands still is what does not arrive."""
-    packets = 3000
+    packets = 9000  # the process may ask for 14 MiB
     full = "nstat -asz UdpRcvbufErrors | awk 'END {print $2}'"
     _, record, result = conducted(
         tmp_path,

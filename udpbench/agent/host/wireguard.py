@@ -51,6 +51,7 @@ class WireGuard:
         self.public = public_key(self._key).hex()
         self.name = ""
         """The interface, once it was made."""
+        self._peer = ""
         self._process: Optional[subprocess.Popen[bytes]] = None
 
     @property
@@ -110,6 +111,7 @@ class WireGuard:
 
     def lead(self, peer: str, remote: str, allowed: Sequence[str]) -> None:
         """Set the only other end, and which addresses may be behind it."""
+        self._peer = peer
         self._ask(
             "set=1",
             f"private_key={self._key.hex()}",
@@ -123,7 +125,8 @@ class WireGuard:
     def ends(self, limit_s: float = END_S) -> tuple[Ends, ...]:
         """Return each other end, with its key, its address and port, and what may be behind it.
 
-        OSError if the process has ended, a socket's timeout if it does not answer.
+        The one that was set comes first: the process lists them in any order. OSError if it has
+        ended, a socket's timeout if it does not answer.
         """
         ends: list[Ends] = []
         for line in lines_of(self._ask("get=1", limit_s=limit_s)):
@@ -134,7 +137,7 @@ class WireGuard:
                 ends[-1]["remote"] = value.removesuffix(f":{PORT}")
             elif name == "allowed_ip":
                 ends[-1]["allowed"].append(value)
-        return tuple(ends)
+        return tuple(sorted(ends, key=lambda end: (end["peer"] != self._peer, end["peer"])))
 
     def glance(self) -> tuple[Ends, ...]:
         """Return the same, waiting no longer than a look may take."""
