@@ -8,9 +8,10 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,3 +206,22 @@ print(json.dumps([
         [NUD_PERMANENT, "02:00:00:00:00:0a"],
         None,
     ] == json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("noun", "fields"), [("addr", {}), ("addr", {"family": socket.AF_INET}), ("tc", {})]
+)
+def test_an_interfaces_messages_are_as_pyroute2_has_them(noun: str, fields: dict[str, int]) -> None:
+    """Those of thousands of others are not parsed."""
+    host = Host()
+    index = host.index("lo")
+
+    def plain(messages: Iterable[Any]) -> list[str]:
+        return [repr({k: v for k, v in each.items() if k in KEYS}) for each in messages]
+
+    of_all = getattr(host.netlink, noun)("dump", index=index, **fields)
+    assert plain(of_all) == plain(host.rtnl(noun, "dump", index=index, **fields))
+    assert [] == host.rtnl(noun, "dump", index=2**30, **fields)
+
+
+KEYS = ("family", "prefixlen", "flags", "scope", "index", "handle", "parent", "info", "attrs")

@@ -103,9 +103,9 @@ def get(kind: int, protocol: int, asked: bytes, family: int) -> bytes:
     return _exchange(kind, family, REQUEST | ACKNOWLEDGE, asked, protocol)[0]
 
 
-def dump_whole(kind: int, protocol: int, family: int = 0) -> list[bytes]:
+def dump_whole(kind: int, protocol: int, family: int = 0, asked: bytes = bytes(4)) -> list[bytes]:
     """Return each message of a dump of another protocol; OSError if the kernel refuses."""
-    return _exchange(kind, family, REQUEST | DUMP, bytes(4), protocol, skipped_bytes=0)
+    return _exchange(kind, family, REQUEST | DUMP, asked, protocol, skipped_bytes=0)
 
 
 def dump(kind: int, protocol: int, asked: bytes = b"", family: int = 0) -> list[bytes]:
