@@ -309,6 +309,7 @@ def on_host(
             lambda number, cost=cost: costs_on(prepare, number)[cost],
         )
         for cost in (*WORKS, WATCHED, WATCHED_MEMORY, AGENTS_MEMORY)
+        if cost != EDGES or cost in inherent  # those of a machine come and go
     )
 
 
@@ -406,11 +407,12 @@ def scanned(host: Host) -> Callable[[], object]:
     return scan
 
 
+EDGES = "edges of a phase"
 WORKS = {
     "a snapshot": taken,
     "facts": asked,
     "a look": looked,
-    "edges of a phase": scanned,
+    EDGES: scanned,
 }
 """What an agent does, by its name."""
 WATCHED, WATCHED_MEMORY, AGENTS_MEMORY = "watch", "memory of watch", "memory of an agent"
@@ -488,13 +490,18 @@ GROWTHS = (
         open_sockets,
         ("a look", WATCHED, WATCHED_MEMORY, AGENTS_MEMORY),
     ),
-    *on_host("interfaces", doubled(625, 5000), add_pairs, (WATCHED,)),
+    *on_host(
+        "interfaces",
+        doubled(625, 5000),
+        add_pairs,
+        ("a snapshot", "facts", "a look", WATCHED),  # the kernel dumps the qdiscs of all
+    ),
     *on_host("rules", doubled(1250, 10_000), add_rules, ("facts",)),
     *on_host(
         "processes",
         doubled(2500, 20_000),
         start_processes,
-        ("facts", "a look", "edges of a phase", WATCHED, AGENTS_MEMORY),
+        ("facts", "a look", EDGES, WATCHED, AGENTS_MEMORY),
     ),
 )
 
