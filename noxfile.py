@@ -151,14 +151,16 @@ TOOLS = ("lint", "types", "test")
 CHECKS = ("quick", "agent", "native", "docs", "lab")
 BESIDE = "UDPBENCH_LAB_BESIDE"
 """Set by ``test``: tests that wait for half of their time run beside others: lab tests not marked
-quiet beside all, native ones beside agent."""
+quiet beside all, native and docs beside agent."""
 LAB_PARTS = {
     "not apart and not quiet": (),
     "apart": ("--numprocesses=3", "--dist=loadfile"),
     "quiet": (),
 }
 """Which lab tests run one after the other, which three at a time, which without any other."""
-LAB, BUILT, SANITIZED = "lab", "native", "sanitized"
+LAB, BUILT, SANITIZED, DOCS = "lab", "native", "sanitized", "docs"
+NICE = ("nice", "-n5")
+"""A quarter of the CPU time beside lab tests; with 19 there is none where others use them, too."""
 BESIDES = ThreadPoolExecutor()
 running: dict[str, Future[int]] = {}
 """What runs beside, by name: from its begin until its session has its result."""
@@ -227,7 +229,7 @@ def run(
 
 def after_lab_tests() -> tuple[str, ...]:
     """Return what gives a program the CPU time that lab tests beside leave: they have deadlines."""
-    return ("nice", "-n19") if LAB in running else ()
+    return NICE if LAB in running else ()
 
 
 def in_memory() -> dict[str, str]:
@@ -271,7 +273,7 @@ def quick(session: nox.Session) -> None:
     """Run lint, types and unit, the last two in parallel; about five minutes."""
     lint(session)
     begin_lab_tests()
-    types = ["nice", "-n19", HOME / "bin" / "mypy"]
+    types = [*NICE, HOME / "bin" / "mypy"]
     with subprocess.Popen(types, text=True, stdout=subprocess.PIPE) as mypy:
         try:
             unit(session)
@@ -328,6 +330,7 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
         shutil.rmtree(stale, ignore_errors=True)
     if os.environ.get(BESIDE):
         begin_native_tests(session)
+        begin_docs_tests()
     build = ("wheel", "-qq", "--no-deps", "--no-build-isolation")
     run(session, "pip", *build, "--wheel-dir", str(wheels), ".")
     (wheel,) = wheels.glob("udpbench-*-cp39-abi3-*.whl")
@@ -615,7 +618,15 @@ def docs(session: nox.Session) -> None:
     prepare(session)
     if os.geteuid() == 0:
         install_system_packages(LAB_PACKAGES)
-    run(session, "pytest", "-m", SAMPLE, *tests_in(session, "tests/docs"))
+    if DOCS not in running:
+        run(session, "pytest", "-m", SAMPLE, *tests_in(session, "tests/docs"))
+    elif end(DOCS):
+        session.error("documentation tests failed: see above")
+
+
+def begin_docs_tests() -> None:
+    """Begin the tests of the documentation, one after the other: the CPUs have time for more."""
+    begin(DOCS, (pytest_beside(DOCS, "-m", SAMPLE, "tests/docs"), {}))
 
 
 @nox.session
@@ -785,7 +796,7 @@ def _answers(python: Path) -> bool:
 
 
 REPORT = ROOT / ".nox" / "report.json"
-CACHES = (ROOT / ".pytest_cache", *map(cache_of, (LAB, BUILT, SANITIZED)))
+CACHES = (ROOT / ".pytest_cache", *map(cache_of, (LAB, BUILT, SANITIZED, DOCS)))
 FAILED_TESTS = tuple(cache / "v/cache/lastfailed" for cache in CACHES)
 """pytest's own lists, of all its runs here."""
 ROOMS = {name: f"tests/{'unit' if name == 'quick' else name}/" for name in CHECKS}

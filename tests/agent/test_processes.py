@@ -185,6 +185,20 @@ def test_what_no_process_is_charged_with_is_of_ended_programs(
     assert [Process(0, "ended programs", n * TICK_NS, "other") for n in seen_ticks] == ended
 
 
+def test_what_others_use_while_times_are_read_hides_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reading during which tasks ran is repeated; if all were disturbed, the calmest counts."""
+    monkeypatch.setattr(processes, "cpu_ns", lambda _: 0)
+    begin, end = (0, 5, 5, 5), (30, 45, 45, 48, 48, 60)
+    ran_ns = iter([n * TICK_NS for n in (*begin, *end)])
+    monkeypatch.setattr(processes, "ran_ns", lambda _: next(ran_ns))
+    machine.add(3, parent=2)
+    table = Processes(machine, all_of_machine=True)
+    table.begin({})
+    assert [Process(0, "ended programs", 40 * TICK_NS, "other")] == list(table.end({}))
+
+
 def test_how_long_tasks_ran_is_known_by_either_counter(machine: Machine) -> None:
     """The scheduler's has interrupts, too, which are taken off; without one nothing is known."""
     assert processes.ran_ns(machine) is None

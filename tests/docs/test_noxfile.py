@@ -126,3 +126,14 @@ def test_native_tests_that_fail_sanitized_alone_are_named_once(project: Path) ->
     (failed,) = (line for line in printed if line.startswith("FAILED"))
     assert "test_way - " in failed
     assert printed[-1].endswith("noxfile.py native -- tests/native/test_x.py::test_way")
+
+
+def test_documentation_that_fails_beside_others_is_named(project: Path) -> None:
+    """Its tests have begun before; the session waits for them, and begins none itself."""
+    text = NOXFILE.replace(", docs=False", "").replace("begin_lab_tests()", "begin_docs_tests()")
+    (project / "noxfile.py").write_text(text)
+    (project / "tests/docs").mkdir()
+    (project / "tests/docs/test_x.py").write_text("def test_it():\n    assert False\n")
+    printed = lines(project, "test")
+    assert "noxfile.py docs -- tests/docs/test_x.py::test_it" in printed[-1]
+    assert 1 == len([line for line in printed if line.startswith("FAILED tests/docs/test_x.py")])

@@ -609,7 +609,11 @@ class Scene:
         self.gather()
 
     def _reach_measured(self) -> None:
+        self.run.await_line("mine#2 warmup ")
+        self.gather()
+        sender = self.kin_of(self.place.sender, "serve").process
         self.run.await_line("mine#2 measured ")
+        self.run.hold(sender)
         self.gather()
 
     def _reach_between(self) -> None:

@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from waiting import wait_until
-
 from udpbench.analysis.judge import judge
 from udpbench.records.reader import read_run
 
@@ -143,17 +141,13 @@ class Serving:
         return self.first + printed
 
     def stored(self) -> Path:
-        """Return where the next test is stored, once it is, with its report."""
+        """Return where the next test is stored, once it is."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.first += line
             if line.startswith(STORED):
                 return Path(line.removeprefix(STORED).strip())
         raise AssertionError(self.first)
-
-    def await_folders(self, folder: Path, runs: int) -> None:
-        """Wait until so many runs are stored, with their reports."""
-        wait_until("runs are stored", lambda: len([*folder.glob("*/report.html")]) == runs)
 
     def close(self) -> None:
         """End it."""

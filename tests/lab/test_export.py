@@ -17,8 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 from test_watch import KERNEL, Holder, holder
 
-# Other tests open sockets by the thousand, and root's have labels of their own up to a number.
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.apart, pytest.mark.lab]
 __all__ = ["holder"]
 
 LIMIT_S = 60

@@ -52,6 +52,8 @@ ASKED: Mapping[str, Callable[[int], str]] = {
 """Parameters of a client that are shown, by iperf3's names, and how."""
 CALM_NS = 5 * SECOND_NS
 """Between two looks while no packet is missing, and between two at all counters."""
+REST_NS = SECOND_NS
+"""After the last event: clients often come one after the other, and none may wait for a report."""
 LISTENING = "listening for iperf3 clients at "
 CLIENT_WORDS = "-u -b 1G -t 10 --get-server-output"
 PORT = 5201
@@ -108,6 +110,8 @@ class ServeView:
     """Takes a test that has ended, whose client waits; returns what that is shown."""
     keep: Callable[[TrialRecord], None]
     """Takes it once its client has its results."""
+    rest: Callable[[], None] = lambda: None
+    """Called again and again while no client is served: does a part of what can wait."""
 
 
 def serve(
@@ -140,6 +144,8 @@ def serve(
                 over = terms.duration_ns is not None and around.clock.now_ns() >= end_ns
                 if served.idle and (over or (terms.once and served.tests)):
                     break
+                if served.rests:
+                    screen.rest()
                 around.clock.sleep_ns(served.pause_ns)
     return served.tests
 
@@ -183,6 +189,8 @@ class ServedHost:
         self._screen = screen
         self._clock = clock
         self._events = 0
+        self._heard_ns = 0
+        """When the last event was heard of."""
         self._attended: dict[int, Attended] = {}
         self._views = ExitStack()
         self._tell: Callable[[LiveHost], None] = lambda _: None
@@ -200,6 +208,11 @@ class ServedHost:
         return not self._attended
 
     @property
+    def rests(self) -> bool:
+        """Whether nobody has come for a while."""
+        return self.idle and self._clock.now_ns() >= self._heard_ns + REST_NS
+
+    @property
     def pause_ns(self) -> int:
         """How long nothing is expected to happen, at most."""
         now_ns = self._clock.now_ns()
@@ -215,6 +228,7 @@ class ServedHost:
         for event in self._server.clients(self._events):
             self._events += 1
             self._obey(event)
+            self._heard_ns = self._clock.now_ns()
         self._attend()
 
     def _obey(self, event: ClientEvent) -> None:

@@ -24,6 +24,7 @@ from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings
 from udpbench.control.serve import (
     LOOPBACK,
+    REST_NS,
     ServeTerms,
     ServeView,
     addresses_of,
@@ -155,6 +156,7 @@ class Served(World):
         self.lines: list[str] = []
         self.records: list[TrialRecord] = []
         self.shown: Callable[[Any], object] = lambda _: self.say("look shown")
+        self.rested_ns: list[int] = []
 
     def observer(self, host: str, _connect: Any = None) -> FakeAgent:
         """Return a channel to the observer."""
@@ -175,6 +177,7 @@ class Served(World):
             lambda: nullcontext(self.shown),
             lambda record: answer(record, judge(record)),
             self.records.append,
+            lambda: self.rested_ns.append(self.clock.now_ns()),
         )
         servers = Reach({"local": self.serving}, self.serving)
         return serve(lab_to_watch(None, None), terms, around, servers, view)
@@ -192,6 +195,17 @@ def test_a_host_is_read_before_a_test_begins_and_before_its_client_has_results()
     world = Served()
     assert 1 == world.run(ServeTerms(once=True))
     assert ["facts", "facts", "snapshot", "proceed", "snapshot", "proceed"] == words(world)
+
+
+def test_what_can_wait_waits_until_no_client_has_come_for_a_while() -> None:
+    """Clients that come one after the other wait for no report."""
+    world = Served()
+    begun_ns = world.clock.now_ns()
+    assert 1 == world.run(ServeTerms(duration_ns=5 * SECOND_NS))
+    (record,) = world.records
+    ended_ns = record.phases[-1].after[lab_to_watch(None, None).hosts[0].name].clock_ns
+    assert begun_ns <= ended_ns < world.rested_ns[0] - REST_NS
+    assert len(world.rested_ns) > 1
 
 
 def test_what_is_said_of_a_test(golden: Golden) -> None:
@@ -218,7 +232,7 @@ def test_of_several_clients_an_answer_names_its_own() -> None:
 def test_only_a_stored_test_can_be_shown_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], is_stored: bool
 ) -> None:
-    """Else ``show`` would show another run."""
+    """Else ``show`` would show another run; its report is written when there is time."""
     world = Served()
     world.run(ServeTerms(once=True))
     out = tmp_path / "kept" if is_stored else None
@@ -226,6 +240,10 @@ def test_only_a_stored_test_can_be_shown_again(
     kept.answer(world.records[0])
     kept.keep(world.records[0])
     assert is_stored is ("udpbench show --all" in capsys.readouterr().out)
+    assert [out] * is_stored == kept.unreported
+    for _ in range(2):
+        kept.report()
+        assert is_stored is (tmp_path / "kept" / "report.html").exists()
 
 
 def test_a_test_is_a_trial_like_any_other(tmp_path: Path, golden: Golden) -> None:

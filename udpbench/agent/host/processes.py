@@ -39,6 +39,8 @@ ALL_TASKS = (
 RAN_COLUMN, INTERRUPT_COLUMNS = 7, (6, 7, 8)
 """Where a CPU in /proc/schedstat has for how long tasks ran on it, in ns, with interrupts meanwhile
 and what a hypervisor took; and /proc/stat these, in ticks: irq, softirq and steal."""
+MEANWHILE_NS, READINGS_MAX = TICK_NS // 5, 3
+"""What all tasks may use while the times of each process are read; else they are read again."""
 CLOCKS_MAX = 256
 """Limit of descriptors, one per thread and CPU; beyond it only process totals are known."""
 
@@ -109,14 +111,16 @@ class Processes:
         self._known_ns = {pid: cpu_ns(pid) for pid in known}
         polling = [pid for pid, whose in known.items() if whose == "interface"]
         self._waited_ns = {pid: self._runnable_ns(pid) for pid in polling}
-        self._exact_ns = {pid: cpu_ns(pid) for pid in self._before}
-        self._ran_ns = ran_ns(self._host) if self._all_of_machine else None
+        self._exact_ns, (_, self._ran_ns) = self._at_once(self._before)
 
     def end(self, known: Mapping[int, Whose]) -> tuple[Process, ...]:
         """Return the use by known processes, and by every other one that used a tick or more."""
-        ran = _since(self._ran_ns, ran_ns(self._host) if self._all_of_machine else None)
         spent = [(pid, _since(self._known_ns.get(pid, 0), cpu_ns(pid))) for pid in known]
         by_cpu, online = self._clocks.end(), set(self._online())
+        # Not while /proc is scanned, which takes long where others use the CPUs: what they use
+        # meanwhile would hide as much of what ended programs have used.
+        exact_now_ns, (ran_now_ns, _) = self._at_once(_pids(self._host))
+        ran = _since(self._ran_ns, ran_now_ns)
         used = [
             replace(
                 self._process(
@@ -138,7 +142,7 @@ class Processes:
             spent_ns = state.cpu_ns - before.cpu_ns
             children_ns = state.children_ns - before.children_ns - ended_ns.get(pid, 0)
             children_ns = max(children_ns, 0)
-            exact_ns = _since(self._exact_ns.get(pid), cpu_ns(pid))
+            exact_ns = _since(self._exact_ns.get(pid), exact_now_ns.get(pid))
             charged_ns += children_ns + (spent_ns if exact_ns is None else exact_ns)
             if pid not in known and spent_ns + children_ns >= TICK_NS:
                 used.append(self._process(pid, state.name, spent_ns, "other", online, children_ns))
@@ -146,6 +150,27 @@ class Processes:
         if sees_all and ran is not None and ran - charged_ns >= TICK_NS:
             used.append(Process(0, ENDED, ran - charged_ns, "other"))
         return tuple(used)
+
+    def _at_once(
+        self, pids: Iterable[int]
+    ) -> tuple[dict[int, Optional[int]], tuple[Optional[int], Optional[int]]]:
+        """Return process → its CPU time, and that of all tasks before and after these were read.
+
+        Of some readings, that during which least was used.
+        """
+        if not self._all_of_machine:
+            return {}, (None, None)
+        readings = []
+        for _ in range(READINGS_MAX):
+            first_ns = ran_ns(self._host)
+            exact_ns = {pid: cpu_ns(pid) for pid in pids}
+            last_ns = ran_ns(self._host)
+            meanwhile_ns = _since(first_ns, last_ns) or 0
+            readings.append((meanwhile_ns, exact_ns, (first_ns, last_ns)))
+            if meanwhile_ns < MEANWHILE_NS:
+                break
+        _, exact_ns, ran = min(readings, key=lambda reading: reading[0])
+        return exact_ns, ran
 
     def _runnable_ns(self, pid: int) -> Optional[int]:
         """Return how long a thread has waited for a CPU; None if it is not counted."""
@@ -251,9 +276,12 @@ def parse_process(text: str, tick_ns: int) -> ProcessTimes:
 
 def _every(host: Host, tick_ns: int = 0) -> list[ProcessTimes]:
     """Return every visible process."""
-    paths = [f"/proc/{name}/stat" for name in names(host, "/proc") if name.isdigit()]
-    texts = (read(host, path) for path in paths)
+    texts = (read(host, f"/proc/{pid}/stat") for pid in _pids(host))
     return [parse_process(text, tick_ns) for text in texts if text]
+
+
+def _pids(host: Host) -> list[int]:
+    return [int(name) for name in names(host, "/proc") if name.isdigit()]
 
 
 def unmasked(name: str) -> str:

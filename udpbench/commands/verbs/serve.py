@@ -89,8 +89,13 @@ def serve(
         lambda: nullcontext(lambda live: tell(printable(served_line(live, clients), keep=""))),
         kept.answer,
         kept.keep,
+        kept.report,
     )
-    serve_clients(lab, terms, around, servers, screen)
+    try:
+        serve_clients(lab, terms, around, servers, screen)
+    finally:
+        while kept.unreported:
+            kept.report()
     raise typer.Exit(kept.code)
 
 
@@ -145,6 +150,8 @@ class _Kept:
         self._chapters: tuple[Chapter, ...] = ()
         """What is known of the test that was answered."""
         self._lossy = False
+        self.unreported: list[Path] = []
+        """Run folders, whose reports wait until no client does: each takes a second of a CPU."""
 
     @property
     def code(self) -> int:
@@ -169,7 +176,7 @@ class _Kept:
         return text
 
     def keep(self, record: TrialRecord) -> None:
-        """Print a test that was answered, and store it with a report if that is asked for."""
+        """Print a test that was answered, and store it if that is asked for."""
         from udpbench.control.serve import next_folder, store_test
         from udpbench.report.tables import print_chapter
 
@@ -186,6 +193,14 @@ class _Kept:
             return
         folder = self._out if self._once else next_folder(self._out)
         store_test(record, self._lab, folder, typed_command())
+        self.unreported.append(folder)
+        with reader_may_leave():
+            say(f"run folder: {folder}")
+
+    def report(self) -> None:
+        """Write the report of the first stored test that has none."""
+        if not self.unreported:
+            return
+        folder = self.unreported.pop(0)
         with reader_may_leave():
             try_report(read_stored(folder), YES)
-            say(f"run folder: {folder}")
