@@ -70,8 +70,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flapping:
     fake_host(tmp_path)
     host = Flapping(tmp_path)
     host.has = [ADDRESS, NETWORK]
-    monkeypatch.setattr(link_flap, "check_flap", lambda *_, **__: None)
-    monkeypatch.setattr(link_flap, "attached", lambda *_: list(host.has))
+    monkeypatch.setattr(link_flap, "_flapping", lambda *_: {3: ""})
+    monkeypatch.setattr(link_flap, "_nexthops", lambda *_: [])
+    monkeypatch.setattr(link_flap, "state", lambda *_: [(request, []) for request in host.has])
     monkeypatch.setattr(link_flap, "CARRIER_DEADLINE_S", 0)
     return host
 

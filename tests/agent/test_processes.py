@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -136,8 +137,11 @@ def test_a_number_that_is_used_again_is_another_process(machine: Machine) -> Non
     assert [Process(5, "cc", 30 * TICK_NS, "other")] == list(table.end({}))
 
 
-def test_children_that_ended_are_reported_by_who_waited(machine: Machine) -> None:
-    """Less what they had used before, also of those whose own parent ended with them."""
+def test_children_that_ended_are_reported_by_who_waited(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Less what they had used before, also of those whose own parent ended with them: exactly."""
+    monkeypatch.setattr(processes, "cpu_ns", {6: 20 * TICK_NS + 3}.get)
     machine.add(5, name="make", ticks=10, children=100)
     machine.add(6, parent=5, ticks=20)
     machine.add(7, parent=6, ticks=7)
@@ -146,7 +150,7 @@ def test_children_that_ended_are_reported_by_who_waited(machine: Machine) -> Non
     machine.end(6)
     machine.end(7)
     machine.add(5, name="make", ticks=10, children=177)
-    assert [Process(5, "make", 0, "other", (), 50 * TICK_NS)] == list(table.end({}))
+    assert [Process(5, "make", 0, "other", (), 50 * TICK_NS - 3)] == list(table.end({}))
 
 
 @pytest.mark.parametrize(
@@ -185,13 +189,18 @@ def test_what_no_process_is_charged_with_is_of_ended_programs(
     assert [Process(0, "ended programs", n * TICK_NS, "other") for n in seen_ticks] == ended
 
 
-def test_what_others_use_while_times_are_read_hides_nothing(
+def test_who_is_held_up_while_it_looks_looks_again(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reading during which tasks ran is repeated; if all were disturbed, the calmest counts."""
+    """What others use meanwhile hides nothing; if all looks were held up, the shortest counts."""
+    begin, end = {9: 2, 1: 5}, {30: 45, 40: 60, 35: 50}  # how long it took → what tasks have used
+    took = (*begin, *end)
+    clock = iter([n * TICK_NS for each in took for n in (0, each)])
+    own = iter([n * TICK_NS // 10 for _ in took for n in (0, 7)])
+    now = SimpleNamespace(monotonic_ns=lambda: next(clock), thread_time_ns=lambda: next(own))
+    monkeypatch.setattr(processes, "time", now)
     monkeypatch.setattr(processes, "cpu_ns", lambda _: 0)
-    begin, end = (0, 5, 5, 5), (30, 45, 45, 48, 48, 60)
-    ran_ns = iter([n * TICK_NS for n in (*begin, *end)])
+    ran_ns = iter([n * TICK_NS for n in (*begin.values(), *end.values())])
     monkeypatch.setattr(processes, "ran_ns", lambda _: next(ran_ns))
     machine.add(3, parent=2)
     table = Processes(machine, all_of_machine=True)
@@ -352,7 +361,7 @@ def test_what_ended_processes_used_is_of_their_next_living_ancestor() -> None:
     chain = {pid: replace(times, pid=pid, parent=pid - 1, cpu_ns=pid) for pid in range(2, 200)}
     loop = {300: replace(times, pid=300, parent=301), 301: replace(times, pid=301, parent=300)}
     before = Before({1: times, **dict(reversed(chain.items())), **loop})
-    used_ns = processes._ended_ns(before, {1: times})
+    used_ns = processes._ended_ns(processes._Look(before, {}, None), {1: times})
     assert sum(range(2, 200)) == used_ns[1]
     assert len(looks) < 3 * len(before)
 

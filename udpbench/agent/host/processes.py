@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
@@ -39,8 +40,8 @@ ALL_TASKS = (
 RAN_COLUMN, INTERRUPT_COLUMNS = 7, (6, 7, 8)
 """Where a CPU in /proc/schedstat has for how long tasks ran on it, in ns, with interrupts meanwhile
 and what a hypervisor took; and /proc/stat these, in ticks: irq, softirq and steal."""
-MEANWHILE_NS, READINGS_MAX = TICK_NS // 5, 3
-"""What all tasks may use while the times of each process are read; else they are read again."""
+LOOKS_MAX = 3
+"""At all processes, at one edge."""
 CLOCKS_MAX = 256
 """Limit of descriptors, one per thread and CPU; beyond it only process totals are known."""
 
@@ -58,6 +59,15 @@ class ProcessTimes:
     """User and system time of all its threads."""
     children_ns: int
     """User and system time of its children that have ended."""
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What every visible process of the machine has used, and all tasks."""
+
+    processes: dict[int, ProcessTimes]
+    exact_ns: dict[int, Optional[int]]
+    ran_ns: Optional[int]
 
 
 class Clocks:
@@ -95,32 +105,26 @@ class Processes:
     def __init__(self, host: Host, all_of_machine: bool) -> None:
         self._host = host
         self._all_of_machine = all_of_machine
-        self._before: dict[int, ProcessTimes] = {}
+        self._before = _Look({}, {}, None)
         self._known_ns: dict[int, Optional[int]] = {}
         self._waited_ns: dict[int, Optional[int]] = {}
         self._clocks = Clocks(host, (), ())
-        self._exact_ns: dict[int, Optional[int]] = {}
-        self._ran_ns: Optional[int] = None
 
     def begin(self, known: Mapping[int, Whose]) -> None:
         """Record every process; ``known`` are those of the run and of its interfaces."""
         self._clocks.end()
-        self._before = self._scan()
+        self._before = self._look(at_end=False)
         ours = [pid for pid, whose in known.items() if whose == "run"]
         self._clocks = Clocks(self._host, ours, self._online())
         self._known_ns = {pid: cpu_ns(pid) for pid in known}
         polling = [pid for pid, whose in known.items() if whose == "interface"]
         self._waited_ns = {pid: self._runnable_ns(pid) for pid in polling}
-        self._exact_ns, (_, self._ran_ns) = self._at_once(self._before)
 
     def end(self, known: Mapping[int, Whose]) -> tuple[Process, ...]:
         """Return the use by known processes, and by every other one that used a tick or more."""
         spent = [(pid, _since(self._known_ns.get(pid, 0), cpu_ns(pid))) for pid in known]
         by_cpu, online = self._clocks.end(), set(self._online())
-        # Not while /proc is scanned, which takes long where others use the CPUs: what they use
-        # meanwhile would hide as much of what ended programs have used.
-        exact_now_ns, (ran_now_ns, _) = self._at_once(_pids(self._host))
-        ran = _since(self._ran_ns, ran_now_ns)
+        first, last = self._before, self._look(at_end=True)
         used = [
             replace(
                 self._process(
@@ -132,45 +136,45 @@ class Processes:
             for pid, ns in spent
             if ns is not None
         ]
-        after = self._scan()
-        ended_ns, charged_ns = _ended_ns(self._before, after), 0
-        for pid, state in after.items():
-            before = self._before.get(pid)
+        ended_ns, charged_ns = _ended_ns(first, last.processes), 0
+        for pid, state in last.processes.items():
+            before, exact_before_ns = first.processes.get(pid), first.exact_ns.get(pid)
             if before is None or before.started != state.started:
-                before = replace(state, cpu_ns=0, children_ns=0)
-                self._exact_ns[pid] = 0
+                before, exact_before_ns = replace(state, cpu_ns=0, children_ns=0), 0
             spent_ns = state.cpu_ns - before.cpu_ns
             children_ns = state.children_ns - before.children_ns - ended_ns.get(pid, 0)
             children_ns = max(children_ns, 0)
-            exact_ns = _since(self._exact_ns.get(pid), exact_now_ns.get(pid))
+            exact_ns = _since(exact_before_ns, last.exact_ns.get(pid))
             charged_ns += children_ns + (spent_ns if exact_ns is None else exact_ns)
             if pid not in known and spent_ns + children_ns >= TICK_NS:
                 used.append(self._process(pid, state.name, spent_ns, "other", online, children_ns))
-        sees_all = any(each.parent == KTHREADD for each in after.values())
+        ran = _since(first.ran_ns, last.ran_ns)
+        sees_all = any(each.parent == KTHREADD for each in last.processes.values())
         if sees_all and ran is not None and ran - charged_ns >= TICK_NS:
             used.append(Process(0, ENDED, ran - charged_ns, "other"))
         return tuple(used)
 
-    def _at_once(
-        self, pids: Iterable[int]
-    ) -> tuple[dict[int, Optional[int]], tuple[Optional[int], Optional[int]]]:
-        """Return process → its CPU time, and that of all tasks before and after these were read.
+    def _look(self, at_end: bool) -> _Look:
+        """Return what all processes have used, with the time of all tasks next to the phase.
 
-        Of some readings, that during which least was used.
+        Who is held up while it reads looks again: what others use meanwhile would hide as much of
+        what ended programs have used.
         """
-        if not self._all_of_machine:
-            return {}, (None, None)
-        readings = []
-        for _ in range(READINGS_MAX):
-            first_ns = ran_ns(self._host)
-            exact_ns = {pid: cpu_ns(pid) for pid in pids}
-            last_ns = ran_ns(self._host)
-            meanwhile_ns = _since(first_ns, last_ns) or 0
-            readings.append((meanwhile_ns, exact_ns, (first_ns, last_ns)))
-            if meanwhile_ns < MEANWHILE_NS:
+        looks: list[tuple[int, _Look]] = []
+        while self._all_of_machine and len(looks) < LOOKS_MAX:
+            begun_ns, own_ns = time.monotonic_ns(), time.thread_time_ns()
+            if at_end:
+                pids, ran = _pids(self._host), ran_ns(self._host)
+                exact_ns = {pid: cpu_ns(pid) for pid in pids}
+                look = _Look(self._scan(), exact_ns, ran)
+            else:
+                there = self._scan()
+                look = _Look(there, {pid: cpu_ns(pid) for pid in there}, ran_ns(self._host))
+            own_ns = time.thread_time_ns() - own_ns
+            looks.append((time.monotonic_ns() - begun_ns, look))
+            if looks[-1][0] < 2 * own_ns or own_ns > TICK_NS:
                 break
-        _, exact_ns, ran = min(readings, key=lambda reading: reading[0])
-        return exact_ns, ran
+        return min(looks, key=lambda timed: timed[0])[1] if looks else _Look({}, {}, None)
 
     def _runnable_ns(self, pid: int) -> Optional[int]:
         """Return how long a thread has waited for a CPU; None if it is not counted."""
@@ -206,8 +210,6 @@ class Processes:
 
     def _scan(self) -> dict[int, ProcessTimes]:
         """Return every visible process of the machine."""
-        if not self._all_of_machine:
-            return {}
         known = {each.pid: each for each in _every(self._host, TICK_NS)}
         return {
             pid: each if each.parent == KTHREADD else replace(each, name=unmasked(each.name))
@@ -234,13 +236,13 @@ def _since(before_ns: Optional[int], now_ns: Optional[int]) -> Optional[int]:
     return now_ns - before_ns if now_ns is not None and before_ns is not None else None
 
 
-def _ended_ns(
-    before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
-) -> dict[int, int]:
+def _ended_ns(first: _Look, after: Mapping[int, ProcessTimes]) -> dict[int, int]:
     """Return living ancestor → time used before the first edge by descendants that have ended.
 
-    The kernel adds their total to the ancestor's children time when they end.
+    The kernel adds their total to the ancestor's children time when they end. Whole ticks, of
+    which each lacks half of one or more, would make that of many much too large.
     """
+    before = first.processes
     used_ns: dict[int, int] = {}
     living: dict[int, int] = {}
     """Process that has ended → its nearest ancestor that lives."""
@@ -254,7 +256,9 @@ def _ended_ns(
             passed.add(parent)
             parent = living.get(parent, before[parent].parent)
         living.update(dict.fromkeys(passed, parent))
-        used_ns[parent] = used_ns.get(parent, 0) + process.cpu_ns + process.children_ns
+        own_ns = first.exact_ns.get(process.pid)
+        own_ns = process.cpu_ns if own_ns is None else own_ns
+        used_ns[parent] = used_ns.get(parent, 0) + own_ns + process.children_ns
     return used_ns
 
 

@@ -85,10 +85,9 @@ def restored_link(
     Calls ``note`` with the state before, and with an empty list once it is restored. ValueError
     beforehand as by ``check_flap``; OSError ETIMEDOUT if the carrier does not return.
     """
-    check_flap(host, interface, with_advertised=False)
     index = host.index(interface)
+    had = [request for request, lacks in _recreated(host, interface, False) if not lacks]
     carrier = has_carrier(host, interface)
-    had = attached(host, index)
     note(had)
     try:
         yield
@@ -113,10 +112,16 @@ def check_flap(host: Host, interface: str, with_advertised: bool = True) -> None
     Routes advertised by routers, which the kernel learns again, count before a change that was
     asked for, but do not keep it from being undone.
     """
+    _recreated(host, interface, with_advertised)
+
+
+def _recreated(host: Host, interface: str, with_advertised: bool) -> list[Recreated]:
+    """Return what an interface has; raise ValueError as ``check_flap`` does."""
     flapping = _flapping(host, host.index(interface))
+    things = list(state(host, flapping))
     lost = [
         f"{_named(request)} ({', '.join(lacks)})"
-        for request, lacks in state(host, flapping)
+        for request, lacks in things
         if lacks and (with_advertised or lacks != [ADVERTISED])
     ]
     lost += _nexthops(host, flapping)
@@ -126,6 +131,7 @@ def check_flap(host: Host, interface: str, with_advertised: bool = True) -> None
             f"a driver may take {interface} down for it, and these could not be recreated exactly: "
             f"{listed(lost)}; remove them before the run, or choose another interface"
         )
+    return things
 
 
 def not_recreated(
