@@ -49,16 +49,14 @@ static void note_jitter(struct ub_iperf3_stream *stream, uint64_t arrived_ns,
 
 /* What iperf3's own server would count: a gap is a loss, and whatever comes behind makes up for a
  * loss, a duplicate too. */
-static uint64_t note_counter(struct ub_iperf3_stream *stream, int64_t ahead) {
-    uint64_t counter = stream->highest + (uint64_t)ahead;
+static void note_counter(struct ub_iperf3_stream *stream, int64_t ahead) {
     if (ahead > 0) {
         ub_add(&stream->gap_packets, (uint64_t)ahead - 1);
-        ub_set(&stream->highest, counter);
+        ub_set(&stream->highest, stream->highest + (uint64_t)ahead);
     } else {
         ub_add(&stream->behind_packets, 1);
         ub_set(&stream->gap_packets, stream->gap_packets - (stream->gap_packets != 0));
     }
-    return counter;
 }
 
 /* Returns when it arrived, since the epoch: by the kernel's time, unless a clock was set since. */
@@ -111,10 +109,15 @@ static void count_packet(struct ub_tally *tally, uint32_t number, const uint8_t 
         tally->truncated++;
         return;
     }
+    int64_t ahead = counter_ahead(stream, bytes, config->wide_counters);
+    uint64_t sequence = stream->highest + (uint64_t)ahead;
+    if (sequence > UB_SEQUENCE_MASK) { /* no test holds so many: sums of it would wrap */
+        tally->foreign++;
+        return;
+    }
     note_arrival(tally,
                  config->timestamps ? note_time(tally, stream, bytes) : tally->since_epoch_ns);
-    uint64_t sequence = note_counter(stream, counter_ahead(stream, bytes, config->wide_counters)) &
-                        UB_SEQUENCE_MASK;
+    note_counter(stream, ahead);
     ub_add(&stream->read_packets, 1);
     ub_add(&stream->read_bytes, length);
     struct ub_run *run = &tally->run;

@@ -226,6 +226,17 @@ def test_what_was_on_its_way_when_a_clients_first_seconds_were_over_is_not_lost(
     )
 
 
+def test_a_client_leaves_out_no_more_than_came(driven: Driven, client: Client) -> None:
+    """Whatever it says: bytes are not below 0."""
+    client.begin()
+    client.send(range(1, 10))
+    (stream,) = client.end(10, omitted_packets=2**40)["streams"]
+    assert (0, 1, 1, 10) == (
+        *(stream["bytes"], stream["errors"], stream["omitted_errors"], stream["omitted_packets"]),
+    )
+    assert 9 == driven.ended().streams[0].omitted_received
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("hello", [OLD_HELLO, NEW_HELLO])
 def test_either_greeting_is_answered_over_either_version(

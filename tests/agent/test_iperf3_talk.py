@@ -143,6 +143,7 @@ def test_results_of_a_client_are_read() -> None:
     [
         *({}, {"streams": []}, {"streams": {}}, {"streams": [1]}, {"streams": [{}]}),
         *({"streams": [{"id": 1, "packets": -1}]}, {"streams": [{"id": "a"}]}),
+        *({"streams": [{"id": 1, name: 2**48}]} for name in ("packets", "omitted_packets")),
         {"streams": [{"id": 1}] * 129},
     ],
     ids=lambda value: str(value)[:40],
@@ -171,6 +172,9 @@ def test_a_client_gets_exact_losses_and_what_it_leaves_out() -> None:
         "end_time": 1.5,
     } == answered["streams"][0]
     assert "server_output_text" not in json.loads(results([stream], [0], 1.0, (0, 0), None)[4:])
+    whole = ServedStream(3, 90, 90, 90, 90, 9, 0, 0, omitted_packets=20, omitted_received=15)
+    (late,) = json.loads(results([whole], [0], 1.0, (0, 0), None)[4:])["streams"]
+    assert (0, 0) == (late["errors"], late["omitted_errors"])
 
 
 def test_whatever_a_client_sends_is_understood_or_refused() -> None:

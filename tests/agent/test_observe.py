@@ -25,11 +25,11 @@ from udpbench.agent.host.cpu_sampler import CpuSampler
 from udpbench.agent.host.privileges import DAC_READ_SEARCH, OBSERVER_USER, SYS_PTRACE, mask
 from udpbench.agent.host.reading import ReadingHost
 from udpbench.agent.host.system import Host
+from udpbench.agent.notes import trusted_notes
 from udpbench.agent.observe import (
     ORDERS,
     PLACES_MAX,
     Observer,
-    is_trusted_here,
 )
 from udpbench.errors import AgentError, HelloRefused
 from udpbench.heap import TIDIED_LOOKS
@@ -457,13 +457,64 @@ def test_rules_are_listed_while_that_is_permitted(started: Started) -> None:
     assert "firewall_rules" in started.ask("record", interface="lo")["answers"]
 
 
-def test_a_note_of_who_called_sudo_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And root's; no other user can keep an observer away."""
-    monkeypatch.setenv("SUDO_UID", "1234")
-    monkeypatch.setattr(os, "geteuid", lambda: OBSERVER_USER)
-    assert [True, True, False] == [is_trusted_here(user) for user in (0, 1234, 1235)]
-    monkeypatch.delenv("SUDO_UID")
-    assert not is_trusted_here(1234)
+BINDS = """if True:
+    import os, socket, sys
+    inode = os.stat("/proc/self/ns/net").st_ino
+    name = f"udpbench/deadbeef/namespace-{inode}-1-false"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as false:
+        false.bind(chr(0) + name)
+        print("bound", flush=True)
+        sys.stdin.read()
+"""
+TAKES = """if True:
+    import sys
+    from udpbench.agent.host.system import Host
+    from udpbench.agent.locks import Locks
+    locks = Locks(Host(), "first")
+    locks.take(["namespace"], "none")
+    print("taken", flush=True)
+    sys.stdin.read()
+    locks.release()
+"""
+
+
+@as_root
+def test_root_of_a_container_keeps_no_observer_from_starting(started: Started) -> None:
+    """Root's observer believes what root alone writes, while its agent lives."""
+    inside = f"/proc/{started.process.pid}/ns/net"
+
+    def taken(code: str) -> Any:
+        command = ("nsenter", f"--net={inside}", sys.executable, "-c", code)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
+            assert process.stdout.readline() in ("bound\n", "taken\n")
+            answer = started.ask("take", use="none")
+            process.communicate()
+        return answer["held_by"]
+
+    assert taken(BINDS) is None
+    assert "run first (pid " in taken(TAKES)
+    dead = Path(f"/run/udpbench/namespace-{Path(inside).stat().st_ino}-1-dead.lock")
+    dead.touch()
+    try:
+        assert started.ask("take", use="none")["held_by"] is None
+    finally:
+        dead.unlink()
+
+
+def test_an_observer_without_root_believes_notes_of_root_and_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No other user can keep it away."""
+    host = ReadingHost()
+    me = os.geteuid()
+    users = {"own": me, "root": 0, "others": me + 1}
+    names = [(f"a/namespace-{host.netns()}-1-{run}", user, False) for run, user in users.items()]
+    monkeypatch.setattr("udpbench.agent.notes.note_names", lambda _: [names])
+    assert ["own", "root"] == [note.run for note in trusted_notes(host)]
+    observer = Observer(host, {})
+    monkeypatch.setattr(observer, "_scopes", ("namespace",))
+    assert "run own (pid 1)" == observer.take("none").held_by
 
 
 def test_an_observer_takes_what_an_agent_takes() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+import subprocess
+import sys
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -416,3 +418,33 @@ def test_the_connection_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.M
     assert SSH == ssh_connection(host)
     (tmp_path / "proc/40/environ").write_text("")
     assert SSH == ssh_connection(host)
+
+
+ENTERS = """if True:
+    import sys
+    from udpbench.agent.host.control_path import ssh_connection
+    from udpbench.agent.host.namespace import enter_named
+    from udpbench.agent.host.system import Host
+    host = Host()
+    enter_named(host, sys.argv[1])
+    print(ssh_connection(host))
+"""
+SHELL = """
+mount -t tmpfs none /run && mkdir /run/netns && touch /run/netns/own
+mount --bind /proc/self/ns/net /run/netns/own && ip netns add apart && exec "$@"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone enters a namespace")
+@pytest.mark.parametrize(("name", "expected"), [("own", SSH), ("apart", "None")])
+def test_what_carries_ssh_is_protected_in_the_namespace_of_sshd(name: str, expected: str) -> None:
+    """By whatever name that is entered; in another one nothing carries it."""
+    command = ("unshare", "--net", "--mount", "sh", "-c", SHELL, "sh")
+    done = subprocess.run(
+        (*command, sys.executable, "-c", ENTERS, name),
+        env={**os.environ, "SSH_CONNECTION": SSH},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (expected, "") == (done.stdout.strip(), done.stderr)

@@ -101,6 +101,8 @@ class Engine:
         names = {"pid": self.holder.pid, "folder": self.kept, "user": user}
         podman.write_text(ENGINE.format(**names, podman=shutil.which("podman")))
         podman.chmod(0o755)
+        if self.rootless:  # what it leads to must be theirs
+            os.chown(podman, NOBODY, NOBODY)
         self.run("network", "create", "own")
         published = () if self.rootless else ("--publish", "5555:4321/udp")
         for name, more in (("client", ()), ("server", published)):

@@ -31,10 +31,14 @@ def packet(counter: int, sent_us: int = 0, size_bytes: int = 48, wide: bool = Fa
 
 
 def read(
-    datagrams: list[bytes], wide: bool = False, sock: socket.socket | None = None, **more: Any
+    datagrams: list[bytes],
+    wide: bool = False,
+    sock: socket.socket | None = None,
+    highest: int = 0,
+    **more: Any,
 ) -> tuple[dict[str, int], Any]:
     """Return what the loop counts, and the stream."""
-    stream = ffi.new("struct ub_iperf3_stream *")
+    stream = ffi.new("struct ub_iperf3_stream *", {"highest": highest})
     own = {"read": lib.UB_READ_IPERF3, "streams": stream, "wide_counters": wide}
     with sock or receiving_socket() as opened:
         loop = Receiving(ffi, lib, opened, 1)
@@ -72,10 +76,18 @@ def test_a_counter_of_32_bits_goes_on_beyond_them() -> None:
 
 def test_a_counter_that_means_nothing_costs_nothing() -> None:
     """Far ahead, then far behind: both are counted, nothing grows with the gap."""
-    stats, stream = read(
-        [packet(1, wide=True), packet(2**63, wide=True), packet(2, wide=True)], True
-    )
-    assert (3, 3, 2**63) == (stats["received_packets"], stream.read_packets, stream.highest)
+    stats, stream = read([packet(n, wide=True) for n in (1, 2**48 - 1, 2)], True)
+    assert (3, 3, 2**48 - 1) == (stats["received_packets"], stream.read_packets, stream.highest)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_counter_that_no_test_reaches_is_foreign(wide: bool) -> None:
+    """Else sums of streams would have no room; one below 0 in 64 bits, too."""
+    beyond = (2**48, 2**63, 2**64 - 1) if wide else (2**48 % 2**32,)
+    counters = (*beyond, (2**48 - 1) % (2**64 if wide else 2**32), *beyond)
+    stats, stream = read([packet(n, wide=wide) for n in counters], wide, highest=2**48 - 2)
+    assert (1, 2 * len(beyond)) == (stats["received_packets"], stats["foreign_packets"])
+    assert (1, 2**48 - 1, 0) == (stream.read_packets, stream.highest, stream.gap_packets)
 
 
 def test_jitter_is_that_of_rfc_3550() -> None:

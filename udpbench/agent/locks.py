@@ -26,6 +26,7 @@ from typing import Optional
 from udpbench.agent.host.system import Host
 from udpbench.agent.notes import (
     PREFIX,
+    SUFFIX,
     Names,
     Note,
     are_users_listed,
@@ -41,7 +42,6 @@ from udpbench.protocol import Lock, Use
 
 RESTORES_S = 10.0
 """Half of the controller's limit for hello; most settings take milliseconds, a link seconds."""
-SUFFIX = ".lock"
 SCAN_NS = 5_000_000
 """Longest scan of other users' notes: any user can bind ten thousands of names, and the agent has
 one thread. What is left is scanned next."""

@@ -11,14 +11,18 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Callable, Optional
 
-from udpbench.agent.host.files import lines_of
+from udpbench.agent.host.files import lines_of, names, read
+from udpbench.agent.host.namespace import RUN_FOLDER
 from udpbench.agent.host.reading import ReadingHost
 from udpbench.agent.host.unix_names import unix_names
 
 PREFIX = "udpbench/"
+SUFFIX = ".lock"
+"""Of the file of a note of root's."""
 UNIX_SOCKETS = "/proc/thread-self/net/unix"
 CREDENTIALS = struct.Struct("3i")
 """struct ucred: pid, uid, gid"""
@@ -100,6 +104,27 @@ def proven_notes(
             continue
         if owner is not None:
             yield replace(note, pid=owner[0]), owner[1]
+
+
+def roots_notes(host: ReadingHost) -> Iterator[Note]:
+    """Yield the notes of root's living runs, for who may read their files and lock none.
+
+    Not from sockets: in the namespace of a container root is whoever is root there.
+    """
+    held = {line.split()[-3] for line in lines_of(read(host, "/proc/locks")) if " FLOCK " in line}
+    for name in names(host, RUN_FOLDER):
+        note = read_note(name[: -len(SUFFIX)]) if name.endswith(SUFFIX) else None
+        with suppress(OSError):  # it has ended meanwhile
+            file = host.path(f"{RUN_FOLDER}/{name}").lstat()
+            device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
+            if note is not None and f"{device}:{file.st_ino}" in held:
+                yield note
+
+
+def trusted_notes(host: ReadingHost) -> Iterator[Note]:
+    """Yield the notes that a user without root believes."""
+    for listed in note_names(host):
+        yield from (note for note, user in proven_notes(listed, is_trusted) if is_trusted(user))
 
 
 def is_trusted(user: int) -> bool:

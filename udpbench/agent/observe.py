@@ -38,6 +38,7 @@ from udpbench.agent.host.files import names
 from udpbench.agent.host.namespace import enter, enter_named, settle
 from udpbench.agent.host.privileges import (
     DAC_READ_SEARCH,
+    OBSERVER_USER,
     SYS_PTRACE,
     keep_only,
 )
@@ -46,7 +47,7 @@ from udpbench.agent.host.reading import Done, ReadingHost, load_libraries
 from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.host.unix_names import unix_names
 from udpbench.agent.loop import Bystander, greeting, prove_same, stand_by
-from udpbench.agent.notes import Note, is_trusted, note_names, proven_notes
+from udpbench.agent.notes import Note, roots_notes, trusted_notes
 from udpbench.agent.recording import record_tree
 from udpbench.agent.watch import Looks
 from udpbench.errors import AgentError, HelloRefused
@@ -183,10 +184,10 @@ class Observer(Bystander):
 
     def take(self, use: Use) -> Taken:  # noqa: ARG002 - it uses no machine
         """Return which run has this namespace; nothing is taken."""
-        for listed in note_names(self._host):
-            for note, _ in proven_notes(listed, is_trusted_here):
-                if self._is_in_the_way(note):
-                    return Taken(str(note), "namespace")
+        notes = roots_notes if os.geteuid() == OBSERVER_USER else trusted_notes
+        for note in notes(self._host):
+            if self._is_in_the_way(note):
+                return Taken(str(note), "namespace")
         return Taken()
 
     def _is_in_the_way(self, note: Note) -> bool:
@@ -263,11 +264,6 @@ class Observer(Bystander):
         if "/" in name or name in (".", ".."):
             raise AgentError(f"{name!r} is not the name of an interface", self._name)
         return name
-
-
-def is_trusted_here(user: int) -> bool:
-    """Return whether a user's notes are believed: root's, or those of who called sudo."""
-    return is_trusted(user) or user == _caller()
 
 
 def _caller() -> int:

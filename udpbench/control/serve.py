@@ -27,7 +27,7 @@ from udpbench.errors import AgentError, AgentLost, InputError, Problem
 from udpbench.model.experiment import Experiment, Needs, Receive, Send, Traffic, Trial
 from udpbench.model.host import Facts
 from udpbench.model.lab import Lab
-from udpbench.model.limits import DAY_NS, SECOND_NS
+from udpbench.model.limits import DAY_NS, INTEGERS, SECOND_NS
 from udpbench.model.record import Finding, Phase, Snapshot, TrialRecord, WorkerStats
 from udpbench.model.served import QUIET_NS, ServedTest
 from udpbench.model.work import WorkerSpec
@@ -325,6 +325,8 @@ class ServedHost:
     def _end(self, event: ClientEvent, served: ServedTest, reply: SampleReply) -> None:
         """Read the host again, and let the client have its results."""
         test = self._known(event)
+        if served.known_sent > INTEGERS[1]:
+            raise AgentLost(f"test {event.test} has more packets than 64 bits", self._server.name)
         late_ns = driver_of(test.facts).late_ns
         if late_ns is not None:  # a card's counters of what came last
             self._clock.sleep_ns(late_ns)

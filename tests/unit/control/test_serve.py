@@ -450,6 +450,12 @@ def test_ctrl_c_ends_it() -> None:
     assert 0 == world.run(ServeTerms())
 
 
+def beyond_64_bits(host: str) -> list[ClientEvent]:
+    """Return a test whose streams have more packets together than a record may hold."""
+    many = replace(STREAM, sent_packets=2**63)
+    return events_of(host, replace(SERVED, streams=(many, many)))
+
+
 def clients_beside(host: str) -> list[ClientEvent]:
     """Return the beginnings of two tests."""
     first = events_of(host)[0]
@@ -463,13 +469,15 @@ def clients_beside(host: str) -> list[ClientEvent]:
         lambda host: events_of(host)[2:],
         lambda host: [events_of(host)[number] for number in (0, 2, 2)],
         clients_beside,
+        beyond_64_bits,
     ],
 )
 def test_a_test_that_can_not_be_ends_it_with_the_hosts_name(
     events: Callable[[str], list[ClientEvent]],
 ) -> None:
-    """One that was not prepared or has ended, and one more than are served at a time."""
-    with pytest.raises(AgentLost, match=r"was not prepared|served at a time") as ended:
+    """One that was not prepared or has ended, one more than are served at a time, or no sum."""
+    known = r"was not prepared|served at a time|more packets than 64 bits"
+    with pytest.raises(AgentLost, match=known) as ended:
         Served(events).run(ServeTerms())
     assert lab_to_watch(None, None).hosts[0].name == ended.value.host
 
@@ -546,6 +554,31 @@ def test_of_clients_without_end_so_many_tests_are_stored(
     assert [tmp_path / "0001"] == [*tmp_path.iterdir()]
     printed = capsys.readouterr()
     assert 2 == (printed.out + printed.err).count("not stored: 1 tests are")
+
+
+def test_a_test_that_cannot_be_stored_or_read_back_ends_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said in a line, and in the exit code; the next is stored."""
+    world = Served()
+    world.run(ServeTerms(once=True))
+    (record,) = world.records
+    kept = verb._Kept(lab_to_watch(None, None), tmp_path, once=False)
+    kept.answer(record)
+    many = replace(SERVED, streams=(replace(STREAM, sent_packets=2**64),))
+    kept.keep(replace(record, served=many))
+    kept.report()
+    assert 1 == capsys.readouterr().err.count("not stored: ")
+    assert 2 == kept.code
+    blocked = monkeypatch.setattr
+    blocked("udpbench.control.serve.next_folder", lambda _: tmp_path / "0001")
+    kept.keep(record)
+    assert "not stored: " in (said := capsys.readouterr().err)
+    assert "already holds a run" in said
+    assert 1 == said.count("\n")
+    blocked("udpbench.control.serve.next_folder", next_folder)
+    kept.keep(record)
+    assert f"run folder: {tmp_path / '0002'}" in capsys.readouterr().out
 
 
 def test_stored_tests_have_a_history_and_json(

@@ -103,9 +103,11 @@ def enter(host: Host, pid: int) -> None:
 def enter_named(host: Host, name: str) -> None:
     """Move this process into a namespace that ``ip netns`` lists, and set it up.
 
-    Replies to the controller do not leave by its interfaces. OSError if it fails.
+    Replies to the controller leave by its interfaces only if this process was there before.
+    OSError if it fails.
     """
     path = f"{NAMED}/{name}"
+    before = host.netns()
     with host.path(path).open("rb") as namespace:
         try:
             kind = fcntl.ioctl(namespace, NS_GET_NSTYPE)
@@ -114,7 +116,8 @@ def enter_named(host: Host, name: str) -> None:
         if kind != CLONE_NEWNET:
             raise OSError(errno.EINVAL, "no network namespace", path)
         join(host, namespace.fileno())
-    host.ssh = ""
+    if host.netns() != before:
+        host.ssh = ""
 
 
 def enter_own(host: Host) -> None:

@@ -428,7 +428,9 @@ class Iperf3Server:
                 gap_packets=count["gap_packets"],
                 jitter_ns=count["jitter_16th_ns"] // 16,
                 omitted_packets=(omitted := known[place].omitted_packets if known else None),
-                omitted_received=max((omitted or 0) - test.streams[place].omitted_lost, 0),
+                omitted_received=min(
+                    max((omitted or 0) - test.streams[place].omitted_lost, 0), flow.packets
+                ),
             )
             for place, (count, flow) in enumerate(zip(counts, flows))
         )

@@ -45,6 +45,8 @@ HEADER_BYTES, WIDE_HEADER_BYTES = 12, 16
 """Seconds, microseconds and a counter of 32 or 64 bits."""
 DEFAULT_BYTES = MAX_PAYLOAD_BYTES
 ENDLESS = 2**63 - 1
+PACKETS_MAX = 2**48 - 1
+"""Of a stream, as native/receiver/iperf3.c counts them: sums of 128 have room in 64 bits."""
 NUMBERS: dict[str, tuple[int, int]] = {
     "time": (0, DAY_NS // SECOND_NS),
     "omit": (0, 600),
@@ -208,9 +210,8 @@ def parse_results(text: bytes) -> tuple[ClientStream, ...]:
 def _stream(value: Any) -> ClientStream:
     if not isinstance(value, dict):
         raise Unserved("results with a stream that is none")
-    count = (0, ENDLESS)
     counts = {
-        name: _number(name, value[name], count)
+        name: _number(name, value[name], (0, PACKETS_MAX))
         for name in ("packets", "omitted_packets")
         if name in value
     }
@@ -253,14 +254,15 @@ def results(
 
 def _result(stream: ServedStream, size_bytes: int, elapsed_s: float) -> dict[str, Any]:
     packets = max(stream.sent_packets or 0, stream.highest, stream.received_packets)
+    errors = packets - stream.received_packets
     omitted = min(stream.omitted_packets or 0, packets)
     return {
         "id": stream.number,
         "bytes": size_bytes,
         "retransmits": -1,
         "jitter": stream.jitter_ns / SECOND_NS,
-        "errors": packets - stream.received_packets,
-        "omitted_errors": max(omitted - stream.omitted_received, 0),
+        "errors": errors,
+        "omitted_errors": min(max(omitted - stream.omitted_received, 0), errors),
         "packets": packets,
         "omitted_packets": omitted,
         "start_time": 0,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +22,15 @@ from udpbench.commands.verbs.output import (
 )
 from udpbench.commands.verbs.reach import deployer_of, reach_observers
 from udpbench.commands.verbs.run import typed_command
-from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem
+from udpbench.errors import (
+    CANNOT_TELL,
+    NO,
+    YES,
+    InputError,
+    Problem,
+    RecordError,
+    worst_code,
+)
 from udpbench.frozen import complete_all
 from udpbench.printable import printable
 
@@ -152,13 +162,15 @@ class _Kept:
         self._lossy = False
         self.unreported: list[Path] = []
         """Run folders, whose reports wait until no client does: each takes a second of a CPU."""
+        self._failed = YES
+        """The code of what kept a test from being stored."""
 
     @property
     def code(self) -> int:
-        """Return the exit code: whether a test lost packets, and if there was any."""
+        """Return the exit code: whether a test lost packets, and if there was any, and stored."""
         if not self._tests:
             return CANNOT_TELL
-        return NO if self._lossy else YES
+        return worst_code((self._failed, NO if self._lossy else YES))
 
     def answer(self, record: TrialRecord) -> str:
         """Return where a test's packets ended, which its client is shown."""
@@ -192,15 +204,25 @@ class _Kept:
                 say(f"{what}; start it again to store more")
             return
         folder = self._out if self._once else next_folder(self._out)
-        store_test(record, self._lab, folder, typed_command())
-        self.unreported.append(folder)
-        with reader_may_leave():
-            say(f"run folder: {folder}")
+        with self._failing():
+            store_test(record, self._lab, folder, typed_command())
+            self.unreported.append(folder)
+            with reader_may_leave():
+                say(f"run folder: {folder}")
 
     def report(self) -> None:
         """Write the report of the first stored test that has none."""
         if not self.unreported:
             return
         folder = self.unreported.pop(0)
-        with reader_may_leave():
+        with self._failing(), reader_may_leave():
             try_report(read_stored(folder), YES)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Say what keeps a test from being stored or read back: those of other clients go on."""
+        try:
+            yield
+        except RecordError as error:
+            self._failed = worst_code((self._failed, error.exit_code))
+            say(printable(f"not stored: {error}", keep=""), sys.stderr)

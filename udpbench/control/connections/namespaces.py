@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import struct
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -26,8 +29,11 @@ NAMESPACES = "/run/netns"
 ENGINES = ("docker", "podman")
 ENGINE_S = 10.0
 REASON_CHARACTERS = 200
-NS_GET_NSTYPE, CLONE_NEWNET = 0xB703, 0x40000000
+NS_GET_USERNS, NS_GET_NSTYPE, NS_GET_OWNER_UID, CLONE_NEWNET = 0xB701, 0xB703, 0xB704, 0x40000000
 """include/uapi/linux/nsfs.h, Linux 4.11; sched.h"""
+UID = struct.Struct("=I")
+OWN_NETWORKS = ("/proc/self/ns/net", "/proc/1/ns/net")
+"""Of this process and of the machine; their settings are not a container's."""
 UNSHARE_MOUNT = ("unshare", "--mount")
 UNSHARE = ("unshare", "--net", "--mount")
 UNSHARE_USER = ("unshare", "--user", "--map-root-user", "--net", "--mount")
@@ -104,7 +110,7 @@ def open_inside(
         )
     name = connect.name or ""
     is_container = connect.by == "container"
-    path = _of_container(name, host) if is_container else f"{NAMESPACES}/{name}"
+    path, user = _of_container(name, host) if is_container else (f"{NAMESPACES}/{name}", 0)
     try:
         namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -113,7 +119,9 @@ def open_inside(
     try:
         if not _is_namespace(namespace):
             raise ConnectError(f"{path} is no network namespace; see `ip netns list`", host)
-        if is_container and _of_container(name, host) != path:
+        if is_container:
+            _prove_its_own(namespace, user, name, host)
+        if is_container and _of_container(name, host)[0] != path:
             raise ConnectError(f"container {name} was started anew meanwhile; try again", host)
         forked = agents.forked(host, private=False, namespace=namespace) if agents else None
         if forked is not None:
@@ -126,8 +134,11 @@ def open_inside(
     return channel
 
 
-def _of_container(name: str, host: str) -> str:
-    """Return the path of the network namespace of a container's first process."""
+def _of_container(name: str, host: str) -> tuple[str, int]:
+    """Return the path of the network namespace of a container's first process.
+
+    And the user whose engine names that process: the owner of its program.
+    """
     reasons = []
     for engine in ENGINES:
         asked = (engine, "inspect", "--format", "{{.State.Pid}}", "--", name)
@@ -142,10 +153,38 @@ def _of_container(name: str, host: str) -> str:
         else:
             pid = done.stdout.strip()
             if done.returncode == 0 and pid.isascii() and pid.isdecimal() and int(pid) > 0:
-                return f"/proc/{pid}/ns/net"
+                return f"/proc/{pid}/ns/net", Path(shutil.which(engine) or "/").stat().st_uid
             words = " ".join(done.stderr.split())[:REASON_CHARACTERS]
             reasons.append(f"{engine}: {words or 'it does not run'}")
     raise ConnectError(f"container {name}: {'; '.join(reasons)}; start it", host)
+
+
+def _prove_its_own(namespace: int, user: int, name: str, host: str) -> None:
+    """Raise ConnectError if an engine names a process that is in no network of a container's.
+
+    Users make namespaces of their own alone, so that the engine of one of them leads to no other.
+    """
+    for path in OWN_NETWORKS:
+        with suppress(OSError):  # of the machine, in a user namespace
+            if os.path.samestat(os.fstat(namespace), Path(path).stat()):
+                what = f"container {name} uses this machine's own network"
+                raise ConnectError(f"{what}; write connect: local", host)
+    if user and owner_of(namespace) != user:
+        what = f"container {name}: its network is not of user {user}, who owns the engine in PATH"
+        raise ConnectError(f"{what}; put root's engine there", host)
+
+
+def owner_of(namespace: int) -> int | None:
+    """Return the user who owns an open namespace; None if that cannot be seen."""
+    try:
+        users = fcntl.ioctl(namespace, NS_GET_USERNS)
+    except OSError:
+        return None
+    try:
+        owner: int = UID.unpack(fcntl.ioctl(users, NS_GET_OWNER_UID, bytes(UID.size)))[0]
+    finally:
+        os.close(users)
+    return owner
 
 
 def _is_namespace(file: int) -> bool:
