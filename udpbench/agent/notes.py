@@ -22,7 +22,7 @@ from udpbench.agent.host.unix_names import unix_names
 
 PREFIX = "udpbench/"
 SUFFIX = ".lock"
-"""Of the file of a note of root's."""
+"""Ends the name of the file of a note of root's."""
 UNIX_SOCKETS = "/proc/thread-self/net/unix"
 CREDENTIALS = struct.Struct("3i")
 """struct ucred: pid, uid, gid"""

@@ -46,7 +46,7 @@ HEADER_BYTES, WIDE_HEADER_BYTES = 12, 16
 DEFAULT_BYTES = MAX_PAYLOAD_BYTES
 ENDLESS = 2**63 - 1
 PACKETS_MAX = 2**48 - 1
-"""Of a stream, as native/receiver/iperf3.c counts them: sums of 128 have room in 64 bits."""
+"""In a stream, as native/receiver/iperf3.c counts them: sums of 128 have room in 64 bits."""
 NUMBERS: dict[str, tuple[int, int]] = {
     "time": (0, DAY_NS // SECOND_NS),
     "omit": (0, 600),

@@ -33,7 +33,7 @@ NS_GET_USERNS, NS_GET_NSTYPE, NS_GET_OWNER_UID, CLONE_NEWNET = 0xB701, 0xB703, 0
 """include/uapi/linux/nsfs.h, Linux 4.11; sched.h"""
 UID = struct.Struct("=I")
 OWN_NETWORKS = ("/proc/self/ns/net", "/proc/1/ns/net")
-"""Of this process and of the machine; their settings are not a container's."""
+"""That of this process and the machine's; their settings are not a container's."""
 UNSHARE_MOUNT = ("unshare", "--mount")
 UNSHARE = ("unshare", "--net", "--mount")
 UNSHARE_USER = ("unshare", "--user", "--map-root-user", "--net", "--mount")
