@@ -573,9 +573,9 @@ def test_a_test_that_cannot_be_stored_or_read_back_ends_no_server(
     blocked = monkeypatch.setattr
     blocked("udpbench.control.serve.next_folder", lambda _: tmp_path / "0001")
     kept.keep(record)
-    assert "not stored: " in (said := capsys.readouterr().err)
-    assert "already holds a run" in said
-    assert 1 == said.count("\n")
+    assert "not stored: " in (printed := capsys.readouterr().err)
+    assert "already holds a run" in printed
+    assert 1 == printed.count("\n")
     blocked("udpbench.control.serve.next_folder", next_folder)
     kept.keep(record)
     assert f"run folder: {tmp_path / '0002'}" in capsys.readouterr().out
