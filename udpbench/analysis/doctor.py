@@ -55,7 +55,8 @@ STRICT = "1"
 
 Known = TypeVar("Known")
 Excess = Mapping[str, object]
-"""``value``, and what the row's ``limit``, ``key`` and ``setting`` name in braces."""
+"""``value``, what the row's ``limit``, ``key`` and ``setting`` name in braces, and ``severity``, if
+it is not the row's."""
 
 
 class _Unknown(Exception):
@@ -184,7 +185,8 @@ def _beyond(shares: Mapping[int, float], limit: float) -> Iterator[Excess]:
     cpus = [cpu for cpu, share in shares.items() if share > limit]
     if cpus:
         up_to = "up to " if len(cpus) > 1 else ""
-        yield {"value": f"{_named(cpus)}: {up_to}{show_ratio(max(shares.values()))}"}
+        value = f"{_named(cpus)}: {up_to}{show_ratio(max(shares.values()))}"
+        yield {"value": value, "most": show_ratio(limit)}
 
 
 def _named(cpus: Sequence[int]) -> str:
@@ -192,8 +194,10 @@ def _named(cpus: Sequence[int]) -> str:
 
 
 def steal(subject: Subject) -> Iterator[Excess]:
-    """Find CPUs that a hypervisor took away."""
-    yield from _beyond({cpu: subject.share(cpu, ("steal",)) for cpu in subject.cpus}, NOTED)
+    """Find CPUs that a hypervisor took away, by the limits of a trial."""
+    shares = {cpu: subject.share(cpu, ("steal",)) for cpu in subject.cpus}
+    struck = list(_beyond(shares, STRUCK))
+    yield from struck or ({**each, "severity": "warning"} for each in _beyond(shares, NOTED))
 
 
 def busy(subject: Subject) -> Iterator[Excess]:
@@ -526,8 +530,8 @@ def arp_flux(subject: Subject) -> Iterator[Excess]:
 
 _TABLE = """\
 link | invalid | interface | the link has no carrier | up
-steal | struck | machine | <steal> | at most <noted>
-busy | struck | machine | CPUs are busy before any load | at most <struck>
+steal | struck | machine | <steal> | at most <most>
+busy | struck | machine | CPUs are busy before any load | at most <most>
 traffic | warning | interface | the interface carries other traffic | at most <traffic> pps
 control_path | warning | interface | <shared_path> | an interface of its own
 listeners | warning | interface | another program listens on the default port | none
@@ -565,8 +569,6 @@ clock_offset | note | machine | the clocks of two hosts differ | at most <wall> 
 WORDS: Mapping[str, object] = {
     "steal": HYPERVISOR[0],
     "shared_path": SHARED_PATH[0],
-    "noted": show_ratio(NOTED),
-    "struck": show_ratio(STRUCK),
     "traffic": TRAFFIC_PPS,
     "idle": IDLE_US,
     "wall": WALL_NS // 10**6,
@@ -632,7 +634,9 @@ def _check(check: ReadinessCheck, subject: Subject, lab: Lab) -> Iterator[Readin
         line = filled(check.settings, words)
         if not any(_is_set(line, block) for block in blocks):
             limit, remedy = filled(check.limit, words), filled(check.remedy, words)
-            readiness = replace(plain, status="spoils", value=str(excess["value"]), limit=limit)
+            severity: Any = excess.get("severity", check.severity)
+            readiness = replace(plain, status="spoils", severity=severity, limit=limit)
+            readiness = replace(readiness, value=str(excess["value"]))
             distorting.append(replace(readiness, remedy=remedy, settings=line))
     yield from distorting or [plain]
 

@@ -11,6 +11,8 @@ from itertools import accumulate
 from math import comb, exp, isqrt, lgamma, log
 from statistics import median
 
+from udpbench.analysis.ledger.ledger import lost_by_place, worst_place
+from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.metrics import is_metric, is_timed, unit_of
 from udpbench.model.result import Estimate, Result
 from udpbench.units import show_ratio
@@ -47,6 +49,11 @@ class Point:
         return all(result.status == "skipped" for result in self.results)
 
 
+def named_trial(point: Point, result: Result) -> str:
+    """Return a trial of a point for reading: ``one #2``."""
+    return f"{point.name or 'all'} #{result.trial.repetition}"
+
+
 def trials_with(point: Point, name: str) -> tuple[Result, ...]:
     """Return the valid trials in which no finding strikes out a metric."""
     return tuple(result for result in point.valid if not (result.struck and is_timed(name)))
@@ -66,10 +73,14 @@ def points(results: Sequence[Result]) -> tuple[Point, ...]:
 def but_lossy(results: Sequence[Result]) -> str:
     """Return that some valid trials lost packets, behind what is said of others; else nothing."""
     valid = [result for result in results if result.valid]
-    lossy = [result.loss_ratio or 0.0 for result in valid if result.lost_packets]
+    lossy = [result for result in valid if result.lost_packets]
     if not lossy:
         return ""
-    return f" But {len(lossy)} of {len(valid)} trials lost packets, up to {show_ratio(max(lossy))}."
+    worst = max(lossy, key=lambda result: result.loss_ratio or 0.0)
+    ended = lost_by_place(worst.ledger) if worst.ledger is not None else {}
+    place = worst_place({place: n for place, n in ended.items() if place not in BEFORE_SENT})
+    share = f"{show_ratio(worst.loss_ratio or 0.0)}{f', most of it at {place}' if place else ''}"
+    return f" But {len(lossy)} of {len(valid)} trials lost packets, up to {share}."
 
 
 def metric(result: Result, name: str) -> float | None:

@@ -29,15 +29,17 @@ machine that is never quiet, the next one counts."""
 MOSTLY_ROBBED = 0.2
 """Share of a CPU of the load that others had, above which a trial that lost packets never counts: a
 hypervisor that took 25 to 55 % for 40 s made a search look for the rate at a tenth of it."""
-ROBBED_PART = 4
-"""Part of a search's time, a quarter, after which one load is given up of which others had the CPUs
-in each trial that lost packets: the rest of the time would only repeat it."""
+ROBBED_PART = 8
+"""Part of a search's time, an eighth, after which one load is left of which others had the CPUs in
+each trial that lost packets: the rest of the time would only repeat it."""
+ROBBED_STEP = 4
+"""By how much lower a search then goes on: what loses nothing counts on a busy machine, too."""
 NEVER_S = 1e9
 """The package's own time limit, which would depend on the machine: ``within`` is ours."""
 
 Ended = Literal["done", "within", "invalid", "robbed", "sender"]
-"""Why nothing more is wanted: bounds found, time used up, no valid trial, others had the CPUs for a
-quarter of the time, or the sender offers less than the lowest rate."""
+"""Why nothing more is wanted: bounds found, time used up, no valid trial, others had the CPUs at
+all higher loads, or the sender offers less than the lowest rate."""
 Robbed = Literal["partly", "mostly"]
 Purpose = Literal["sender", "search", "confirm"]
 
@@ -96,6 +98,8 @@ class SearchState:
     sender_bound: bool = False
     """The range ends where the sender does, not where the search was told to end."""
     spent_ns: int = 0
+    robbed_pps: tuple[float, ...] = ()
+    """Loads that were left because others had the CPUs, the highest first."""
 
 
 def _package() -> Any:
@@ -154,7 +158,7 @@ class _Replay:
         invalid = robbed = mostly_ns = 0
         while invalid < TRIES:
             if mostly_ns > self.robbed_ns:
-                raise _Stop("robbed")
+                raise _Stop("robbed", pps or 0)
             trial = self.trials[self.next] if self.next < len(self.trials) else None
             # A trial that failed may have been made again: what followed it then is out of date.
             if trial is None or (trial.pps, trial.duration_ns) != (pps, duration_ns):
@@ -206,18 +210,23 @@ def search_state(
 def _searched(
     search: Search, state: SearchState, replay: _Replay, least: float, most: float
 ) -> SearchState:
-    """Return the state after a replay; a range that the sender does not reach is begun anew."""
+    """Return the state after a replay.
+
+    A range that the sender does not reach is begun anew, and so is one below a load of which others
+    had the CPUs: nothing that is known so far is so close to it.
+    """
+    state = replace(state, most_pps=most)
     while True:
         goals = _goals_of(search)
         algorithm = _package().MultipleLossRatioSearch(_config(goals, least, most))
-        state = replace(state, most_pps=most)
         stop = _Stop("done")
         try:
             algorithm.search(replay, debug=_ignore)
         except _RangeEnds as end:
-            most, state = end.offered_pps, replace(state, sender_bound=True)
+            most = end.offered_pps
+            state = replace(state, most_pps=most, sender_bound=True)
             if most <= least:
-                return _ended(search, replace(state, most_pps=most), _Stop("sender"), "search", [])
+                return _ended(search, state, _Stop("sender"), "search", [])
             continue
         except _Stop as early:
             stop = early
@@ -225,7 +234,26 @@ def _searched(
             _bounds(algorithm, goal, loss, stop.ended == "done")
             for goal, loss in zip(goals, search.goals, strict=True)
         )
-        return _ended(search, replace(state, goals=known_goals), stop, "search", [])
+        if state.robbed_pps:
+            known_goals = tuple(map(_below, known_goals, state.goals))
+        state = replace(state, goals=known_goals)
+        if stop.ended == "robbed":
+            state = replace(state, robbed_pps=(*state.robbed_pps, stop.pps))
+            below_pps = stop.pps / ROBBED_STEP
+            if below_pps > max(least, known_goals[-1].lower_pps or 0.0):
+                most = below_pps
+                continue
+        elif stop.ended == "done" and any(goal.kind == "unfinished" for goal in known_goals):
+            stop = _Stop("robbed")
+        return _ended(search, state, stop, "search", [])
+
+
+def _below(goal: GoalBounds, above: GoalBounds) -> GoalBounds:
+    """Return what is known of a goal after a search below a load that told nothing."""
+    if goal.kind in ("regular", "none"):
+        return goal
+    lower = above if goal.lower_pps is None else goal
+    return replace(lower, kind="unfinished", upper_pps=goal.upper_pps or above.upper_pps)
 
 
 def _ended(

@@ -28,7 +28,7 @@ from udpbench.metrics import METRICS, SEARCHED, with_goal
 from udpbench.model.experiment import Experiment, Search, Trial
 from udpbench.model.record import Finding
 from udpbench.model.result import Bottleneck, Certainty, CpuLoad, GoalBounds, Result
-from udpbench.units import Rate, rate_scale, show_bps, show_pps, show_ratio, show_share
+from udpbench.units import Rate, plural, rate_scale, show_bps, show_pps, show_ratio, show_share
 
 OF_LEDGER = tuple(name for name, metric in METRICS.items() if metric.unit == "packets")
 """Counts that a folded result takes over from the trial whose ledger it shows."""
@@ -124,6 +124,22 @@ class PointSearch:
             kept_goal = (pps for pps, kept in tried if kept and (upper is None or pps < upper))
             lower = max(kept_goal, default=None)
         return lower, upper
+
+    @property
+    def may_lie(self) -> GoalBounds | None:
+        """Return the headline with bounds of single trials; None if these say no more."""
+        lower, upper = self.perhaps_pps
+        known = self.headline.lower_pps, self.headline.upper_pps
+        if self.headline.kind != "unfinished" or (lower, upper) == known:
+            return None
+        return replace(self.headline, lower_pps=lower, upper_pps=upper)
+
+    @property
+    def held_up(self) -> bool:
+        """Return whether others, who had CPUs of the load, are why bounds are open."""
+        disturbed = 2 * sum(map(is_disturbed, self.trials)) > len(self.trials)
+        late = self.state.ended == "within" and _is_unfinished(self.state)
+        return self.state.ended == "robbed" or (late and disturbed)
 
     @property
     def full_line_bps(self) -> int | None:
@@ -480,7 +496,7 @@ def _ending(whole: PointSearch) -> list[Finding]:
     if state.ended == "invalid":
         what = "the search gave up: trials at one load were invalid again and again"
         step = "see the findings of its trials; a busy machine cannot be searched"
-        return [Finding("invalid", what, where, known_bounds(headline), next_step=step)]
+        return [Finding("invalid", what, where, known_text(whole), next_step=step)]
     if state.ended == "robbed":
         return [_robbed_of(whole)]
     if state.ended == "sender":
@@ -492,15 +508,15 @@ def _ending(whole: PointSearch) -> list[Finding]:
     if state.ended == "within" and _is_unfinished(state):
         what = "the search took longer than search.within; these are the bounds known by then"
         step = "raise search.within, or search.precision"
-        disturbed = sum(map(is_disturbed, whole.trials))
-        if 2 * disturbed > len(whole.trials):
+        if whole.held_up:
+            disturbed = sum(map(is_disturbed, whole.trials))
             what += f"; others used CPUs of the load in {disturbed} of {len(whole.trials)} trials"
             step = REMEDIES["busy"].text
-        return [Finding("warning", what, where, known_bounds(headline), next_step=step)]
+        return [Finding("warning", what, where, known_text(whole), next_step=step)]
     if state.ended is None:
         what = "the search was interrupted; these are the bounds known by then"
         step = "udpbench run --resume continues it"
-        return [Finding("invalid", what, where, known_bounds(headline), next_step=step)]
+        return [Finding("invalid", what, where, known_text(whole), next_step=step)]
     if headline.kind == "none":
         least = show_pps(whole.least_pps)
         what = f"no rate meets the goal of {show_share(headline.loss)}: the lowest load lost more"
@@ -517,22 +533,27 @@ def _ending(whole: PointSearch) -> list[Finding]:
 
 
 def _robbed_of(whole: PointSearch) -> Finding:
-    """Return that others had the CPUs at the load that was tried last, and what is known."""
-    load = _pps(whole.trials[-1])
-    trials = sum(
-        _pps(trial) == load and _search_trial(trial).robbed == "mostly" for trial in whole.trials
-    )
-    what = (
-        f"the search stopped early: at {show_pps(load)} others had more than "
-        f"{show_share(MOSTLY_ROBBED)} of a CPU of the load in each of {trials} trials"
-    )
-    step = (
-        f"{REMEDIES['busy'].text}; or search below {show_pps(load)} (search.rate.to): a load that "
-        "loses nothing counts on a busy machine, too"
-    )
+    """Return that others had the CPUs at higher loads, and what is known."""
+    trials = sum(_search_trial(trial).robbed == "mostly" for trial in whole.trials)
+    what = f"{robbed_text(whole)} in each of {trials} trials that lost packets"
     known = whole.headline.lower_pps is not None
     severity: Literal["warning", "invalid"] = "warning" if known else "invalid"
-    return Finding(severity, what, "search", known_bounds(whole.headline), next_step=step)
+    return Finding(severity, what, "search", known_text(whole), next_step=REMEDIES["busy"].text)
+
+
+def robbed_text(whole: PointSearch) -> str:
+    """Return at which loads others had the CPUs, as a clause."""
+    highest, *lower = whole.state.robbed_pps
+    more = f" and {plural(len(lower), 'lower load')}" if lower else ""
+    loads, share = f"{show_pps(highest)}{more}", show_share(MOSTLY_ROBBED)
+    return f"at {loads} others had more than {share} of a CPU of the load"
+
+
+def known_text(whole: PointSearch) -> str:
+    """Return between which loads the rate of a search lies, if only by single trials."""
+    if whole.may_lie is None:
+        return known_bounds(whole.headline)
+    return f"{known_bounds(whole.may_lie)} by single trials, not confirmed"
 
 
 def known_bounds(goal: GoalBounds) -> str:

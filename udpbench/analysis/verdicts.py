@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import accumulate, islice, product
+from itertools import accumulate, chain, islice, product
 from operator import attrgetter
 from statistics import median
 from typing import Literal, NamedTuple
@@ -24,7 +24,14 @@ from udpbench.analysis.comparison.comparisons import (
     more_text,
     without_replaced,
 )
-from udpbench.analysis.points import Point, bounds, is_count, points, trials_with
+from udpbench.analysis.points import (
+    Point,
+    bounds,
+    is_count,
+    named_trial,
+    points,
+    trials_with,
+)
 from udpbench.errors import CANNOT_TELL, FAILED, NO, worst_code
 from udpbench.metrics import METRICS, SEARCHED, goal_of, is_metric, plain_name
 from udpbench.model.experiment import Expectation, Experiment, Side
@@ -65,6 +72,8 @@ class Verdict:
     """The numbers that were compared, point by point."""
     settled: frozenset[tuple[str, str]] = frozenset()
     """Experiment and point of each search whose rate, as far as it is known, is a yes or a no."""
+    missed: frozenset[str] = frozenset()
+    """Of several trials those by which it does not hold, whose numbers are shown: ``all #2``."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +85,8 @@ class _Comparison:
     skipped: bool
     trials: tuple[tuple[str, str], ...] = ()
     """For counts of two points, the trials of each pair: those that decide, among all pairs."""
-    each: tuple[int, ...] = ()
-    """For counts of one point, the repetition of each of several trials."""
+    each: tuple[str, ...] = ()
+    """For counts of one point, each of several trials."""
     known: int = 0
     """For counts of two points, pairs of a known count of one with one of the other."""
     lack: str = "nothing to compare"
@@ -134,8 +143,8 @@ class _Measured:
         """Return the counts of a point, which a thousand expectations may ask for."""
         known = self._counts.get((point.name, metric))
         if known is None:
-            trials = tuple(f"{point.name or 'all'} #{r.trial.repetition}" for r in point.done)
-            known = _Counts(tuple(_bounds(result, metric) for result in point.done), trials)
+            spans = tuple(_bounds(result, metric) for result in point.done)
+            known = _Counts(spans, tuple(_names(point)))
             self._counts[point.name, metric] = known
         return known
 
@@ -212,11 +221,17 @@ def _verdict(expectation: Expectation, measured: _Measured, names: Sequence[str]
         for side in (expectation.left, expectation.right)
         if answer in ("yes", "no") and goal_of(side.metric or "")[0] in SEARCHED
     )
+    missed = (
+        _missed(comparison, expectation.op)
+        for comparison, answer in zip(compared, answers, strict=True)
+        if answer == "no"
+    )
     return Verdict(
         expectation.text,
         _worst(answers),
         "; ".join(texts) or "skipped",
         frozenset((point.experiment, point.name) for point in settled),
+        frozenset(chain.from_iterable(missed)),
     )
 
 
@@ -237,6 +252,7 @@ def _compare(expectation: Expectation, name: str, measured: _Measured) -> _Compa
         pair = (_median(left, a), _median(right, b))
         struck = [why for point in used for result in point.valid for why in result.struck]
         lack = f"not counted (struck out): {struck[0].clause}" if struck else _Comparison.lack
+        lack = "no valid trial" if any(p.results and not p.valid for p in used) else lack
         single = _Comparison(name, (pair,), skipped, lack=lack)
         sides = expectation.by_blocks(name)
         if sides is None or _is_nothing(left, a) or _is_nothing(right, b):
@@ -252,7 +268,7 @@ def _compare(expectation: Expectation, name: str, measured: _Measured) -> _Compa
         else [(side.factor, side.factor)] * len(point.done)
         for side in (left, right)
     )
-    each = tuple(result.trial.repetition for result in point.done) if len(point.done) > 1 else ()
+    each = tuple(_names(point)) if len(point.done) > 1 else ()
     return _Comparison(name, tuple(zip(*spans, strict=True)), skipped, each=each)
 
 
@@ -279,6 +295,11 @@ def _by_blocks(single: _Comparison, claim: Claim, measured: _Measured) -> _Compa
     lack = single.lack if not blocks.effects else _Comparison.lack
     pairs = ((span, (0.0, 0.0)),)
     return replace(single, pairs=pairs, values=single.pairs[0], effect=text, scale=scale, lack=lack)
+
+
+def _names(point: Point) -> list[str]:
+    """Return the trials of a point that ran to their end, as ``one #2``."""
+    return [named_trial(point, result) for result in point.done]
 
 
 def _point(side: Side, name: str, by_name: dict[str, Point]) -> Point | None:
@@ -429,6 +450,28 @@ def _digits_of(expectation: Expectation) -> Callable[[float], str]:
     return show_ratio if shares else _digits
 
 
+def _furthest(comparison: _Comparison, op: str) -> int | None:
+    """Return the place of the pair that is furthest from holding; None if none is known.
+
+    Of two points few pairs are left, in their order; of one it is the trial that is farthest off.
+    """
+    ranked = [
+        (list(_WORDS).index(holds), -_apart(a, b) if comparison.each and not holds else 0, place)
+        for place, (a, b) in enumerate(comparison.pairs)
+        if a is not None and b is not None
+        for holds in [_holds(op, a, b)]
+    ]
+    return min(ranked)[-1] if ranked else None
+
+
+def _missed(comparison: _Comparison, op: str) -> tuple[str, ...]:
+    """Return of several trials those whose numbers are shown."""
+    place = _furthest(comparison, op)
+    if place is None or not (comparison.trials or comparison.each):
+        return ()
+    return comparison.trials[place] if comparison.trials else (comparison.each[place],)
+
+
 def _text(
     comparison: _Comparison,
     op: str,
@@ -439,28 +482,18 @@ def _text(
     head = f"{comparison.point or 'all'}: " if named else ""
     if comparison.values is not None:
         return head + _text_of_blocks(comparison, op, *comparison.values)
-    trials = comparison.trials or (("", ""),) * len(comparison.pairs)
-    known = [
-        (_holds(op, a, b), _apart(a, b), *_both(a, b, digits), pair, place)
-        for place, ((a, b), pair) in enumerate(zip(comparison.pairs, trials, strict=True))
-        if a is not None and b is not None
-    ]
-    if not known:
+    place = _furthest(comparison, op)
+    left, right = comparison.pairs[place] if place is not None else (None, None)
+    if place is None or left is None or right is None:
         return f"{head}{comparison.lack}"
-    words = _WORDS
-    # Of two points few pairs are left, in their order; of one the trial that is farthest off.
-    far = bool(comparison.each)
-    holds, _, a, b, (left, right), place = min(
-        known,
-        key=lambda pair: (list(words).index(pair[0]), -pair[1] if far and not pair[0] else 0),
-    )
+    holds, (a, b) = _holds(op, left, right), _both(left, right, digits)
     if not comparison.trials:
-        number = comparison.each[place] if far and not holds else None
-        where = f", in #{number} of {len(comparison.each)} trials" if number is not None else ""
-        return f"{head}{a} {words[holds]} {op} {b}{where}"
-    count = comparison.known
+        number = comparison.each[place].rpartition("#")[2] if comparison.each and not holds else ""
+        where = f", in #{number} of {len(comparison.each)} trials" if number else ""
+        return f"{head}{a} {_WORDS[holds]} {op} {b}{where}"
+    (of_a, of_b), count = comparison.trials[place], comparison.known
     how = f"; of {count} pairs, each trial with each" if count > 1 else ""
-    return f"{head}{a} [{left}] {words[holds]} {op} {b} [{right}]{how}"
+    return f"{head}{a} [{of_a}] {_WORDS[holds]} {op} {b} [{of_b}]{how}"
 
 
 def _apart(a: tuple[float, float], b: tuple[float, float]) -> float:

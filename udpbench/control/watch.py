@@ -181,9 +181,9 @@ class Onlooker:
     def look(self) -> LiveHost:
         """Return the host's activity between the previous look and this one."""
         now = self._look(self._latest)
-        self._said = live_host(
-            self._first, self._latest, now, self._facts, self._said, self._watched.port
-        )
+        pid, port = self._watched.pid, self._watched.port
+        enter = f"nsenter -t {pid} -n " if pid is not None else ""
+        self._said = live_host(self._first, self._latest, now, self._facts, self._said, port, enter)
         if self._kept is not None:
             self._kept.add_drops(self._said, self._latest.snapshot, now.snapshot)
         self._latest = now

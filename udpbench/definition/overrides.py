@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from udpbench.definition.file_keys import PRESETS
 from udpbench.definition.problems import KeyPath, Place, Tree, as_yaml, at, dotted
 from udpbench.definition.yaml_reader import parse_value
 from udpbench.errors import Problem
@@ -92,6 +93,8 @@ def apply(
 ) -> Tree:
     """Return the tree with every path set; a scalar in the way of a path is replaced by a map.
 
+    A word for a map is replaced by the keys that it means.
+
     ``sources`` has the places below each override's source, if the tree has not.
     """
     data, places = tree.data, dict(tree.places)
@@ -111,7 +114,10 @@ def _with(data: Any, path: KeyPath, value: Any) -> Any:
     if isinstance(data, list) and path == split(BLOCKS)[1:]:
         return [_with(each, path, value) for each in data]
     below = data if isinstance(data, dict) else {}
-    return {**below, path[0]: _with(below.get(path[0]), path[1:], value)}
+    held = below.get(path[0])
+    if path[1:] and isinstance(held, str):
+        held = PRESETS.get(path[0], {}).get(held, held)
+    return {**below, path[0]: _with(held, path[1:], value)}
 
 
 def _moved(tree: Tree, source: KeyPath | Place, to: KeyPath) -> dict[KeyPath, Place]:

@@ -17,7 +17,8 @@ from pathlib import PurePath
 from udpbench.analysis.checks.offered_load import SENDER_BOUND
 from udpbench.analysis.comparison.comparisons import TOO_NOISY, Comparison, more_text
 from udpbench.analysis.points import Point, but_lossy, estimate, metric, trials_with
-from udpbench.analysis.search import PointSearch
+from udpbench.analysis.remedies import REMEDIES
+from udpbench.analysis.search import PointSearch, robbed_text
 from udpbench.analysis.verdicts import Verdict
 from udpbench.differences import key_of
 from udpbench.judged_run import Chapter, chapters_of
@@ -34,6 +35,7 @@ from udpbench.report.summary import (
     accounted,
     compared_name,
     doubts,
+    explained,
     name_of,
     reason,
     reasons,
@@ -46,6 +48,7 @@ from udpbench.report.watch import sentences
 from udpbench.units import (
     Rate,
     counted,
+    format_duration,
     format_rate,
     plural,
     show_count,
@@ -72,6 +75,8 @@ SAFE = 0.9
 LOSSES = ("loss_ratio", "lost_packets")
 """Metrics of which a comparison is told in shares that were lost."""
 BLOCKS = "compare.blocks"
+MOST_TIMES = 4
+"""Maximum factor of longer trials: beyond it something else has to change."""
 UNANSWERED = {"no": ("does not hold", "do not hold"), "cannot tell": ("cannot be judged",) * 2}
 
 
@@ -259,7 +264,7 @@ def _of_searches(chapter: Chapter) -> str:
         broken = [f"{each.point.point or 'all'}: {text}" for each, text in pairs if text]
     text = "; ".join(texts)
     start = text[:1] if named else text[:1].upper()  # a point's name stays as it is written
-    ended = [] if len(shown) > 1 else [_without_lower(shown[0])]
+    ended = [] if len(shown) > 1 else [_open_end(shown[0])]
     return " ".join(filter(None, [f"{start}{text[1:]}.", *broken[:1], *ended]))
 
 
@@ -279,8 +284,10 @@ def _breaks(search: PointSearch) -> str:
     return f"{head} at {breaking.stage}{aside}{why}"
 
 
-def _without_lower(search: PointSearch) -> str:
-    """Return why a search knows no load that meets its goal, and what would help; else nothing."""
+def _open_end(search: PointSearch) -> str:
+    """Return why a search knows one bound alone, and what would help; else nothing."""
+    if search.state.ended == "robbed" and search.headline.lower_pps is not None:
+        return f"Nothing is known of higher loads: {robbed_text(search)}."
     if not is_only_above(search.headline) or search.state.ended != "within":
         return ""
     within = show_seconds(search.search.within_ns)
@@ -297,7 +304,8 @@ def _why_unknown(search: PointSearch) -> str:
         return ""
     last = _first_reason_of(search.trials[-1:])
     if last is not None and search.trials[-1].status == "failed" and search.state.ended is None:
-        return f"No answer: {last.clause}"  # which ended the run
+        step = _step(last).removesuffix(".")
+        return ". ".join(filter(None, [f"No answer: {last.clause}", step]))  # it ended the run
     value = f" ({last.value})" if last is not None and last.value else ""
     because = f", because {last.clause}{value}" if last is not None else ""
     perhaps = f". Single trials say {text}" if (text := perhaps_text(search)) else ""
@@ -344,7 +352,13 @@ def _first_reason_of(results: Sequence[Result]) -> Finding | None:
 
 def _step(finding: Finding) -> str:
     """Return what would help, as a sentence; empty if nobody knows."""
-    return f"{finding.next_step[:1].upper()}{finding.next_step[1:]}." if finding.next_step else ""
+    kind, _, text = finding.what.partition(": ")
+    # What a program under test has done, an error of its trial, comes with what would help.
+    return _as_sentence(finding.next_step or (text.partition("; ")[2] if kind == "failed" else ""))
+
+
+def _as_sentence(step: str) -> str:
+    return f"{step[:1].upper()}{step[1:]}." if step else ""
 
 
 def _of_points(chapter: Chapter) -> str:
@@ -490,7 +504,7 @@ def _rate_text(point: Point) -> str:
 
 def _reason(chapter: Chapter) -> str:
     """Return what limits the point that lost most, or the best one if none lost anything."""
-    shown = [(point, result) for point in chapter.points if (result := representative(point))]
+    shown = explained(chapter)
     known = [(point, result, limit(result)) for point, result in shown if point.valid]
     causes = [(point, result, first) for point, result, first in known if first is not None]
     if not causes:
@@ -537,6 +551,8 @@ def to_try(run: Run) -> Iterator[tuple[str, str]]:
     if not any(result.valid for chapter in chapters for result in chapter.results):
         yield from _to_change(chapters, words)
         return
+    if run.header.verb == "tune":
+        yield from _to_decide(chapters, words)
     if run.header.verb != "run":
         return
     for chapter in chapters:
@@ -544,6 +560,9 @@ def to_try(run: Run) -> Iterator[tuple[str, str]]:
             does, blocks = more
             sets = [f"{BLOCKS}={blocks}"]
             yield does, shlex.join([*_without(words, sets), *_sets(sets)])
+            return
+        if any(search.held_up for search in chapter.searches):
+            yield f"{_as_sentence(REMEDIES['busy'].text)} Then repeat it:", shlex.join(words)
             return
         shown = [representative(point) for point in chapter.points]
         lossy = [result for result in shown if result is not None and result.valid]
@@ -574,6 +593,38 @@ def _more_blocks(chapter: Chapter) -> tuple[str, int] | None:
         return None
     does = f"{more[:1].upper()}{more[1:]} would decide it: a new run, with {blocks}:"
     return does, blocks
+
+
+def _to_decide(chapters: Sequence[Chapter], words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield what would decide a tune that ended before it was known whether a step helps."""
+    tuning = next((each.tuning for each in chapters if each.tuning is not None), None)
+    if tuning is None or tuning.ending is None or tuning.ending.steps:
+        return
+    trial, within_ns = tuning.base, tuning.tune.within_ns
+    if tuning.ending.why == "time":
+        yield "With time for all of its trials:", shlex.join(_within(words, tuning.whole_ns))
+        return
+    if not tuning.undecided:
+        return
+    blocks, more = max((each.blocks, each.blocks_more or 0) for each in tuning.undecided)
+    times = -(-(blocks + more) // max(blocks, 1))
+    has_length = trial.search is None and trial.traffic.count_packets is None
+    if not (has_length and 1 < times <= MOST_TIMES):
+        yield "On a machine that nothing else uses:", shlex.join(words)
+        return
+    sets = [f"duration={format_duration(times * trial.duration_ns)}"]
+    longer = [*_without(_within(words, times * within_ns), sets), *_sets(sets)]
+    yield f"Trials {times} times as long may decide it:", shlex.join(longer)
+
+
+def _within(words: Sequence[str], time_ns: int) -> list[str]:
+    """Return the words of a command with another ``--within``."""
+    kept = [
+        word
+        for before, word in pairwise(["", *words])
+        if "--within" not in (before, word.partition("=")[0])
+    ]
+    return [*kept, "--within", show_seconds(time_ns)]
 
 
 def _sets(values: Sequence[str]) -> Iterator[str]:

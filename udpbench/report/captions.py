@@ -118,6 +118,8 @@ TRIALS_OF_PATHS = {
     "highest": "The path is that of the trial with the highest load: none above it was tried.",
     "unrated": "The path is that of one of the trials: no highest rate is known.",
     "point": "The path is that of the trial with median delivery.",
+    "missed": "A path is that of the trial by which an expectation does not hold; else of the one "
+    "with median delivery.",
     "points": "Each path is that of the point's trial with median delivery.",
 }
 UNOBSERVED_PART = "What is grey and hatched has no counter."
@@ -133,6 +135,7 @@ def _paths(chapter: Chapter) -> str:
     shown = pictures(chapter, points=pictured_points(chapter))
     several = any(len(point.results) > 1 for point in chapter.points)
     kind = "points" if len(shown) > 1 else "point"
+    kind = "missed" if any(verdict.missed for verdict in chapter.verdicts) else kind
     if chapter.searches:
         kind = "search" if _is_rated(chapter) else "unrated"
         if kind == "search" and all(search.breaking is None for search in chapter.searches):

@@ -12,7 +12,7 @@ from typing import Any
 
 from udpbench.analysis.points import Point, estimate
 from udpbench.analysis.remedies import remedy_text
-from udpbench.analysis.watch.host import HELPS
+from udpbench.analysis.watch.host import COMMANDS, HELPS
 from udpbench.definition.published import Bar, published
 from udpbench.judged_run import Chapter
 from udpbench.metrics import METRICS
@@ -249,6 +249,8 @@ def _stage_advice(name: str, watched: bool, of_program: bool) -> dict[str, str]:
     """
     stage = stage_of(name)
     helps = HELPS[stage] if watched else remedy_text(stage, of_program)
+    if watched and COMMANDS.search(helps):
+        helps += ", all in the network namespace that was watched"
     if watched and stage == "udp_rcvbuf":
         helps = "that depends on each socket's reader, and the answer names it"
     return {"stage": name, "means": MEANT[stage].means, "helps": f"What helps: {helps}."}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from udpbench.analysis.remedies import helps_at
-from udpbench.analysis.search import Breaking, PointSearch, known_bounds, sender_end
+from udpbench.analysis.search import Breaking, PointSearch, known_bounds, known_text, sender_end
 from udpbench.model.result import ALL, GoalBounds, Progress
 from udpbench.units import show_percent, show_pps, show_ratio, show_seconds, show_share
 from udpbench.ways import way_to_receive
@@ -28,18 +28,28 @@ def search_rows(searches: Sequence[PointSearch]) -> list[list[str]]:
     for search in searches:
         several = sum(other.point.point == search.point.point for other in searches) > 1
         number = f" #{search.point.repetition}" if several else ""
-        for place, (shares, goal) in enumerate(_distinct(search.state.goals)):
+        for place, (shares, goal, sure) in enumerate(_answers(search)):
             used = [str(len(search.trials)), show_seconds(search.state.spent_ns)]
             rows.append(
                 [
                     f"{search.point.point or 'all'}{number}" if place == 0 else "",
                     f"{shares} lost",
-                    throughput_text(goal),
+                    throughput_text(goal) if sure else "not confirmed",
                     bounds_text(goal),
                     *(used if place == 0 else ["", ""]),
                 ]
             )
     return rows
+
+
+def _answers(search: PointSearch) -> Iterator[tuple[str, GoalBounds, bool]]:
+    """Yield each different answer with its goals, and whether it is more than of single trials."""
+    goals = search.state.goals
+    if search.may_lie is not None and search.headline.throughput_pps is None:
+        yield show_share(search.headline.loss), search.may_lie, False
+        goals = goals[:-1]
+    for shares, goal in _distinct(goals):
+        yield shares, goal, True
 
 
 def _distinct(goals: Sequence[GoalBounds]) -> Iterator[tuple[str, GoalBounds]]:
@@ -64,7 +74,7 @@ def limits_text(search: PointSearch) -> str:
         return throughput_text(search.headline)
     if search.headline.kind == "none":
         return "no rate meets the goal"
-    return f"not found in time: {known_bounds(search.headline)}"
+    return f"not found in time: {known_text(search)}"
 
 
 def bounds_text(goal: GoalBounds) -> str:
@@ -97,9 +107,9 @@ def perhaps_text(search: PointSearch) -> str:
 
     Empty if nothing, or no more than is decided.
     """
-    headline, (lower, upper) = search.headline, search.perhaps_pps
-    if headline.kind != "unfinished" or (lower, upper) == (headline.lower_pps, headline.upper_pps):
+    if search.may_lie is None:
         return ""
+    lower, upper = search.may_lie.lower_pps, search.may_lie.upper_pps
     if lower is None:
         return f"less than {show_pps(upper)}"
     if upper is None:

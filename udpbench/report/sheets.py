@@ -13,7 +13,7 @@ from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.comparison.stage_costs import StageChange, changes_between
 from udpbench.analysis.ledger.ledger import OR, lost_at_any, unobserved
 from udpbench.analysis.ledger.skbs import exactly
-from udpbench.analysis.points import Point, bounds, estimate, metric
+from udpbench.analysis.points import Point, bounds, estimate, metric, named_trial
 from udpbench.analysis.result_tables import whole
 from udpbench.judged_run import Chapter
 from udpbench.model.result import Cell, Column, Result
@@ -94,7 +94,7 @@ def show_cost(ns: float) -> str:
 
 def trial_name(point: Point, result: Result) -> str:
     """Return what stands above a trial's numbers: ``small #2``, marked if it is invalid."""
-    return f"{name_of(point)} #{result.trial.repetition}{'' if result.valid else ' (invalid)'}"
+    return f"{named_trial(point, result)}{'' if result.valid else ' (invalid)'}"
 
 
 def point_rows(chapter: Chapter, more: Sequence[str] = ()) -> Iterator[tuple[list[str], Mark]]:

@@ -106,9 +106,28 @@ def represented(chapter: Chapter) -> list[tuple[Point, Result]]:
     return [(point, result) for point, result in shown if result is not None]
 
 
+def explained(chapter: Chapter) -> list[tuple[Point, Result]]:
+    """Return the points with the trial whose loss is explained, if they have one.
+
+    That by which an expectation of several trials does not hold; else the representative one.
+    """
+    missed: dict[str, str] = {}
+    for verdict in chapter.verdicts:
+        for name, _, number in (trial.rpartition(" #") for trial in sorted(verdict.missed)):
+            missed.setdefault(name, number)
+    return [(point, _numbered(point, missed) or result) for point, result in represented(chapter)]
+
+
+def _numbered(point: Point, numbers: Mapping[str, str]) -> Result | None:
+    """Return a point's trial by its repetition; None without one."""
+    number = numbers.get(name_of(point))
+    done = point.done if number is not None else ()
+    return next((result for result in done if str(result.trial.repetition) == number), None)
+
+
 def accounted(chapter: Chapter) -> list[tuple[Point, Result]]:
     """Return those that have a ledger to show."""
-    return [each for each in represented(chapter) if each[1].ledger is not None]
+    return [each for each in explained(chapter) if each[1].ledger is not None]
 
 
 T = TypeVar("T")
@@ -367,13 +386,12 @@ def word_of(result: Result) -> str:
 def diagnosed(chapter: Chapter) -> list[str]:
     """Return a sentence for each cause of a loss at any point, alike points together.
 
-    With the numbers of the representative trial that lost most by it, else of the first one; of an
-    invalid trial with the reason.
+    With the numbers of the shown trial that lost most by it, else of the first one; of an invalid
+    trial with the reason.
     """
     limited: dict[str, list[tuple[Point, tuple[Bottleneck, ...]]]] = {}
-    for point in chapter.points:
-        result = representative(point)
-        if result is not None and result.diagnosis:
+    for point, result in explained(chapter):
+        if result.diagnosis:
             main = [each for each in result.diagnosis[1:] if each.share is not None]
             causes = (result.diagnosis[0], *main)
             key = " ".join(f"{each.name} {each.stage}" for each in causes)

@@ -53,6 +53,7 @@ from udpbench.report.summary import (
     merged,
     not_measured,
     not_run,
+    representative,
     resolved,
     trials_label,
 )
@@ -218,18 +219,23 @@ def points_table(chapter: Chapter, width: int = NARROW) -> Table:
 def ledger_tables(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Table | Text]:
     """Yield where the packets of each point went, and below what it was read from.
 
-    A column is the point's representative trial, marked if invalid; if these do not fit side by
+    A column is the trial that is shown of a point, marked if invalid; if these do not fit side by
     side, each is a row. Stages without losses are omitted unless ``everything``, with a note.
     Sources are shown for stages at which packets ended; docs/ledger.md has all of them.
     """
-    title = "ledger (packets of the median trial)"
+    shown = accounted(chapter)
+    others = [result is not representative(point) for point, result in shown]
+    title = "ledger (packets of the median trial"
+    if any(others):
+        missed = "the trial by which an expectation does not hold"
+        title = f"ledger (packets of {missed}" if all(others) else f"{title}, or of {missed}"
+    title += ")"
     if any(search.breaking is not None for search in chapter.searches):
         title = "ledger (packets of a trial just above the upper bound)"
         if all(search.headline.upper_pps is None for search in chapter.searches):
             title = "ledger (packets of a trial that lost too much; no upper bound is decided)"
     elif chapter.searches:
         title = "ledger (packets of the trial at the highest load)"
-    shown = accounted(chapter)
     every = ledger_rows([result for _, result in shown])
     rows = [row for row in every if everything or row.moved or not row.stage]
     if not shown:

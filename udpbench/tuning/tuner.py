@@ -194,6 +194,18 @@ class Tuning:
         }
 
     @property
+    def undecided(self) -> tuple[Comparison, ...]:
+        """Return the comparisons of tried steps that leave open whether these help."""
+        return tuple(each for each in self.without_help if not is_useless(each))
+
+    @property
+    def whole_ns(self) -> int:
+        """Return how long it takes with all trials of its last round."""
+        *before, last = self.rounds
+        trials = LOOKS[-1] * len(last.planned.points)
+        return sum(each.took_ns for each in before) + trials * last.each_ns
+
+    @property
     def without_help(self) -> tuple[Comparison, ...]:
         """Return the comparisons of tried steps that do not help."""
         rounds = (each for each in self.rounds if each.begun and not each.block)

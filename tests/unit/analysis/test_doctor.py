@@ -337,6 +337,19 @@ def test_many_of_a_kind_are_one_line(check: str, value: str, lab: Lab) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("stolen_ms", "severity", "limit"),
+    [(8, "", ""), (20, "warning", "at most 1.00 %"), (60, "struck", "at most 5.00 %")],
+)
+def test_what_a_hypervisor_takes_has_the_limits_of_a_trial(
+    stolen_ms: int, severity: str, limit: str, lab: Lab
+) -> None:
+    """A little is a warning there, and strikes nothing out."""
+    case = Case("steal", "", moved={"cpu.1.steal_ns": stolen_ms * 10**6})
+    seen = [(each.severity, each.limit) for each in not_ready(case, lab)]
+    assert [(severity, limit)] * bool(severity) == seen
+
+
 def test_the_irqbalance_of_a_built_in_lab_has_no_settings() -> None:
     """Its interfaces have no interrupts to pin."""
     machine = examined(Case("", "", environment={"irqbalance": "running"}))

@@ -197,6 +197,29 @@ def test_what_a_rule_refuses_is_a_loss_if_it_is_more_than_usual() -> None:
     assert ("rx_netfilter", 30) == (loss.place, first)
 
 
+@pytest.mark.parametrize(
+    ("name", "enter"),
+    [
+        ("blue", "ip netns exec blue "),
+        ("my blue", "ip netns exec 'my blue' "),
+        ("402", """nsenter -t "$(lsns -nt net -o NS,PID | awk '$1 == 402 {print $2}')" -n """),
+    ],
+)
+def test_what_helps_in_another_namespace_enters_it(name: str, enter: str) -> None:
+    """By its name, or by a process that is found when it is typed."""
+
+    def pod(number: int) -> SpaceLook:
+        lost = 10 * number + 5000 * max(number - 30, 0)
+        came = 10_000 * number
+        moved = {"snmp.Ip.InReceives": came, "snmp.Ip.InDelivers": came - lost}
+        return SpaceLook(POD, name, replace(look(number, moved=moved), interfaces=()))
+
+    surveys = [replace(survey(look(n), pod(n)), wall_ns=n * SECOND_NS) for n in range(60)]
+    (incident,) = course(surveys).incidents
+    (loss,) = incident.losses
+    assert f"({enter}iptables -vnL, {enter}nft list ruleset)" in loss.helps
+
+
 def test_a_stage_before_any_socket_is_a_place_and_another_namespace_has_its_name() -> None:
     """For a stage that sockets have, theirs are named."""
 

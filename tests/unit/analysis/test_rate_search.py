@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from MLRsearch import (
@@ -219,6 +220,53 @@ def test_an_invalid_trial_is_made_again_and_five_end_the_search() -> None:
         loads_pps.append(trials[-1].pps)
     assert 1 == len(set(loads_pps))
     assert "invalid" == search_state(STEADY, DATAGRAMS, trials).ended
+
+
+def robbed_above(
+    quiet_pps: float, capacity_pps: float = CAPACITY_PPS, least_pps: int = 1000
+) -> tuple[SearchState, list[SearchTrial]]:
+    """Return the search on a host of whose CPUs others take half: beyond a load that loses."""
+    rate = SearchRange(Rate(least_pps), Rate(800_000))
+    search = Search(loss=(0.001,), precision=0.05, rate=rate, time_ns=2 * SECOND_NS)
+    host = Simulated(1, 0, 0)
+    trials: list[SearchTrial] = []
+    while (next_trial := (state := search_state(search, DATAGRAMS, trials)).next_trial) is not None:
+        plain = host.trial(next_trial.pps, next_trial.duration_ns)
+        taken = int(min(quiet_pps, capacity_pps) * next_trial.duration_ns / SECOND_NS)
+        lost = max(0, plain.sent_packets - taken)
+        mostly = lost > 0 and (next_trial.pps or 0) > 1.1 * capacity_pps
+        trials.append(replace(plain, lost_packets=lost, robbed="mostly" if mostly else None))
+        assert len(trials) < 2000, "the search does not end"
+    return state, trials
+
+
+def test_below_a_load_of_which_others_have_the_cpus_a_search_goes_on() -> None:
+    """At a quarter of it, and again: what loses nothing there is a lower bound, and none above."""
+    state, trials = robbed_above(60_000, 60_000)
+    (goal,) = state.goals
+    assert ("robbed", "unfinished") == (state.ended, goal.kind)
+    assert (800_000.0, 200_000.0) == state.robbed_pps
+    assert (50_000, None) == (goal.lower_pps, goal.upper_pps)
+    eighth_ns = Search().within_ns / 8
+    at_first_ns = sum(trial.took_ns for trial in trials if trial.pps == 800_000)
+    assert eighth_ns < at_first_ns < 1.1 * eighth_ns
+    assert 800_000 == state.most_pps
+
+
+def test_a_bound_that_is_found_below_such_a_load_is_one() -> None:
+    """Others took nothing there, so that what is lost is the receiver's."""
+    state, _ = robbed_above(45_000, 60_000)
+    (goal,) = state.goals
+    assert ("done", "regular") == (state.ended, goal.kind)
+    assert goal.lower_pps is not None
+    assert goal.lower_pps <= 45_000 * 1.001 < (goal.upper_pps or 0)
+
+
+def test_a_search_of_which_others_have_the_cpus_at_any_load_ends() -> None:
+    """Without a rate, after half of its time."""
+    state, _ = robbed_above(0, 100, least_pps=20_000)
+    assert ("robbed", None) == (state.ended, state.goals[0].lower_pps)
+    assert (800_000.0, 200_000.0, 50_000.0) == state.robbed_pps
 
 
 def test_time_ends_a_search_with_the_bounds_it_knows() -> None:

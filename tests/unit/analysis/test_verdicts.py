@@ -101,7 +101,7 @@ CABLED = [
          "two: 0 is == 0")),
         # Medians know valid trials alone.
         ([invalid("one", 999), result("two", 1)], "delivered_pps[one] > 0", "cannot tell",
-         "nothing to compare"),
+         "no valid trial"),
         ([result("one", 1000), failed("two")], "delivered_pps > 0", "cannot tell",
          "one: 1 000 is > 0; two: nothing to compare"),
         ([result("one", 1000), failed("two")], "unaccounted == 0", "cannot tell",
@@ -143,7 +143,25 @@ def test_an_expectation_is_answered(
     """The verdict holds what was expected, the answer and the numbers behind it."""
     left, op, right = text.split(" ")
     experiment = build.experiment(build.expectation(left, op, right), points=POINTS)
-    assert (Verdict(text, answer, measured),) == evaluate(experiment, results)  # type: ignore[arg-type]
+    (verdict,) = evaluate(experiment, results)
+    assert Verdict(text, answer, measured) == replace(verdict, missed=frozenset())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "missed"),
+    [
+        ("lost_packets[two] == 0", {"two #2"}),
+        ("lost_packets < 200", {"one #1", "two #2"}),
+        ("lost_packets[two] > lost_packets[one]", {"two #1", "one #1"}),
+        ("lost_packets[two] < 1000", set()),
+        ("loss_ratio[two] < 0.0001", set()),
+    ],
+)
+def test_trials_by_which_counts_do_not_hold_are_named(text: str, missed: set[str]) -> None:
+    """Those whose numbers are shown; a median is of no single trial."""
+    expected = build.expectation(*text.split(" "))
+    (verdict,) = evaluate(build.experiment(expected, points=POINTS), TWO)
+    assert missed == verdict.missed
 
 
 def blocks(first: Sequence[int], second: Sequence[int]) -> list[Result]:

@@ -14,7 +14,7 @@ from udpbench.analysis.ledger.ledger import lost_by_place
 from udpbench.analysis.reader_time import RECEIVING_CALLS
 from udpbench.analysis.readings import readings_of
 from udpbench.analysis.watch.history import LOOKS_KEPT, PROCESSES_KEPT, HostState, after
-from udpbench.analysis.watch.host import HELPS, LiveHost, live_host, watched_ledger
+from udpbench.analysis.watch.host import COMMANDS, HELPS, LiveHost, live_host, watched_ledger
 from udpbench.analysis.watch.sockets import LEAST_LOOKS, SocketReader
 from udpbench.model.limits import THREADS_MAX
 from udpbench.model.record import (
@@ -48,7 +48,7 @@ def look(second: int, *sockets: UdpSocket, moved: dict[str, int] | None = None) 
     return HostLook(snapshot, ("receive0",), sockets)
 
 
-def watched(*looks: HostLook, port: int | None = None) -> LiveHost:
+def watched(*looks: HostLook, port: int | None = None, enter: str = "") -> LiveHost:
     """Return what is said after these looks."""
     states: list[HostState] = []
     live: LiveHost | None = None
@@ -56,7 +56,7 @@ def watched(*looks: HostLook, port: int | None = None) -> LiveHost:
         states.append(after(states[-1] if states else None, each))
         if len(states) > 1:
             known = {"receive0": facts("right", "receive0", "10.0.0.1/24")}
-            live = live_host(states[0], states[-2], states[-1], known, live, port)
+            live = live_host(states[0], states[-2], states[-1], known, live, port, enter)
     assert live is not None
     return live
 
@@ -339,7 +339,28 @@ def test_how_to_find_the_port_that_nobody_is_bound_to_is_said() -> None:
     """The kernel's counter has all of them in one number."""
     live = watched(look(0), look(1, moved={"snmp.Udp.NoPorts": 51}))
     assert "tcpdump -nni any" in live.helps_at(["udp_no_port"])
-    assert "nsenter -t PID -n" in HELPS["rx_netfilter"]
+
+
+def test_commands_of_advice_enter_the_namespace_that_is_watched() -> None:
+    """Typed as they stand on the host, they would list another's rules."""
+    moved = {"snmp.Ip.InReceives": 1000, "snmp.Ip.InDelivers": 900, "snmp.Udp.NoPorts": 51}
+    looks = look(0), look(1, moved=moved)
+    own = watched(*looks).helps_at(["rx_netfilter"])
+    assert own.startswith("change the rule that counts it (iptables -vnL, nft list ruleset); ")
+    inside = watched(*looks, enter="nsenter -t 9 -n ")
+    assert inside.helps_at(["rx_netfilter"]).startswith(
+        "change the rule that counts it (nsenter -t 9 -n iptables -vnL, nsenter -t 9 -n nft list "
+    )
+    assert "ICMP, nsenter -t 9 -n tcpdump -nni any" in inside.helps_at(["udp_no_port"])
+
+
+def test_every_command_of_advice_is_known_as_such() -> None:
+    """Also that of an interface's program, and of an IPsec policy."""
+    begun = {stage: COMMANDS.sub("HERE ", helps) for stage, helps in HELPS.items()}
+    assert "which HERE ip link show names" in begun["rx_xdp"]
+    assert "that HERE ip -s xfrm policy lists" in begun["rx_policy"]
+    assert "that HERE tc filter show dev" in begun["rx_tc"]
+    assert "HERE" not in begun["udp_rcvbuf"]
 
 
 def test_other_namespaces_are_named() -> None:

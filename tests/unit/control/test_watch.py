@@ -91,6 +91,13 @@ def test_a_look_a_second_and_one_at_the_end() -> None:
     assert "asked {'pid': None, 'unit': None, 'exact': False}" in world.words
 
 
+def test_what_is_advised_enters_the_namespace_of_the_watched_process() -> None:
+    """By its number, which whoever types it needs."""
+    for pid, enter in ((7, "nsenter -t 7 -n "), (None, "")):
+        (last,) = watch_machine(Watchable(), Watched(pid=pid), SECOND_NS, lambda _: None)
+        assert enter == last.enter
+
+
 def test_the_time_of_a_watch_begins_with_its_first_look() -> None:
     """The facts of many interfaces take seconds; those belong to what is watched."""
 

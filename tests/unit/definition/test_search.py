@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,19 @@ def test_a_word_stands_for_a_search(
         search.time_ns,
         search.exceed,
     )
+
+
+def test_a_key_that_is_set_leaves_the_others_of_a_word(tmp_path: Path) -> None:
+    """As in a map: the advice to raise a search's time is to change that alone."""
+    file = write(tmp_path, "search: quick\n")
+    (plain,), (longer,) = (load_experiments([file], sets) for sets in ([], ["search.within=3min"]))
+    before, now = plain.points[0].search, longer.points[0].search
+    assert before is not None
+    assert replace(before, within_ns=180 * SECOND_NS) == now
+    (swept,) = load_experiments(
+        [write(tmp_path, "search: quick\nsweep: {search.time: [3s, 5s]}\n")]
+    )
+    assert [before.loss] * 2 == [point.search and point.search.loss for point in swept.points]
 
 
 REFUSED = {

@@ -583,3 +583,15 @@ def test_a_figure_is_well_formed_and_without_form_of_its_own(tmp_path: Path) -> 
         text = parsed(file.read_text()).itertext()  # noqa: S314
         assert set(map(str.strip, root.itertext())) <= {"", *map(str.strip, text)}
     assert {"font-size", "fill"} <= set(re.findall(r"[\w-]+(?=:)", figures.rules()))
+
+
+def test_what_helps_at_a_stage_of_a_watched_host_says_where_to_type_it() -> None:
+    """The report does not know in which network namespace its reader is."""
+    for stage, end in (
+        ("rx_netfilter", "if that is full, all in the network namespace that was watched."),
+        ("udp_rcvbuf", "that depends on each socket's reader, and the answer names it."),
+        ("udp_memory", "or make receive buffers smaller."),
+    ):
+        advice = pages._stage_advice(stage, watched=True, of_program=False)
+        assert advice["helps"].endswith(end)
+    assert "watched" not in pages._stage_advice("rx_netfilter", False, False)["helps"]

@@ -27,6 +27,8 @@ from analysis.build import (
     worker,
 )
 from analysis.test_diagnosis import stored as planted
+from analysis.test_search import experiment as searched_experiment
+from analysis.test_search import mostly_robbed, only, results_of
 from analysis.test_shared_hosts import Mixture
 from golden import Golden
 
@@ -302,6 +304,10 @@ def test_what_failed_is_said_first_and_what_not_to_believe_last() -> None:
         ((), "No trial is stored."),
         ((failed(),), "No answer: it failed: it died. The one trial is not valid."),
         (
+            (failed(message="it died; flush its output"),),
+            "No answer: it failed: it died. Flush its output. The one trial is not valid.",
+        ),
+        (
             (failed("skipped", "2 CPUs"),),
             "No answer: it was skipped: 2 CPUs. 1 of 1 trial was skipped.",
         ),
@@ -518,6 +524,20 @@ def test_more_blocks_are_asked_for_by_a_command(
         monkeypatch.setattr("udpbench.report.answers.chapters_of", lambda _, c=known: (c,))
         lines = [line for does, line in to_try(run) if "more blocks" in does]
         assert ([f"udpbench run ab.yaml --set {expected}"] if expected else []) == lines
+
+
+def test_a_search_that_others_held_up_is_repeated_by_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once they are stopped; its bounds are no limit of what is measured."""
+    search = only(results_of(searched_experiment(), change=mostly_robbed))
+    run = stored(tmp_path, command=("udpbench", "run", "max.yaml", "--seed", "3"))
+    known = replace(chapters_of(run)[0], searches=(search,))
+    monkeypatch.setattr("udpbench.report.answers.chapters_of", lambda _: (known,))
+    ((does, line),) = to_try(run)
+    assert does.startswith("Stop what uses CPUs of the load")
+    assert does.endswith(" Then repeat it:")
+    assert "udpbench run max.yaml" == line
 
 
 def short_of(pps: int, **changes: Any) -> TrialRecord:

@@ -150,7 +150,7 @@ def test_what_is_said_of_the_median_trial_does_not_hide_the_losses_of_others() -
     ]  # fmt: skip
     (line,) = diagnosed(chapter(*records, of=of))
     assert line.startswith("a, b: Nothing was lost: ")
-    assert line.endswith(" But 1 of 6 trials lost packets, up to 25.00 %.")
+    assert line.endswith(" 1 of 6 trials lost packets, up to 25.00 %, most of it at udp_rcvbuf.")
     (quiet,) = diagnosed(chapter(*records[3:], of=of))
     assert "But" not in quiet
 
@@ -511,6 +511,33 @@ def test_an_expectation_shows_its_answer_and_its_numbers() -> None:
     assert ["no", "received_packets", ">", "5000", "1", "000", "is", "not", ">", "5", "000"] == (
         rows(text)[2]
     )
+
+
+def test_the_trial_that_misses_an_expectation_has_its_ledger_and_its_reason_shown() -> None:
+    """The median trial lost something else: its numbers explain nothing of what failed."""
+
+    def lost(number: int, packets: int, point: str) -> TrialRecord:
+        moves = {"right": dict.fromkeys(LOST["right"], packets)}
+        return lossy(1000, moves, packets, of=replace(paced(point=point), repetition=number))
+
+    packets = {"a": (0, 7, 250), "b": (5, 5, 5)}
+    records = [lost(n, each, p) for p in packets for n, each in enumerate(packets[p], start=1)]
+    of = experiment(
+        expectation("udp_rcvbuf[a]", "<", "100"),
+        expectation("udp_rcvbuf[a]", "<", "3"),
+        points=[paced(point=name) for name in "ab"],
+        repetitions=3,
+    )
+    both = chapter(*records, of=of)
+    text = shown(both, 120)
+    missed = "the trial by which an expectation does not hold"
+    assert f"ledger (packets of the median trial, or of {missed})" in text
+    assert ["a", "#3", "b", "#2"] in [row[:4] for row in rows(text)]
+    assert ["udp_rcvbuf", "250", "5"] in [row[:3] for row in rows(text)]
+    alone = replace(both, points=both.points[:1])
+    assert f"ledger (packets of {missed})" in shown(alone, 120)
+    held = replace(both, verdicts=both.verdicts[:0])
+    assert "ledger (packets of the median trial)" in shown(held, 120)
 
 
 def test_odd_texts_are_shown_as_they_are() -> None:

@@ -17,7 +17,7 @@ from udpbench.model.experiment import Trial
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding
 from udpbench.model.result import Bottleneck, Result
-from udpbench.report.answers import answer, proven_pair
+from udpbench.report.answers import _to_decide, answer, proven_pair
 from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.outcome import TuningAnswer, answer_of, exit_code
 from udpbench.tuning.tuner import Tuning, tuning_of
@@ -272,6 +272,39 @@ def test_what_cannot_be_told_is_undecided_and_not_without_help() -> None:
     assert answer.sentence.startswith("Undecided whether buffer=32MiB would help. ")
     heads = [note.partition(":")[0] for note in answer.notes]
     assert ["did not help", "undecided"] == heads
+    assert ["buffer=32MiB"] == [each.b for each in tuning.undecided]
+
+
+def to_type(tuning: Tuning) -> list[str]:
+    """Return what the end of a tune says would decide it, with its command."""
+    words = ["udpbench", "tune", "x.yaml", "--within", "20s", "--point=a"]
+    chapter = Chapter(to_tune(), (), (), (), tuning=tuning)
+    return [f"{does} {line}" for does, line in _to_decide([chapter], words)]
+
+
+def _is_large(trial: Trial) -> bool:
+    return (trial.receive.buffer_bytes or 0) >= 8 * MIB
+
+
+def test_a_tune_that_decides_nothing_names_the_command_that_may(golden: Golden) -> None:
+    """With more time, or longer trials; a burst, and a search, have no length to set."""
+    late_tune, _ = play(to_tune(within_ns=20 * SECOND_NS), buffer_alone)
+    (undecided, _), (far, _) = (
+        play(to_tune(), lambda trial, more=more: (5_000.0 * (1 + more(trial)), (SMALL,)))
+        for more in (
+            lambda trial: (0.0, 0.3)[trial.repetition % 4 > 1] * _is_large(trial),
+            lambda trial: (-0.4, 0.8)[trial.repetition % 2] * _is_large(trial),
+        )
+    )
+    burst = replace(undecided.base, traffic=replace(undecided.base.traffic, count_packets=9))
+    each = (late_tune, undecided, far, replace(undecided, base=burst))
+    golden.check([line for tuning in each for line in to_type(tuning)])
+    proven, _ = play(to_tune(), buffer_alone)
+    useless, _ = play(to_tune(), lambda _: (5_000.0, (SMALL,)))
+    assert [[], [], []] == [
+        to_type(each) for each in (proven, useless, replace(undecided, ending=None))
+    ]
+    assert [] == list(_to_decide([Chapter(to_tune(), (), (), ())], []))
 
 
 def test_after_a_step_that_helps_another_may_be_undecided() -> None:

@@ -174,7 +174,8 @@ class Program(CountedReader):
                 if not self._unbound(list(self._sockets().values()))
                 else "check receive.ready"
             )
-            step += "; output to a pipe is buffered until the program flushes it (python3 -u does)"
+            step += "; output to a pipe is buffered until the program flushes it "
+            step += "(fflush in C, python3 -u)"
             return f"{self._label}: {text}: {self._last_words()}; {step}"
         bound = sorted({f"{s.address} port {s.port}" for s in self._sockets().values()})
         has = f"it is bound to {', '.join(bound)}" if bound else "it has no UDP socket"

@@ -6,6 +6,7 @@ say of all traffic.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -55,11 +56,12 @@ GONE = "is gone: its counters end there"
 """What is said of an interface that was removed, or taken down."""
 HELPS = {stage.name: stage.helps.replace("receive.buffer", "SO_RCVBUF") for stage in STAGES}
 """For another's application, which has no keys of an experiment."""
-HELPS["rx_netfilter"] += "; those of another network namespace with nsenter -t PID -n before it"
 HELPS["udp_no_port"] += (
     "; the counter names no port: where the host answers with ICMP, tcpdump -nni any "
     "'icmp[0] = 3 and icmp[1] = 3' shows it, and --port counts a single one"
 )
+COMMANDS = re.compile(r"\b(?=(?:iptables|ip|nft|tc|tcpdump|wg) [-a-z])")
+"""Where a command of such advice begins that shows something of its network namespace alone."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class LiveHost:
     unbound_packets: int = 0
     """Packets to the watched port without a socket, if that is counted; else to any such port,
     while the watched one had none at two looks in a row."""
+    enter: str = ""
+    """What to type before a command so that it runs in the watched network namespace."""
 
     @cached_property
     def losing(self) -> tuple[SocketLoss, ...]:
@@ -145,7 +149,8 @@ class LiveHost:
         losing = [loss for loss in self.sockets if loss.dropped]
         own = {stage for loss in losing if loss.reader_helps for stage in loss.stages}
         own -= {stage for loss in losing if not loss.reader_helps for stage in loss.stages}
-        return {stage: HELPS[stage] for stage in LEDGER_STAGES if stage in named - own}
+        lacking = [stage for stage in LEDGER_STAGES if stage in named - own]
+        return {stage: COMMANDS.sub(lambda _: self.enter, HELPS[stage]) for stage in lacking}
 
 
 def live_host(
@@ -155,11 +160,12 @@ def live_host(
     facts: Mapping[str, Facts],
     earlier: LiveHost | None = None,
     port: int | None = None,
+    enter: str = "",
 ) -> LiveHost:
     """Return the host between two looks.
 
     ``facts`` are by interface. ``earlier`` is what was said before of the reasons of sockets;
-    ``port`` is the only one that is watched.
+    ``port`` is the only one that is watched. ``enter`` is what begins a command in its namespace.
     """
     lately, ever = deltas(before.snapshot, now.snapshot), deltas(first.snapshot, now.snapshot)
     seconds = max(lately.elapsed_ns, 1) / SECOND_NS
@@ -209,6 +215,7 @@ def live_host(
         unwatched=unwatched,
         gone=gone,
         unbound_packets=unbound_packets,
+        enter=enter,
     )
 
 

@@ -5,6 +5,7 @@ Pure: from looks in their order. A loss begins after the last look without it.
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -228,7 +229,8 @@ class _Replay:
             each.name, known.latest.sockets, look.sockets, look.ended, moment.survey.wall_ns
         )
         now = after(known.latest, look)
-        known.live = live_host(known.first, known.latest, now, facts, known.live)
+        enter = _into(each.name) if each is not moment.survey.spaces[0] else ""
+        known.live = live_host(known.first, known.latest, now, facts, known.live, enter=enter)
         known.latest = now
         if then_ns >= self.since_ns:
             self._lose(known.live, each.name, then_ns, moment.survey.wall_ns)
@@ -479,6 +481,15 @@ def _cpus_in_words(
         earlier = before.get(cpu)
         was = f"; before {show_percent(sum(earlier.values()))}" if earlier is not None else ""
         yield f"CPU {cpu}: {show_percent(min(busy, 1.0))} busy ({parts}){was}"
+
+
+def _into(netns: str) -> str:
+    """Return what begins a command in a namespace by its name in a survey."""
+    if not netns.isdecimal():
+        return f"ip netns exec {shlex.quote(netns)} "
+    # Of its processes nobody knows which are left when this is read.
+    pid = f"lsns -nt net -o NS,PID | awk '$1 == {netns} {{print $2}}'"
+    return f'nsenter -t "$({pid})" -n '
 
 
 def _named(each: UdpSocket) -> str:
