@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -50,6 +50,7 @@ from udpbench.judged_run import Chapter, chapters_of
 from udpbench.metrics import SEARCHED
 from udpbench.model.experiment import CompareSpec, Experiment
 from udpbench.model.lab import Lab
+from udpbench.model.record import Finding
 from udpbench.model.result import Progress, Result
 from udpbench.printable import printable
 from udpbench.proven_kernels import kept
@@ -57,7 +58,14 @@ from udpbench.records.reader import read_run
 from udpbench.records.run import RUN_FILE, Run, new_header
 from udpbench.records.writer import RunWriter
 from udpbench.report.search import found_text
-from udpbench.report.summary import LAB_LABEL, message, reason
+from udpbench.report.summary import (
+    LAB_LABEL,
+    findings_in,
+    merged,
+    message,
+    reason,
+    trials_label,
+)
 from udpbench.report.tables import parts
 from udpbench.report.terminal import Terminal
 from udpbench.units import show_percent, show_pps, show_ratio
@@ -370,15 +378,24 @@ def _ended_early(stored: Run) -> tuple[str, str] | None:
 
 
 def _reasons(own: Point) -> list[str]:
-    """Return why trials of a point are failed, invalid or skipped, each reason once."""
-    reasons: dict[str, None] = {}
-    for result in own.results:
-        for finding in result.findings:
-            unfinished = result.unfinished and finding.where == "search"
-            grave = finding.severity in ("invalid", "struck")
-            if grave or unfinished or result.status == "skipped":
-                reasons[str(finding)] = None
-    return list(reasons)
+    """Return why trials of a point are failed, invalid or skipped, each reason once.
+
+    With the trials that have it, if not all have.
+    """
+    grave = [
+        replace(result, findings=tuple(filter(partial(_is_grave, result), result.findings)))
+        for result in own.results
+    ]
+    return [
+        f"{finding}{f' [{trials_label(names)}]' if len(names) < len(own.results) else ''}"
+        for finding, names in merged(findings_in(grave))
+    ]
+
+
+def _is_grave(result: Result, finding: Finding) -> bool:
+    unfinished = result.unfinished and finding.where == "search"
+    grave = finding.severity in ("invalid", "struck")
+    return grave or unfinished or result.status == "skipped"
 
 
 def _chapter_text(chapter: Chapter, width: int) -> str:

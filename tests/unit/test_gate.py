@@ -62,7 +62,7 @@ def test_a_failed_trial_of_a_point_that_it_is_compared_with_fails_it(tmp_path: P
     """As the whole run fails; a median of fewer trials is not what was asked for."""
     reply = answer_for(tmp_path, [record(of=ONE), failed(of=replace(ONE, repetition=2))])
     assert "failed" == reply.outcome
-    assert "compared with one: right: failed: it died" == reply.why
+    assert "compared with one: right: failed: it died [one #2]" == reply.why
     assert "results" in reply.shown
 
 
@@ -468,6 +468,21 @@ def test_a_search_that_did_not_end_says_why_it_fails() -> None:
     ]
     reasons = [_reasons(Point("example", "one", (result,))) for result in results]
     assert [[str(late)], []] == reasons
+
+
+def test_a_reason_of_many_trials_stands_once() -> None:
+    """With the range of its values, and the CPUs together; with its trials if not all have it."""
+    others = Finding("struck", "other programs used CPUs of the load", "vm: CPU 0", "48.00 %")
+    on_both = (others, replace(others, where="vm: CPU 1", value="50.00 %"))
+    noted = Finding("note", "the sender stalled", "left")
+    short = Finding("invalid", "sender-bound", "left", "98.00 %")
+    results = [
+        Result(replace(ONE, repetition=1), "done", True, (*on_both, noted)),
+        Result(replace(ONE, repetition=2), "done", False, (short, *on_both)),
+    ]
+    first, second = _reasons(Point("example", "one", tuple(results)))
+    assert "left: sender-bound (98.00 %) [one #2]" == first
+    assert "vm: CPUs 0, 1: other programs used CPUs of the load (48.00 – 50.00 %)" == second
 
 
 @pytest.mark.parametrize(("point", "outcome"), [("one", "passed"), ("two", "passed")])

@@ -234,7 +234,12 @@ class Bottleneck:
     @property
     def place(self) -> str:
         """Return ``Lost at udp_rcvbuf``, or that nothing was."""
-        nowhere = {"": "Nothing was lost", "unsent": "Not offered", "unaccounted": "Unaccounted"}
+        late = " yet" if self.what.startswith("the receiver falls behind") else ""
+        nowhere = {
+            "": f"Nothing was lost{late}",
+            "unsent": "Not offered",
+            "unaccounted": "Unaccounted",
+        }
         beside = f" ({self.aside})" if self.aside else ""
         return nowhere.get(self.stage, f"Lost at {self.stage}") + beside
 

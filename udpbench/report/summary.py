@@ -43,6 +43,8 @@ LOGGING = "app_log"
 """The only stage whose packets were received: those that could not be logged."""
 FEW_POINTS = 3
 """Maximum points that are described one by one; beyond it only the extreme ones."""
+MOST_NAMED = 100
+"""Maximum characters of the names of points that share a diagnosis; beyond it they are counted."""
 FEW_TRIALS = 3
 """Maximum trials that are named; beyond it they are counted."""
 MEANT = {stage.name: stage for stage in (AHEAD, *STAGES)}
@@ -401,7 +403,8 @@ def diagnosed(chapter: Chapter) -> list[str]:
         point, causes = max(alike, key=lambda pair: pair[1][0].packets)
         worst_of = causes[0]
         names = [name_of(point) for point, _ in alike]
-        head = ", ".join(names) if len(names) <= FEW_POINTS else f"{len(names)} points"
+        head = ", ".join(names)
+        head = head if len(head) <= MOST_NAMED else f"{len(names)} points"
         if len({_sentences(each) for _, each in alike}) > 1:
             head += f" (numbers of {name_of(point)})"
         but = "" if worst_of.stage else but_lossy([r for point, _ in alike for r in point.results])
@@ -483,12 +486,17 @@ def _load(progress: Progress) -> str:
 
 
 def findings_of(chapter: Chapter) -> tuple[tuple[Finding, tuple[str, ...]], ...]:
+    """Return each distinct finding of an experiment with the names of its trials."""
+    return findings_in(chapter.results)
+
+
+def findings_in(results: Sequence[Result]) -> tuple[tuple[Finding, tuple[str, ...]], ...]:
     """Return each distinct finding with the names of the trials that have it, invalid first.
 
     Findings that differ only in a quantity are merged into one, with its range. Of more than
     MOST_FINDINGS different ones the last is how many further ones there are.
     """
-    every = ((finding, result) for result in chapter.results for finding in result.findings)
+    every = ((finding, result) for result in results for finding in result.findings)
     rank = {"invalid": 0, "struck": 1, "warning": 2, "note": 3}
     alike: dict[Finding, dict[str | None, dict[str, None]]] = {}
     further = 0
@@ -501,7 +509,7 @@ def findings_of(chapter: Chapter) -> tuple[tuple[Finding, tuple[str, ...]], ...]
         values.setdefault(finding.value, {})[result.trial.name] = None
     if further:
         what = f"{further} further findings are not listed; --json has them"
-        alike[Finding("note", what)] = {None: dict.fromkeys(r.trial.name for r in chapter.results)}
+        alike[Finding("note", what)] = {None: dict.fromkeys(r.trial.name for r in results)}
     return tuple(
         (replace(finding, value=value), names)
         for finding, values in alike.items()

@@ -546,9 +546,8 @@ def test_a_socket_is_never_read_if_nobody_can_have_read_it(
     """By its own count, as nothing was read in the namespace, or as its program never ran."""
     late, helps = reader(*threads, **more)
     assert never is (late.does == "never reads")
-    assert never is (
-        helps == "check what stopped it (a signal, a debugger, a frozen cgroup, a lock)"
-    )
+    stopped = "check what stopped it (a signal, a debugger, a frozen cgroup, a lock), or "
+    assert never is (helps == f"{stopped}whether it forgot the socket")
 
 
 def test_who_may_not_see_threads_says_so() -> None:

@@ -40,7 +40,7 @@ from udpbench.judged_run import Chapter, judged
 from udpbench.model.experiment import Experiment
 from udpbench.model.limits import LEDGER_STAGES
 from udpbench.model.record import Finding, Histogram, TrialRecord
-from udpbench.model.result import LedgerEntry
+from udpbench.model.result import Bottleneck, LedgerEntry
 from udpbench.report.sheets import LEFT_OUT_BLOCKS, comparison_cells, packets_cell, point_cells
 from udpbench.report.summary import diagnosed, findings_of, is_aside, left_out, merged
 from udpbench.report.tables import (
@@ -108,12 +108,22 @@ def test_the_diagnosis_speaks_first() -> None:
     text = shown(chapter(lossy(1000, LOST, 250)), 200)
     assert "Lost at udp_rcvbuf: udpbench does not know why; the socket's receive" in text
     assert text.index("Lost at") < text.index("results")
+    for long, head in (("", "a, b, c, d:"), ("x" * 30, "4 points:")):
+        of = experiment(points=[paced(point=name + long) for name in "abcd"], repetitions=1)
+        names = [lossy(1000, LOST, 250, of=each) for each in of.points]
+        (line, *more) = diagnosed(chapter(*names, of=of))
+        assert (True, []) == (line.startswith(f"{head} Lost at udp_rcvbuf:"), more)
     of = experiment(points=[paced(point=name) for name in "abcd"], repetitions=1)
-    names = [lossy(1000, LOST, 250, of=paced(point=name)) for name in "abcd"]
-    (line, *more) = diagnosed(chapter(*names, of=of))
-    assert ("4 points: Lost at udp_rcvbuf:", []) == (line[:29], more)
+    names = [lossy(1000, LOST, 250, of=each) for each in of.points]
     few = diagnosed(chapter(names[0], record(of=paced(point="b")), of=of))
     assert ["a: Lost at udp_rcvbuf", "b: Nothing was lost: "] == [line[:21] for line in few]
+
+
+def test_who_is_late_without_a_loss_is_not_said_to_be_well() -> None:
+    """That nothing was lost is no reason why it falls behind."""
+    late = Bottleneck("reader_work", "certain", "", 0, "the receiver falls behind: x", "do less")
+    assert "Nothing was lost yet: the receiver falls behind: x. Do less." == late.sentence
+    assert replace(late, what="it keeps up").sentence.startswith("Nothing was lost: it keeps up.")
 
 
 def test_numbers_in_what_is_said_of_several_points_say_whose_they_are() -> None:

@@ -193,7 +193,9 @@ class SocketReader:
 
 
 READERS_HELPS = {
-    "stopped": REMEDIES["standstill"].text.removesuffix(", then repeat"),
+    "stopped": REMEDIES["standstill"].text.replace(
+        "then repeat", "or whether it forgot the socket"
+    ),
     "sleeps": REMEDIES["reader_sleeps"].text,
     ELSEWHERE: "have it read this socket, too; no buffer helps",
     "waits for a CPU": REMEDIES["busy"].text.partition(" of the load")[0],
