@@ -103,7 +103,7 @@ CABLED = [
         ([invalid("one", 999), result("two", 1)], "delivered_pps[one] > 0", "cannot tell",
          "no valid trial"),
         ([result("one", 1000), failed("two")], "delivered_pps > 0", "cannot tell",
-         "one: 1 000 is > 0; two: nothing to compare"),
+         "one: 1 000 is > 0; two: no valid trial"),
         ([result("one", 1000), failed("two")], "unaccounted == 0", "cannot tell",
          "one: 0 is == 0; two: nothing to compare"),
         # A point that this host cannot try is left out; all of them, and so is the expectation.
