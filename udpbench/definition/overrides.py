@@ -116,7 +116,7 @@ def _with(data: Any, path: KeyPath, value: Any) -> Any:
     below = data if isinstance(data, dict) else {}
     held = below.get(path[0])
     if path[1:] and isinstance(held, str):
-        held = PRESETS.get(path[0], {}).get(held, held)
+        held = PRESETS.get(str(path[0]), {}).get(held, held)
     return {**below, path[0]: _with(held, path[1:], value)}
 
 
