@@ -264,7 +264,7 @@ def test_a_failed_trial_fails_its_item(project: Project) -> None:
     project.file("gate.udpbench.yaml", ONE)
     result = project.run()
     result.assert_outcomes(failed=1)
-    assert "receiver: failed: it died" in lines(result, "FAILURES")
+    assert any(line.startswith("receiver: failed: it died") for line in lines(result, "FAILURES"))
 
 
 def test_a_run_that_ends_early_fails_what_it_did_not_reach(project: Project) -> None:
@@ -525,7 +525,7 @@ def test_a_skipped_point_hides_no_failure_of_another_one(project: Project) -> No
     result = project.run()
     result.assert_outcomes(failed=1)
     text = lines(result, "FAILURES")
-    assert "two: receiver: failed: it died" in text
+    assert any(line.startswith("two: receiver: failed: it died") for line in text)
     assert any("results" in line for line in text)
     text = lines(result, "udpbench")
     assert ["one", "two"] == [line.split()[2].rstrip(":") for line in text[:2]]

@@ -73,7 +73,7 @@ class Verdict:
     settled: frozenset[tuple[str, str]] = frozenset()
     """Experiment and point of each search whose rate, as far as it is known, is a yes or a no."""
     missed: frozenset[str] = frozenset()
-    """Of several trials those by which it does not hold, whose numbers are shown: ``all #2``."""
+    """Those of several trials by which it does not hold, with the numbers shown: ``all #2``."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Each round compares its first point with the others in its own blocks, numbered consecutively, with
 the comparison's statistics and all points of a round as one family. Rounds: the base alone;
 candidates by its diagnosis, the best of which is kept and diagnosed again; the recipe without each
-of its steps; base and recipe remeasured, which alone proves the gain. Pure.
+of its steps; base and recipe remeasured, which alone proves the gain. Pure. Long, because a round
+is planned, played and judged in the same few words.
 """
 
 from __future__ import annotations

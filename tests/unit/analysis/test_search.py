@@ -181,8 +181,8 @@ def test_each_end_of_a_search_is_told(golden: Golden) -> None:
     says = [limits_text(ends[1]), limits_text(ends[-1])]
     assert ["no rate meets the goal", "not found in time: no load is decided"] == says
     ended = [finding for finding in ends[4].result.findings if finding.where == "search"]
-    said = "299.1 – 302.1 kpps by single trials, not confirmed"
-    assert ([said], f"not found in time: {said}") == (
+    single = "299.1 – 302.1 kpps by single trials, not confirmed"
+    assert ([single], f"not found in time: {single}") == (
         [f.value for f in ended],
         limits_text(ends[4]),
     )

@@ -1,6 +1,7 @@
 """What a recorded host lost and when: each loss with its start, its socket, and what had changed.
 
-Pure: from looks in their order. A loss begins after the last look without it.
+Pure: from looks in their order. A loss begins after the last look without it. Long, because one
+replay carries all that is known from look to look.
 """
 
 from __future__ import annotations
