@@ -183,15 +183,15 @@ def lacking(
     missing = {
         name for host in lab.hosts for name, able in capabilities[host.name].items() if not able
     }
-    if missing.isdisjoint(REQUIREMENTS):
+    concerned = {n: r for n, r in REQUIREMENTS.items() if (r.capability or n) in missing}
+    if not concerned:
         return
     blocks = {host.part: block_of(lab, trial, host) for host in lab.hosts}
     merged = replace(trial, settings=blocks)
     required = {
         name: requirement
-        for name, requirement in REQUIREMENTS.items()
-        if name in missing
-        and requirement.needed(merged)
+        for name, requirement in concerned.items()
+        if requirement.needed(merged)
         and (requirement.role == "sender" or trial.receive.workers > 0)
     }
     for host in lab.hosts:
