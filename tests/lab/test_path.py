@@ -620,6 +620,12 @@ def test_a_change_on_the_path_stops_the_senders(tmp_path: Path, words: str) -> N
     assert sent < 5000
 
 
+def is_sent(progress: Progress) -> bool:
+    """Return whether packets of the load have been sent by a sample."""
+    sent = sum(sample.counts.get("sent_packets", 0) for sample in progress.samples)
+    return progress.event == "sample" and progress.text == "measured" and sent > 0
+
+
 def test_a_rule_of_legacy_iptables_that_is_exchanged_stops_the_senders(tmp_path: Path) -> None:
     """There are as many as before, and nf_tables knows nothing of them."""
     done: list[str] = []
@@ -627,7 +633,7 @@ def test_a_rule_of_legacy_iptables_that_is_exchanged_stops_the_senders(tmp_path:
 
     def tell(progress: Progress) -> None:
         before_the_proof(lambda: change("A", "", 1))(progress)
-        if progress.event == "sample" and progress.text == "measured" and len(done) == 1:
+        if is_sent(progress) and len(done) == 1:
             change("R", "1", 2)
 
     def change(*words: object) -> None:
@@ -647,7 +653,7 @@ def test_a_program_of_tcx_on_the_path_stops_the_senders(tmp_path: Path) -> None:
     attached: list[OthersProgram] = []
 
     def tell(progress: Progress) -> None:
-        if progress.event == "sample" and progress.text == "measured" and not attached:
+        if is_sent(progress) and not attached:
             attached.append(OthersProgram(namespace_of("out0"), "in0"))
         if progress.event == "trial":
             attached[0].end()
