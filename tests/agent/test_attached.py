@@ -25,6 +25,7 @@ from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers import reads
 from udpbench.agent.workers.pool import Pool
+from udpbench.agent.workers.reads import CountedReader
 from udpbench.errors import WorkerFailed
 from udpbench.model.experiment import Attach, Receive
 from udpbench.model.work import FlowSpec, WorkerSpec
@@ -139,6 +140,23 @@ def test_what_is_read_before_a_late_start_is_of_the_phase(
     pool.start(phase(at_ns=time.monotonic_ns() + 60 * 10**9))
     if "others_sockets" not in counts(pool):
         assert 0 == counts(pool)["read_packets"]
+
+
+def test_what_the_agent_reads_itself_is_not_of_the_program(
+    pool: Pool, start: Start, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A packet that was to be lost and was not is read by its own socket after the phase."""
+    read_packets = [100]
+    monkeypatch.setattr(reads, "in_datagrams", lambda *_: read_packets[0])
+    monkeypatch.setattr(CountedReader, "_tell_apart", lambda _: None)
+    start(f"127.0.0.1:{port}")
+    pool.prepare([spec(port, port=port)], "lo")
+    pool.start(phase(at_ns=time.monotonic_ns() + 60 * 10**9))
+    for so_far in (105, 108):
+        read_packets[0] = so_far
+        pool.stop()
+    pool.leave_out(3)
+    assert (5, None) == (counts(pool)["read_packets"], counts(pool).get("overdue_packets"))
 
 
 @pytest.mark.parametrize("is_at_port", [False, True])

@@ -48,7 +48,7 @@ from udpbench.agent.workers.pool import Pool
 from udpbench.errors import RestoreError, SafetyError, SettingRefused, Unseen
 from udpbench.model.host import SOCKET_MEMORY, Change, Facts, Inspection, Setting
 from udpbench.model.limits import Edge, Scope
-from udpbench.model.record import Snapshot, Whose
+from udpbench.model.record import Snapshot, Whose, WorkerStats
 from udpbench.model.work import LossSpec, WorkerSpec
 from udpbench.protocol import Interfaces, Passage, Prepared, RecordedTree, Stranger
 
@@ -99,7 +99,7 @@ class Verbs:
             "look": self._looks.look_in_parts,
             "more_sockets": self._looks.more_sockets,
             "send_losses": self._losses.send,
-            "collect_losses": self._losses.collect,
+            "collect_losses": self._collect_losses,
             "others": locks.others,
         }
         """Verb → what serves it; all others are methods of this class."""
@@ -275,6 +275,12 @@ class Verbs:
     def expect_losses(self, interface: str, losses: Sequence[LossSpec], part: str) -> None:
         """Open the sockets for packets lost on purpose; fill those that must be full."""
         self._losses.prepare(losses, part, interface)
+
+    def _collect_losses(self) -> tuple[WorkerStats, ...]:
+        """Return what arrived of packets lost on purpose; a program has not read it."""
+        collected = self._losses.collect()
+        self.pool.leave_out(sum(stats.counts.get("read_packets", 0) for stats in collected))
+        return collected
 
     def hear_strangers(self, listen: bool) -> tuple[Stranger, ...]:
         """Listen for strangers to the workers' ports; or end it and return who was heard."""

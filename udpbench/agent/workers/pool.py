@@ -17,6 +17,7 @@ from udpbench.agent.host.udp_sockets import open_sockets
 from udpbench.agent.workers.attached import Attached
 from udpbench.agent.workers.process_client import Limits, Spare, WorkerProcess
 from udpbench.agent.workers.program import Program
+from udpbench.agent.workers.reads import CountedReader
 from udpbench.agent.workers.samples import TICK_NS, Queues, Series
 from udpbench.agent.workers.usage import ThreadSampler, Usage, shared_bytes
 from udpbench.errors import HostError, SafetyError, WorkerFailed, to_wire
@@ -232,6 +233,11 @@ class Pool:
         programs = dict.fromkeys(group.programs(), self.specs[0].name)
         until_ns = order.at_ns + order.duration_ns if order.count is None else None
         return ThreadSampler(self._host, threads, programs, (order.at_ns, until_ns))
+
+    def leave_out(self, packets: int) -> None:
+        """Do not count datagrams that this agent has read itself as read by a program."""
+        if isinstance(self._group, CountedReader):
+            self._group.leave_out(packets)
 
     def read(self) -> None:
         """Process the workers' events; when they have ended, collect their final statistics."""

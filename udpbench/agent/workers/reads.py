@@ -179,6 +179,11 @@ class CountedReader:
         if self.state == "running":
             self.state, self._until_stop = "done", self._latest.packets
 
+    def leave_out(self, packets: int) -> None:
+        """Do not count datagrams that this agent has read itself, if its namespace is counted."""
+        if self._counting is None:
+            self._base += packets
+
     def counts(self, _worker: int) -> dict[str, int]:
         """Return what was read so far, with times.
 
