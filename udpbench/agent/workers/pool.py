@@ -17,7 +17,6 @@ from udpbench.agent.host.udp_sockets import open_sockets
 from udpbench.agent.workers.attached import Attached
 from udpbench.agent.workers.process_client import Limits, Spare, WorkerProcess
 from udpbench.agent.workers.program import Program
-from udpbench.agent.workers.reads import CountedReader
 from udpbench.agent.workers.samples import TICK_NS, Queues, Series
 from udpbench.agent.workers.usage import ThreadSampler, Usage, shared_bytes
 from udpbench.errors import HostError, SafetyError, WorkerFailed, to_wire
@@ -236,7 +235,7 @@ class Pool:
 
     def leave_out(self, packets: int) -> None:
         """Do not count datagrams that this agent has read itself as read by a program."""
-        if isinstance(self._group, CountedReader):
+        if isinstance(self._group, (Program, Attached)):
             self._group.leave_out(packets)
 
     def read(self) -> None:
