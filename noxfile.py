@@ -159,8 +159,8 @@ LAB_PARTS = {
 }
 """Which lab tests run one after the other, which three at a time, which without any other."""
 LAB, BUILT, SANITIZED, DOCS = "lab", "native", "sanitized", "docs"
-NICE = ("nice", "-n5")
-"""A quarter of the CPU time beside lab tests; with 19 there is none where others use them, too."""
+NICE = ("nice", "-n19")
+"""Hardly any CPU time that lab tests need: they have deadlines, and with 5 some missed theirs."""
 BESIDES = ThreadPoolExecutor()
 running: dict[str, Future[int]] = {}
 """What runs beside, by name: from its begin until its session has its result."""
@@ -626,7 +626,7 @@ def docs(session: nox.Session) -> None:
 
 def begin_docs_tests() -> None:
     """Begin the tests of the documentation, one after the other: the CPUs have time for more."""
-    begin(DOCS, (pytest_beside(DOCS, "-m", SAMPLE, "tests/docs"), {}))
+    begin(DOCS, ((*after_lab_tests(), *pytest_beside(DOCS, "-m", SAMPLE, "tests/docs")), {}))
 
 
 @nox.session

@@ -49,9 +49,17 @@ def namespace(pid: int | str) -> int:
     return Path(f"/proc/{pid}/ns/net").stat().st_ino
 
 
-def namespaces(processes: list[psutil.Process]) -> set[int]:
-    """Return the network namespaces of processes, except our own."""
-    return {namespace(process.pid) for process in processes} - {namespace("self")}
+def namespaces(processes: list[psutil.Process]) -> dict[int, int]:
+    """Return the network namespaces of processes, except our own, each with its descriptor.
+
+    While that is open, no namespace of another test has the same number.
+    """
+    files = [os.open(f"/proc/{process.pid}/ns/net", os.O_RDONLY) for process in processes]
+    spaces = {os.fstat(file).st_ino: file for file in files}
+    spaces.pop(namespace("self"), None)
+    for file in {*files} - {*spaces.values()}:
+        os.close(file)
+    return spaces
 
 
 def all_namespaces() -> set[int]:
@@ -65,10 +73,13 @@ def all_namespaces() -> set[int]:
     return spaces
 
 
-def await_nothing_left(family: list[psutil.Process], spaces: set[int]) -> None:
-    """Wait until no process of a dead run and none of its namespaces is there."""
+def await_nothing_left(family: list[psutil.Process], spaces: dict[int, int]) -> None:
+    """Wait until no process of a dead run is there, and none in its namespaces."""
     wait_until(f"an end of {family}", lambda: not any(process.is_running() for process in family))
-    assert set() == spaces & all_namespaces()
+    left = spaces.keys() & all_namespaces()
+    for file in spaces.values():
+        os.close(file)
+    assert set() == left
 
 
 def test_a_run_measures_and_leaves_nothing(start: Start) -> None:
