@@ -111,8 +111,15 @@ def assert_balance(folder: Path, experiments: list[Experiment], seed: int) -> No
 
 
 def test_what_a_program_reads_is_what_it_says(own: str, tmp_path: Path) -> None:
-    """In random mixtures of losses in front of it, to the packet."""
-    assert_balance(tmp_path / "run", mixtures(own, seed=1, count=4), 1)
+    """In random mixtures of losses in front of it, to the packet.
+
+    Of each message that is to be lost at a full backlog the first datagram comes through, and is
+    read by the agent.
+    """
+    way = {"receiver": {"link": {"receive": "inline"}}}
+    losses = {"losses": {"rx_backlog": 93}, "path_check": "explained"}
+    backlog = experiment(own, "005", settings=way, **losses)
+    assert_balance(tmp_path / "run", [*mixtures(own, seed=1, count=4), backlog], 1)
 
 
 @pytest.mark.long

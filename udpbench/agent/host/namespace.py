@@ -23,6 +23,8 @@ NS_GET_NSTYPE = 0xB703
 NAMED = "/run/netns"
 """Where ip(8) keeps namespaces by name."""
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+KEPT = ("/sys/fs/bpf", "/sys/fs/cgroup")
+"""Pinned BPF objects, and the cgroups that a guardian leaves: no network namespace has its own."""
 MS_BIND_ALL, MS_REC_SLAVE = 1 << 12 | 1 << 14, 1 << 14 | 1 << 19
 CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
 MOUNT_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
@@ -148,10 +150,6 @@ def join(host: Host, namespace: int) -> None:
     _call("mount", b"none", b"/", None, MS_REC_SLAVE, None)
     _call("setns", namespace, CLONE_NEWNET)
     settle(host)
-
-
-KEPT = ("/sys/fs/bpf", "/sys/fs/cgroup")
-"""Pinned BPF objects, and the cgroups that a guardian leaves: no network namespace has its own."""
 
 
 def _mount_sysfs(host: Host) -> None:

@@ -118,8 +118,10 @@ class Journal:
     @property
     def pending(self) -> tuple[Entry, ...]:
         """Changes that are not undone and can be from here, in order."""
-        entries = self._entries.values()
-        return tuple(e for e in entries if e.setting.scope == "machine" or not self._elsewhere)
+        entries = tuple(self._entries.values())
+        if not self._elsewhere:
+            return entries
+        return tuple(entry for entry in entries if entry.setting.scope == "machine")
 
     @property
     def file(self) -> Optional[int]:
@@ -323,11 +325,9 @@ def leftovers(host: Host) -> Leftovers:
             continue
         except FileNotFoundError:
             continue
-        of_machine = _of_machine(identity, own, entries)
-        dead = (identity.ends_with_run or of_machine) and _is_held(path) is False
-        if identity.boot_id != own.boot_id or (dead and identity.ends_with_run):
+        if identity.boot_id != own.boot_id or (identity.ends_with_run and _is_dead(path)):
             stale.append(path)
-        elif identity.same_place(own) or (dead and of_machine):
+        elif identity.same_place(own) or (_of_machine(identity, own, entries) and _is_dead(path)):
             here.append(path)
     return Leftovers(tuple(here), tuple(stale))
 
@@ -357,13 +357,18 @@ def run_of(path: Path) -> str:
 
 
 def abandoned(host: Host) -> tuple[Path, ...]:
-    """Return the journals of this namespace that no running process holds."""
-    return tuple(path for path in leftovers(host).here if _is_held(path) is False)
+    """Return the journals to restore from this namespace that no running process holds."""
+    return tuple(path for path in leftovers(host).here if _is_dead(path))
 
 
 def in_use(host: Host) -> tuple[Path, ...]:
     """Return the journals of this namespace held by a run, a guardian or a restore."""
     return tuple(path for path in leftovers(host).here if _is_held(path))
+
+
+def _is_dead(path: Path) -> bool:
+    """Return whether a journal is there and no process holds it."""
+    return _is_held(path) is False
 
 
 def _is_held(path: Path) -> Optional[bool]:
