@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -253,6 +254,14 @@ def low_port() -> int:
     pytest.fail("no port below 1024 is free")
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Yield a folder that every user enters: pytest closes its own whenever it starts again."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @ROOT_ONLY
 @pytest.mark.usefixtures("_root_has_keys")
 @pytest.mark.parametrize("isolated", [True, False])
@@ -263,16 +272,14 @@ def test_a_program_has_no_rights_but_its_users(
     case: str,
     isolated: bool,
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    open_folder: Path,
 ) -> None:
     """It says so itself; neither a setuid program nor sudo gives it more, whoever started it."""
     if not isolated:
         monkeypatch.setattr(process_client, "own_command", _without_namespace)
-    as_root = tmp_path / "id"
+    as_root = open_folder / "id"
     shutil.copy(shutil.which("id") or "", as_root)
     as_root.chmod(0o4755)
-    for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
-        folder.chmod(0o755)
     for name in ("SSH_AUTH_SOCK", "SUDO_COMMAND", "UDPBENCH_SECRET"):
         monkeypatch.setenv(name, "/run/secret")
     number = port if case != "low port" else low_port()
@@ -421,6 +428,7 @@ def test_a_program_that_ends_under_way_fails_its_phase(
 
 WITHOUT_NAMESPACE = """
 import sys
+import tempfile
 from udpbench.agent.workers import keeper
 keeper.can_isolate = lambda: False
 sys.exit(keeper.main(int(sys.argv[1])))
