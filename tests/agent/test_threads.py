@@ -106,6 +106,25 @@ def test_a_thread_is_known_by_what_changed_between_two_looks(machine: Machine) -
     assert {"reader0": (use,)} == sampler.uses()
 
 
+def test_a_wait_for_a_cpu_that_has_not_ended_is_counted(machine: Machine) -> None:
+    """The kernel counts it once the thread runs: one that gets no CPU for long does not sleep."""
+    sampler = machine.program()
+    steps = [
+        (0, "100 20 1", "S"),
+        (1000, "100 20 1", "R"),  # it may have slept until now
+        (3000, "100 20 1", "R"),
+        (6000, "100 20 1", "R"),
+        (8000, "150 6950 2", "R"),  # it has run meanwhile
+    ]
+    waited = []
+    for machine.now_ns, times, state in steps:
+        machine.thread(8, times, state)
+        sampler.sample()
+        waited += [use.runnable_ns for use in sampler.uses().get("reader0", ())]
+        sampler.restart()
+    assert [0, 2000, 3000, 6930 - 5000] == waited
+
+
 def test_a_phase_begins_where_the_one_before_it_ended(machine: Machine) -> None:
     """Without what was seen in it; a thread that nobody sampler at again has no part in it."""
     sampler = machine.program()

@@ -108,7 +108,7 @@ class ThreadUse:
     name: str
     running_ns: int
     runnable_ns: int
-    """It waited for a CPU: the second number of its schedstat."""
+    """It waited for a CPU: the second number of its schedstat, and a wait that has not ended."""
     elapsed_ns: int
     """Between the two looks."""
     looks: dict[str, int] = field(default_factory=dict)

@@ -148,9 +148,19 @@ class _Thread:
     begin: Optional[_Times] = None
     end: Optional[_Times] = None
     """At the first and the latest look."""
+    ready: Optional[tuple[tuple[object, ...], int]] = None
+    """What the kernel had counted of it when it was first seen ready to run with that, and when."""
     looks: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
     gone: bool = False
+
+    def waits_ns(self, counted: tuple[object, ...], state: str, clock_ns: int) -> int:
+        """Return for how long it has been waiting: the kernel counts that once it runs again."""
+        if state != "R":
+            self.ready = None
+        elif self.ready is None or self.ready[0] != counted:
+            self.ready = counted, clock_ns
+        return clock_ns - self.ready[1] if self.ready is not None else 0
 
     @property
     def ran_ns(self) -> int:
@@ -235,10 +245,14 @@ class ThreadSampler:
         times = _scheduled(read(self._host, f"{folder}/schedstat"))
         if times is None:
             return
-        thread.end = _Times(self._host.clock_ns(), *times)
-        thread.begin = thread.begin or thread.end
         head, _, rest = stat.rpartition(") ")
         thread.name, state = head.partition(" (")[2], rest[:1]
+        running_ns, runnable_ns = times
+        clock_ns = self._host.clock_ns()
+        # On a CPU without ticks (nohz_full) the ticks of stat alone say that it runs.
+        runnable_ns += thread.waits_ns((times, rest.split()[11:13]), state, clock_ns)
+        thread.end = _Times(clock_ns, running_ns, runnable_ns)
+        thread.begin = thread.begin or thread.end
         thread.looks[state] += 1
         if state in ("S", "D"):
             number, *arguments = (read(self._host, f"{folder}/syscall") or "-").split()
@@ -260,7 +274,7 @@ class ThreadSampler:
                 use = ThreadUse(
                     thread.name,
                     end.running_ns - begin.running_ns,
-                    end.runnable_ns - begin.runnable_ns,
+                    max(end.runnable_ns - begin.runnable_ns, 0),
                     end.clock_ns - begin.clock_ns,
                     dict(thread.looks),
                     dict(thread.calls),
