@@ -270,6 +270,7 @@ def test_a_unit_is_one_of_the_system(lines: str, init: str, belongs: bool, tmp_p
     known = SocketOwners(Host(tmp_path))
     known.learn((), "dns")
     assert ([20] if belongs else []) == known.in_unit("dns")
+    assert belongs == (known.unit(20) == "dns.service")
 
 
 def test_another_namespace_is_named_by_a_process_with_a_socket(owners: SocketOwners) -> None:
