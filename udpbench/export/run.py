@@ -168,4 +168,4 @@ def _recorder(options: Options, version: str) -> Recorder:
     try:
         return Recorder(folder, parse_bytes(options.at_most), about)
     except OSError as error:
-        raise InputError([Problem(in_words(error), "--record", str(folder))]) from error
+        raise InputError([Problem(in_words(error, where=str(folder)), "--record")]) from error
