@@ -150,6 +150,7 @@ def test_a_containers_id_is_no_part_of_its_unit(machine: Machine) -> None:
         f"kubepods.slice/kubepods-pod1.slice/cri-containerd-{'0f' * 32}.scope": "cri-containerd.scope",
         "user.slice/user-1000.slice/user@1000.service/app.slice/dns.service": "user@1000.service",
         "user.slice": "",
+        "../../system.slice/dns.service": "",
     }
     for pid, path in enumerate(paths, start=200):
         process(machine.root, pid, 7, [], f"/{path}")

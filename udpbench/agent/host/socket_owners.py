@@ -239,7 +239,7 @@ def _units(cgroup: str, init: str) -> set[str]:
         units.add(name[1:] if name[:1] == "_" else name)  # escaped (cg_escape of systemd)
         if not name.endswith(".slice") and name != own:
             break
-    return units - {""}
+    return units - {"", ".."}  # of what is outside of the namespace of cgroups, no unit is known
 
 
 def no_process_of(unit: str) -> str:
