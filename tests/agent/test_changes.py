@@ -65,6 +65,26 @@ def link_with(program: int) -> bytes:
     return genetlink.HEADER.pack(32 + len(words), 16, 0, 0, 0) + struct.pack("=4xi8x", 1) + words
 
 
+def test_what_overflows_of_a_kind_is_of_that_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of thousands of rules that is loaded anew is the firewall's."""
+    waiting = iter([OSError(errno.ENOBUFS, "full"), NEW_RULE * 2])
+
+    def listening(protocol: int, _: int) -> Any:
+        return Heard(waiting if protocol == changes.NETLINK_NETFILTER else iter(()))
+
+    def refused() -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(changes, "_listening", listening)
+    monkeypatch.setattr(genetlink, "firewall_generation", refused)
+    own = Changes(Host())
+    own.listen()
+    counts = own.counts(["lo"])
+    assert (3, 0, 0) == tuple(
+        counts[f"changed.{name}"] for name in ("firewall", "unknown", "policies")
+    )
+
+
 def test_filters_and_programs_are_told_apart_from_disciplines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

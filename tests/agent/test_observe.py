@@ -8,6 +8,7 @@ import gc
 import inspect
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -428,7 +429,7 @@ print(json.dumps([done, loaded]))
 
 
 @as_root
-@pytest.mark.parametrize("words", [(), ("exact",), ("firewall",)])
+@pytest.mark.parametrize("words", [(), ("exact",), ("firewall",), ("changes",)])
 def test_what_was_given_up_cannot_be_done(words: tuple[str, ...]) -> None:
     """Not even by code that it does not have."""
     ran = subprocess.run(
@@ -455,6 +456,25 @@ def test_rules_are_listed_while_that_is_permitted(started: Started) -> None:
     """What nft shows to root alone is known to an observer that has lost the right to it."""
     assert started.ask("inspect", interface="lo")["firewall"] == []
     assert "firewall_rules" in started.ask("record", interface="lo")["answers"]
+
+
+@as_root
+@pytest.mark.skipif(shutil.which("nft") is None, reason="needs nft")
+@pytest.mark.parametrize("started", [("changes",)], indirect=True)
+def test_changed_rules_and_policies_are_heard_of_without_the_right_to_ask(started: Started) -> None:
+    """What listens was opened while that was permitted."""
+    table = ("nft", "add", "table", "inet", "x")
+    policy = ("ip", "xfrm", "policy", "add", "src", "192.0.2.1", "dst", "192.0.2.2", "dir", "out")
+    seen = []
+    for command in (("true",), table, ("true",), policy):
+        enter = ("nsenter", f"--target={started.process.pid}", "--net")
+        subprocess.run((*enter, *command), check=True)
+        changed = started.ask("survey", exact=False, closely=True)["look"]["changed"]
+        seen.append([changed["changed.firewall"], changed["changed.policies"]])
+    rules, policies = zip(*seen)
+    assert (0, rules[1], rules[1], rules[1]) == rules
+    assert rules[1] > 0
+    assert (0, 0, 0, 1) == policies
 
 
 BINDS = """if True:

@@ -30,8 +30,9 @@ pytestmark = [
 
 LIMIT_S = 120
 SECONDS = 60
-WINDOW_S = 20
-"""Ten scrapes."""
+SCRAPE_S = 3
+"""For three looks, as 15 s are by default: the age of a look is what ``increase`` cannot know."""
+WINDOW_S = 10 * SCRAPE_S
 PLANTED = {
     "7777": ("UdpReaderBoundByCpu", "is bound by its CPU", "running"),
     "7778": ("UdpReaderWaitsForCpu", "waits for a CPU", "runnable"),
@@ -171,7 +172,7 @@ while True:
 """Half a million queries a second, more than twice what the resolver can answer, never in bursts that
 it could wait between. UDP_SEGMENT (include/uapi/linux/udp.h) sends a hundred in a call."""
 CONFIG = """\
-global: {{scrape_interval: 2s, evaluation_interval: 2s}}
+global: {{scrape_interval: {scrape_s}s, evaluation_interval: 2s}}
 rule_files: [{rules}]
 scrape_configs:
   - job_name: udpbench
@@ -290,7 +291,7 @@ def test_prometheus_counts_what_the_sockets_owner_counts(crowd: Crowd, tmp_path:
     """No series falls, there are few, and ``increase`` says what was lost in a time."""
     config, rules = tmp_path / "prometheus.yml", tmp_path / "udpbench.rules.yml"
     rules.write_text(shipped("rules"))
-    config.write_text(CONFIG.format(rules=rules, port=PORT))
+    config.write_text(CONFIG.format(rules=rules, port=PORT, scrape_s=SCRAPE_S))
     command = (
         *(program("prometheus"), f"--config.file={config}", "--log.level=error"),
         *(
@@ -354,7 +355,7 @@ def test_each_reader_under_a_flood_fires_the_alert_that_names_its_cause(
         floods = [(QUERIES,), (FLOOD, *[*PLANTED][1:])]
     config, rules = tmp_path / "prometheus.yml", tmp_path / "udpbench.rules.yml"
     rules.write_text(shipped("rules"))
-    config.write_text(CONFIG.format(rules=rules, port=PORT))
+    config.write_text(CONFIG.format(rules=rules, port=PORT, scrape_s=2))
     command = (
         *(program("prometheus"), f"--config.file={config}", "--log.level=error"),
         *(

@@ -6,6 +6,7 @@ what takes a right, gives up all rights but two capabilities to read, and only t
     pid:123, unit:dns   the process, or systemd unit, whose network namespace is watched
     exact               counts each socket's packets by BPF
     cpu-time            samples the CPUs from now on
+    changes             hears of changed firewall rules and policies, if it can
     firewall            lists firewall rules, as they are when it starts
     reasons:5201        counts the kernel's drop reasons of datagrams to a port by BPF, if it can
     ownerless           does not search for who holds sockets
@@ -31,6 +32,7 @@ from udpbench.agent.counters.snapshot import snapshot
 from udpbench.agent.host.bpf.kfree_skb import DropReasons
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.capabilities import try_capabilities
+from udpbench.agent.host.changes import Changes
 from udpbench.agent.host.cpu_sampler import CpuSampler
 from udpbench.agent.host.doctor import inspect_host
 from udpbench.agent.host.facts import facts
@@ -141,8 +143,10 @@ class Observer(Bystander):
         counting: Union[SocketCounts, OSError, None] = None,
         cpus: Optional[CpuSampler] = None,
         owners: bool = True,
+        changes: Optional[Changes] = None,
     ) -> None:
         super().__init__()
+        self._changes = changes
         self._owners = owners
         self._host = host
         self._counting = counting
@@ -178,7 +182,7 @@ class Observer(Bystander):
         if private:
             raise HelloRefused("an observer creates no namespace", host)
         self._name, self._run, self._scopes = host, run, scopes
-        self._looks = Looks(self._host, host, self._counting, self._owners)
+        self._looks = Looks(self._host, host, self._counting, self._owners, self._changes)
         self.lease_ns = lease_ns
         return greeting(self._host, self._capabilities)
 
@@ -294,9 +298,13 @@ def prepare(
     cpus = CpuSampler(host) if "cpu-time" in words else None
     if cpus is not None:
         cpus.begin_early(CPU_FREQUENCY, places.get("cpu-time"))
+    changes = Changes(host)
+    if "changes" in words:
+        changes.listen()
     keep_only(host, KEPT)
     _prove_readable(host)
-    return Observer(host, capabilities, counting, cpus, owners="ownerless" not in words)
+    owners = "ownerless" not in words
+    return Observer(host, capabilities, counting, cpus, owners, changes)
 
 
 def take_places(words: Sequence[str]) -> Refusals:

@@ -81,8 +81,12 @@ class Looks:
         name: str,
         counting: Union[SocketCounts, OSError, None] = None,
         owners: bool = True,
+        changes: Optional[Changes] = None,
     ) -> None:
-        """Without ``owners`` nobody searches for who holds sockets, nor looks at their threads."""
+        """Without ``owners`` nobody searches for who holds sockets, nor looks at their threads.
+
+        ``changes``: that hear already of what takes a right.
+        """
         self._names_owners = owners
         self._opened = counting
         """Opened, or why not, while that was permitted."""
@@ -118,7 +122,7 @@ class Looks:
         """How many times as long it is between two looks at threads, for who looks for weeks."""
         self._dropping = False
         """A socket had dropped packets since the look before."""
-        self._changes = Changes(host)
+        self._changes = changes or Changes(host)
         self._cpu_ns: dict[str, int] = {}
         """Process → what it had used when that was last read."""
         self._close_until = 0

@@ -119,13 +119,13 @@ def run(options: Options, version: str, say: Callable[[str], None]) -> None:
     if options.listen is not None or options.textfile is not None:
         require_library()
     gc.set_threshold(COLLECTED)
-    asked = {"exact": options.exact, "cpu-time": options.cpu_time}
+    records = options.record is not None
+    asked = {"exact": options.exact, "cpu-time": options.cpu_time, "changes": records}
     words = [word for word, is_asked in asked.items() if is_asked]
     with _exporter(options, version, say) as exporter, observer(words) as client:
         if options.listen is not None:
             way = "http" if options.tls is None else "https"
             say(f"metrics: {way}://{options.listen}/metrics")
-        records = options.record is not None
         every_ns = SECOND_NS if records else options.every_ns
         looks = surveys(client, options.exact, every_ns, Clock(), Interrupt(), records)
         exporter.run(announced(looks, os.environ.get("NOTIFY_SOCKET", "")))

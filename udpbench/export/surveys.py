@@ -81,6 +81,7 @@ def surveys(
     """Yield a survey each time, until SIGINT or SIGTERM; raises AgentLost, NothingToWatch."""
     known = _Known()
     due_ns = clock.now_ns()
+    interrupt.doing = "ending the latest look"
     with interrupt.caught():
         while not interrupt.requested:
             if clock.now_ns() < due_ns:

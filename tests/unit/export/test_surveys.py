@@ -85,7 +85,7 @@ def test_a_signal_ends_it() -> None:
     for each in surveyed(world, SECOND_NS):
         seen.append(each)
         world.interrupt.note()
-    assert 1 == len(seen)
+    assert (1, "ending the latest look") == (len(seen), world.interrupt.doing)
 
 
 @pytest.mark.parametrize(

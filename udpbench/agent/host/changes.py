@@ -23,7 +23,7 @@ from udpbench.agent.host.bpf.cgroups import own_cgroup
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.xtables import legacy_tables
 
-NETLINK_XFRM = 6
+NETLINK_XFRM, NETLINK_NETFILTER = 6, 12
 CHANGED = (
     *("routes", "addresses", "neighbours", "links", "queueing", "filters"),
     *("policies", "programs", "unknown"),
@@ -47,6 +47,8 @@ _GROUPS = {
 RTNETLINK = sum(1 << number - 1 for number in _GROUPS.values())
 XFRM = 1 << 2 | 1 << 3
 """XFRMNLGRP_SA and XFRMNLGRP_POLICY (include/uapi/linux/xfrm.h)."""
+NFTABLES = 1 << 6
+"""NFNLGRP_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h)."""
 _LINK, _ADDRESS, _NEIGHBOUR = 16, 20, 28
 """RTM_NEW* of each; RTM_DEL* is the next."""
 _RULES_AND_NEXTHOPS = range(32, 34), range(104, 106)
@@ -88,6 +90,14 @@ class Changes:
         self._legacy_changes = 0
         self._ends: object = None
 
+    def listen(self) -> None:
+        """Begin to hear of what only takes a right to begin with, of firewall rules as well.
+
+        Whoever keeps that right asks for the firewall's generation instead, which never overflows.
+        """
+        self._hear(NETLINK_XFRM, XFRM, ("policies",))
+        self._hear(NETLINK_NETFILTER, NFTABLES, ("firewall",))
+
     def counts(self, interfaces: Collection[str], below: Collection[str] = ()) -> dict[str, int]:
         """Return ``changed.routes`` and the like; without those that this user may not hear of.
 
@@ -98,7 +108,7 @@ class Changes:
             self._own.update(self._host.index(name) for name in interfaces)
         with suppress(OSError):
             self._passed.update(self._host.index(name) for name in (*interfaces, *below))
-        if not self._counts:
+        if "unknown" not in self._counts:
             self._begin()
             self._legacy = legacy_tables(self._host)
             self._ends = self._other_ends()
@@ -117,14 +127,10 @@ class Changes:
         return counted
 
     def _begin(self) -> None:
-        self._counts = {"unknown": 0}
-        for protocol, groups, names in (
-            (socket.NETLINK_ROUTE, RTNETLINK, CHANGED[:6]),
-            (NETLINK_XFRM, XFRM, ("policies",)),
-        ):
-            with suppress(OSError):  # without privileges, or without IPsec
-                self._links[_listening(protocol, groups)] = names[0] if len(names) == 1 else ""
-                self._counts.update(dict.fromkeys(names, 0))
+        self._counts["unknown"] = 0
+        self._hear(socket.NETLINK_ROUTE, RTNETLINK, CHANGED[:6])
+        if "policies" not in self._counts:
+            self._hear(NETLINK_XFRM, XFRM, ("policies",))
         for kind, asked in ((_LINK, bytes(12)), (_ADDRESS, bytes(4)), (_NEIGHBOUR, bytes(8))):
             with suppress(OSError):
                 for rest in genetlink.dump(kind + _GET, socket.NETLINK_ROUTE, asked):
@@ -133,6 +139,11 @@ class Changes:
         with suppress(OSError):  # without privileges, or without cgroups v2
             self._cgroup = own_cgroup(self._host)
             weakref.finalize(self, os.close, self._cgroup)
+
+    def _hear(self, protocol: int, groups: int, names: tuple[str, ...]) -> None:
+        with suppress(OSError):  # without privileges, without IPsec or nf_tables
+            self._links[_listening(protocol, groups)] = names[0] if len(names) == 1 else ""
+            self._counts.update(dict.fromkeys(names, 0))
 
     def _other_ends(self) -> object:
         """Return where a tunnel of WireGuard ends, of which nobody is notified; None: it has none.
@@ -170,7 +181,7 @@ class Changes:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                self._counts["unknown"] += 1
+                self._counts[name or "unknown"] += 1
                 continue
             for kind, payload in _messages(datagram):
                 changed = name or self._what(kind, payload)
@@ -178,7 +189,7 @@ class Changes:
                     self._counts[changed] += 1
                 if changed == "queueing" and any(kind in kinds for kinds in _FILTERS):
                     self._counts["filters"] += 1
-        self._counts["unknown"] += 1
+        self._counts[name or "unknown"] += 1
 
     def _what(self, kind: int, payload: bytes) -> str:
         """Return what a message of rtnetlink says was changed; empty for nothing."""
