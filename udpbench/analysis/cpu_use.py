@@ -152,6 +152,12 @@ def machine_cpus(readings: Readings, machine: str) -> frozenset[int]:
     )
 
 
+def has_spare_cpu(readings: Readings, machine: str) -> bool:
+    """Return whether a machine has a CPU on which nothing of the load may run."""
+    of_load = (group.cpus for group in cpu_groups(readings) if group.machine == machine)
+    return bool(machine_cpus(readings, machine).difference(*of_load))
+
+
 @lru_cache(maxsize=4)  # each thread that is not pinned asks for it
 def others_anywhere(readings: Readings, machine: str) -> float:
     """Return how many CPUs of a machine other programs used, at least."""

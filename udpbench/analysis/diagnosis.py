@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import chain
 
 from udpbench.analysis.cpu_time import costs_of_cpu
-from udpbench.analysis.cpu_use import CpuGroup, machine_cpus, main_user
+from udpbench.analysis.cpu_use import CpuGroup, has_spare_cpu, machine_cpus, main_user
 from udpbench.analysis.evidence import LITTLE, MOST_OF_IT, Evidence
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.before_ip import NAPI_PACKETS
@@ -26,7 +26,7 @@ from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.reader_time import MUCH, LoadedCpu, ReaderTime
 from udpbench.analysis.readings import Readings
-from udpbench.analysis.remedies import SAVED_STAGES, helps_at, remedy_text, sets_against
+from udpbench.analysis.remedies import OTHER_CPUS, SAVED_STAGES, helps_at, remedy_text, sets_against
 from udpbench.model.host import SOCKET_MEMORY, Facts
 from udpbench.model.limits import SECOND_NS, stage_of
 from udpbench.model.record import OTHER_CALL, WorkerStats
@@ -508,7 +508,7 @@ def _had(case: Evidence, cpu: LoadedCpu) -> Iterator[Bottleneck]:
     if cpu.kept_off >= max(cpu.others, cpu.steal, LITTLE):
         seconds = cpu.kept_off * case.load_ns / SECOND_NS
         what = f"others had {cpu.name} for {seconds:.3f} s or more while its NAPI thread waited"
-        yield _bottleneck(case, "others_cpu", CERTAIN, what, remedy="busy")
+        yield _others_cpu(case, cpu, CERTAIN, what)
         return
     taken = list(_had_by_others(case, cpu, CERTAIN))
     sure, seconds = CERTAIN, case.stalled_ns / SECOND_NS
@@ -516,7 +516,20 @@ def _had(case: Evidence, cpu: LoadedCpu) -> Iterator[Bottleneck]:
     if not seconds:
         sure, seconds = LIKELY, case.others_share(cpu) * case.load_ns / SECOND_NS
         what = f"others had {cpu.name} for up to {seconds:.3f} s"
-    yield from taken or [_bottleneck(case, "others_cpu", sure, what, remedy="busy")]
+    yield from taken or [_others_cpu(case, cpu, sure, what)]
+
+
+def _others_cpu(
+    case: Evidence,
+    cpu: LoadedCpu,
+    certainty: Certainty,
+    what: str,
+    numbers: Mapping[str, float] | None = None,
+) -> Bottleneck:
+    """Return that others had a CPU; to use another one helps only where there is one."""
+    cause = _bottleneck(case, "others_cpu", certainty, what, remedy="busy", numbers=numbers)
+    beside = OTHER_CPUS * has_spare_cpu(case.readings, cpu.machine)
+    return replace(cause, remedy=cause.remedy + beside)
 
 
 def _had_by_others(
@@ -535,7 +548,7 @@ def _had_by_others(
             what += f", {show_percent(robbed)} while its reader could have run"
         sure = certainty if cpu.others >= MUCH else LIKELY
         what += f" ({user})" if user else ""
-        yield _bottleneck(case, "others_cpu", sure, what, remedy="busy", numbers=cpu.shares)
+        yield _others_cpu(case, cpu, sure, what, cpu.shares)
     if cpu.steal >= TAKEN:
         what = f"the hypervisor took {show_percent(cpu.steal)} of {cpu.name}"
         sure = certainty if cpu.steal >= MUCH and cpu.others < LITTLE else LIKELY

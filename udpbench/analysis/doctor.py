@@ -19,7 +19,7 @@ from udpbench.analysis.checks.host_checks import BUFFER_LIMIT, SHARED_PATH
 from udpbench.analysis.delta import Deltas, deltas
 from udpbench.analysis.rates import IDLE_TIMES, link_megabits
 from udpbench.analysis.readings import known_sum
-from udpbench.analysis.remedies import REMEDIES
+from udpbench.analysis.remedies import OTHER_CPUS, REMEDIES
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.drivers import driver_of
 from udpbench.host_settings import Settings, merged, set_keys
@@ -55,8 +55,8 @@ STRICT = "1"
 
 Known = TypeVar("Known")
 Excess = Mapping[str, object]
-"""``value``, what the row's ``limit``, ``key`` and ``setting`` name in braces, and ``severity``, if
-it is not the row's."""
+"""``value``, what the row's ``limit``, ``key`` and ``setting`` name in braces, ``severity``, if it
+is not the row's, and ``besides``, if more helps than the row says."""
 
 
 class _Unknown(Exception):
@@ -203,7 +203,11 @@ def steal(subject: Subject) -> Iterator[Excess]:
 def busy(subject: Subject) -> Iterator[Excess]:
     """Find CPUs that something uses before any load is there."""
     idle = (*IDLE_TIMES, "steal")
-    yield from _beyond({cpu: 1 - subject.share(cpu, idle) for cpu in subject.cpus}, STRUCK)
+    shares = {cpu: 1 - subject.share(cpu, idle) for cpu in subject.cpus}
+    spare = set(subject.facts.cpus) - {cpu for cpu, share in shares.items() if share > STRUCK}
+    for excess in _beyond(shares, STRUCK):
+        # Sender and receiver of a built-in lab need one each.
+        yield {**excess, "besides": OTHER_CPUS * (len(spare) > (subject.host is None))}
 
 
 def governor(subject: Subject) -> Iterator[Excess]:
@@ -633,7 +637,8 @@ def _check(check: ReadinessCheck, subject: Subject, lab: Lab) -> Iterator[Readin
         words = {"interface": subject.facts.interface, **excess}
         line = filled(check.settings, words)
         if not any(_is_set(line, block) for block in blocks):
-            limit, remedy = filled(check.limit, words), filled(check.remedy, words)
+            limit = filled(check.limit, words)
+            remedy = filled(check.remedy, words) + str(excess.get("besides", ""))
             severity: Any = excess.get("severity", check.severity)
             readiness = replace(plain, status="spoils", severity=severity, limit=limit)
             readiness = replace(readiness, value=str(excess["value"]))

@@ -108,7 +108,7 @@ before_host | lower the client's rate; look at the client's host and at the path
 _CHECKS = """\
 link | check the cable, the switch and the kernel's log
 steal | repeat when its host is less busy
-busy | stop what uses CPUs of the load (`top`), or list other CPUs as cpus in the lab
+busy | stop what uses CPUs of the load (`top`)
 traffic | stop it, or use an interface of its own
 control_path | reach the host by another address: set HostName in ~/.ssh/config
 listeners | stop it (`ss -nap`), or use another port in traffic.flows.to
@@ -194,6 +194,8 @@ unmerged | have the program read merged datagrams (UDP_GRO)
 """Against the same in a program of the user's own, which keys of our receiver do not describe."""
 
 
+OTHER_CPUS = ", or list other CPUs as cpus in the lab"
+"""What helps besides stopping who uses CPUs of the load, where there are others."""
 REMEDIES = {
     name: Remedy(*rest)
     for text in (_STAGES, _CHECKS, _BOTTLENECKS)

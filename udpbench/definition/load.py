@@ -306,19 +306,29 @@ def _of_keys(tree: Tree, overrides: list[Override]) -> Iterator[Problem]:
     tree = override.apply(replace(tree, data={"question": "?", **tree.data}), overrides)
     whole, wrong = _whole(tree)
     yield from wrong
-    if whole is None:
-        yield from file_schema.check(tree, ExperimentFile)[1]
-        return
-    points, wrong = override.points(tree)
+    points, wrong = _of_points(tree)
     yield from wrong
-    for point in points:
-        yield from file_schema.check(point.tree, ExperimentFile)[1]
-    yield from _expectations(tree, [point.name for point in points])[1]
+    if whole is not None:
+        yield from _expectations(tree, [point.name for point in points])[1]
 
 
-def _whole(tree: Tree) -> tuple[WholeKeys | None, list[Problem]]:
+def _of_points(tree: Tree) -> tuple[list[PointTree], list[Problem]]:
+    """Return the points, as far as sweep and variants are well-formed, and what is wrong in each.
+
+    A comparison or an expectation that is wrong hides no misspelt key.
+    """
+    if _whole(tree, ("sweep", "variants"))[0] is None:
+        return [], file_schema.check(tree, ExperimentFile)[1]
+    points, wrong = override.points(tree)
+    checked = (file_schema.check(point.tree, ExperimentFile)[1] for point in points)
+    return points, [*wrong, *(problem for each in checked for problem in each)]
+
+
+def _whole(
+    tree: Tree, names: Iterable[str] = override.WHOLE
+) -> tuple[WholeKeys | None, list[Problem]]:
     """Return the keys that apply to all points at once, or None and what is wrong with them."""
-    keys = {key: tree.data[key] for key in override.WHOLE if key in tree.data}
+    keys = {key: tree.data[key] for key in names if key in tree.data}
     return file_schema.check(Tree(keys, tree.origin, tree.places), WholeKeys)
 
 
@@ -366,12 +376,12 @@ def _base(tree: Tree, base: Path, scope: ReadScope) -> tuple[Tree, ReadScope]:
 def _experiment(
     tree: Tree, name: str, path: str, text: str, overrides: list[Override]
 ) -> Experiment:
-    problems = list(override.conflicts(tree, overrides))
+    crossed = list(override.conflicts(tree, overrides))
     tree = override.apply(tree, overrides)
     whole_file, wrong = _whole(tree)
-    problems += wrong
-    if problems:
-        raise_all([*problems, *file_schema.check(tree, ExperimentFile)[1]])
+    if crossed or wrong:
+        rest = file_schema.check(tree, ExperimentFile)[1] if crossed else _of_points(tree)[1]
+        raise_all([*crossed, *wrong, *rest])
     points, problems = override.points(tree)
     specs = whole_file.compare if whole_file is not None else []
     raise_all([*problems, *_too_many_answers(tree, len(points), len(specs))])

@@ -192,6 +192,12 @@ LEAST_REST = 0.01
 """Share of a loss below which nothing is said of it."""
 
 
+BECAUSE: Mapping[Certainty, str] = {
+    "certain": "",
+    "likely": "likely because ",
+    "to be tested": "possibly because ",
+}
+"""What stands before a cause that is not the first."""
 LOSS, MISSING = "the loss", "what was lost or not offered"
 """What shares of causes are parts of."""
 
@@ -272,7 +278,8 @@ def rest_of(causes: Sequence[Bottleneck]) -> str:
     for each, share in zip(causes[1:], shares[1:], strict=True):
         place = "not offered" if each.stage == "unsent" else f"at {each.stage}"
         where = f"{place}, " if each.stage != causes[0].stage else ""
-        texts += [f"{show_percent(share)}: {where}{each.what}"] if share else []
+        sure = BECAUSE[each.certainty] if each.name != UNKNOWN else ""
+        texts += [f"{show_percent(share)}: {where}{sure}{each.what}"] if share else []
     texts += [f"{show_percent(unknown)}: not known why"] if unknown >= LEAST_REST else []
     return f" {'; '.join(texts)}." if texts else ""
 

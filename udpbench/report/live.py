@@ -14,7 +14,7 @@ from udpbench.model.experiment import Trial
 from udpbench.model.result import Progress
 from udpbench.printable import printable
 from udpbench.report.live_rates import Watch
-from udpbench.report.summary import event_line
+from udpbench.report.summary import event_line, first_reason
 from udpbench.report.terminal import Terminal
 
 SHOWN_EVENTS = ("wait", "run", "host", "trial", "search", "restore")
@@ -45,12 +45,15 @@ def tell_wait(progress: Progress) -> None:
 class LiveLines:
     """A progress callback that writes a line for each trial, with its result in the result's units.
 
-    If the reader closes the pipe, the run continues; its folder has the results.
+    A reason that many trials in a row have is written once. If the reader closes the pipe, the run
+    continues; its folder has the results.
     """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._unread = False
+        self._known = ""
+        """Why the latest trial has no rates that count."""
 
     def __call__(self, progress: Progress) -> None:
         """Write what happened; of a search besides its trials only its end."""
@@ -58,7 +61,9 @@ class LiveLines:
         if self._unread or undecided or progress.event not in SHOWN_EVENTS:
             return
         try:
-            self._out.write(printable(event_line(progress), keep="") + "\n")
+            self._out.write(printable(event_line(progress, self._known), keep="") + "\n")
             self._out.flush()
         except BrokenPipeError:
             self._unread = True
+        if progress.result is not None:
+            self._known = first_reason(progress.result)

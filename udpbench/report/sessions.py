@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from udpbench.errors import AgentLost
-from udpbench.model.record import RecordedError
+from udpbench.model.record import SOCKET, RecordedError
 from udpbench.printable import printable
 from udpbench.records.run import Run, RunHeader, RunSession
 from udpbench.report.summary import message
@@ -23,6 +24,8 @@ TRUSTING = ("--resume", "--trust")
 """Options that none of them begins a run with, and that would trust another folder."""
 STARTING = ("command", "steering", "log", "\\")
 """Parts of a ``--set`` that starts a program or writes a log, or may hide that it does."""
+PORT = re.compile(r":(\d+)(?: ← \S+)?$")
+"""A watched socket's port, behind its process and address."""
 FOUND_CLEAN = "An earlier session did not confirm this; the next one found nothing left to restore."
 
 
@@ -43,8 +46,10 @@ def to_type(run: Run) -> Iterator[tuple[str, str]]:
     """Yield what a reader may want to do next, each with the command that does it."""
     folder = str(run.folder)
     watched = run.header.watched
-    if again := command(run.header):
-        yield "repeat it" if watched else "repeat it in the same order", again
+    if watched:
+        yield from _watch_again(run)
+    elif again := command(run.header):
+        yield "repeat it in the same order", again
     if not watched and (run.ending is None or run.ending.status != "complete"):
         words = ["udpbench", run.header.verb, "--resume", folder]
         yield "continue where it stopped", shlex.join(words)
@@ -53,6 +58,20 @@ def to_type(run: Run) -> Iterator[tuple[str, str]]:
         return
     doctor = shlex.join(["udpbench", "doctor", *_lab_option(run)])
     yield "what would distort a measurement on its hosts", doctor
+
+
+def _watch_again(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield how to repeat what is stored by ``--out``, into a new folder."""
+    words = shlex.split(command(run.header))
+    does = "repeat it"
+    if "--pid" in [word.partition("=")[0] for word in words]:
+        names = {each.worker.partition(SOCKET)[2] for each in run.records[0].series}
+        ports = {match[1] for name in names if (match := PORT.search(name))}
+        by_port = f"; outside containers --port {min(ports)} needs none" * (len(ports) == 1)
+        does += f" (with the pid that its program then has{by_port})"
+    out = ["--out", f"{run.folder}-again"] if words[:1] == ["udpbench"] else []
+    if words:
+        yield does, shlex.join([*words, *out])
 
 
 def versions(run: Run) -> tuple[str, ...]:

@@ -455,27 +455,37 @@ def asked(experiment: Experiment) -> str:
     return " ".join(experiment.question.split())
 
 
-def one_line(result: Result) -> str:
-    """Return one trial as a line: rates and loss, or why it has none."""
+def first_reason(result: Result) -> str:
+    """Return why a trial has no rates, or none that count; empty if it has."""
     findings = reasons(result)
+    if not findings:
+        return ""
+    where = f"{findings[0].where}: " if findings[0].where else ""
+    return where + _cause(findings[0])
+
+
+def one_line(result: Result, known: str = "") -> str:
+    """Return one trial as a line: rates and loss, or why it has none; not a ``known`` reason."""
     text = f"{show_pps(result.delivered_pps)} delivered, {show_ratio(result.loss_ratio)} lost"
     text = ", ".join([text, *where_lost(result)])
-    if not findings:
-        return text
-    where = f"{findings[0].where}: " if findings[0].where else ""
-    why = where + _cause(findings[0])
-    return why if result.status != "done" else f"{word_of(result)}: {why} ({text})"
+    why = first_reason(result)
+    if not why or result.status != "done":
+        return why or text
+    return f"{word_of(result)}{' as before' if why == known else f': {why}'} ({text})"
 
 
-def event_line(progress: Progress) -> str:
-    """Return an event as a line: ``[3/12] one#3: done: 350.1 kpps delivered, 0.00 % lost``."""
+def event_line(progress: Progress, known: str = "") -> str:
+    """Return an event as a line: ``[3/12] one#3: done: 350.1 kpps delivered, 0.00 % lost``.
+
+    ``known`` is the reason that the trial before had.
+    """
     text = ""
     if progress.event == "search":
         return search_line(progress)
     record, result = progress.record, progress.result
     if record is not None and result is not None and record.error is None:
         load = _load(progress) if result.trial.search_trial else ""
-        text = f": {load}{one_line(result)}"
+        text = f": {load}{one_line(result, known)}"
     return f"{progress.place} {progress.text}{text}".lstrip()
 
 

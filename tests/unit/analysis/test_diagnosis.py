@@ -640,6 +640,20 @@ def test_nothing_is_said_of_a_trial_without_packets() -> None:
     assert () == judge(record(status="failed")).diagnosis
 
 
+@pytest.mark.parametrize(("cpus", "other"), [((0, 1), False), ((0, 1, 2), True)])
+def test_other_cpus_are_advised_where_the_load_has_left_some(
+    cpus: tuple[int, ...], other: bool
+) -> None:
+    """Where every CPU takes part, who uses them can only be stopped."""
+    busy = stored()["busy-reader"]
+    known = {name: replace(each, cpus=cpus) for name, each in busy.facts.items()}
+    result = judge(replace(busy, facts=known))
+    helps = [each.helps for each in result.diagnosis if each.name == "others_cpu"]
+    steps = [each.next_step for each in result.findings if "other programs used" in each.what]
+    assert [other] * len(helps) == ["list other CPUs" in text for text in helps] != []
+    assert [other] * len(steps) == ["keep them on other CPUs" in text for text in steps] != []
+
+
 def test_every_remedy_is_that_of_something() -> None:
     """A remedy of a stage, a readiness check or a bottleneck; a full stop is set by who shows it."""
     checks = {check.name for check in READINESS}

@@ -338,6 +338,20 @@ def test_many_of_a_kind_are_one_line(check: str, value: str, lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cpus", "name", "other"),
+    [((0, 1), "remote", False), ((0, 1, 2), "remote", True), ((0, 1, 2), "local", False)],
+)
+def test_other_cpus_are_advised_where_there_are_others(
+    cpus: tuple[int, ...], name: str, other: bool, lab: Lab
+) -> None:
+    """On a machine of two, both busy, there are none; a built-in lab needs two."""
+    case = Case("", "", {"cpus": cpus}, moved=MANY["busy"].moved)
+    chosen = lab if name == "remote" else load_lab("local")
+    (busy,) = (result for result in not_ready(case, chosen) if result.check == "busy")
+    assert other == ("list other CPUs" in busy.remedy)
+
+
+@pytest.mark.parametrize(
     ("stolen_ms", "severity", "limit"),
     [(8, "", ""), (20, "warning", "at most 1.00 %"), (60, "struck", "at most 5.00 %")],
 )

@@ -429,6 +429,7 @@ def test_ways_that_contradict_each_other_are_refused(text: str, golden: Golden) 
         ),
         "questoin: Why?\nsend: {bach: 3}\ndoes: it",
         "question: Why?\ntraffic: {payload: {file: no.bin}}\nsweep: 3\nsend: 4",
+        "question: Why?\ncompare: {a: x}\nsweep: {send.bach: [3]}\nvariants: {x: {receive.wrok: 1us}}",
     ],
 )
 def test_what_is_missing_hides_nothing_else_that_is_wrong(text: str, golden: Golden) -> None:

@@ -55,6 +55,19 @@ def test_the_end_of_a_trial_tells_its_result() -> None:
     assert short.endswith("(900 pps delivered, 0.00 % lost)")
 
 
+def test_a_reason_that_many_trials_share_is_written_once() -> None:
+    """In a file 143 lines in a row named it; it stands anew behind a trial that had none."""
+    out = StringIO()
+    tell = LiveLines(out)
+    short, full = record(900, of=paced()), record(1000, of=paced())
+    for each in (short, short, full, short):
+        tell(trial_end(each, "example#1: done"))
+    first, again, _, anew = out.getvalue().splitlines()
+    assert "done: invalid: sender: sender-bound" in first
+    assert "[3/12] example#1: done: invalid as before (900 pps delivered, 0.00 % lost)" == again
+    assert first == anew
+
+
 def test_the_end_of_a_failed_trial_tells_the_error_once() -> None:
     """What control says of it is enough."""
     line = event_line(trial_end(failed(), "example#1: failed: it died"))

@@ -40,7 +40,7 @@ from udpbench.judged_run import Chapter, chapters_of, judged
 from udpbench.model.experiment import Experiment, PointPair, Traffic
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding, TrialRecord
-from udpbench.model.result import Bottleneck, Estimate, Result, rest_of
+from udpbench.model.result import UNKNOWN, Bottleneck, Estimate, Result, rest_of
 from udpbench.report.answers import _below, _to_change, answer, next_steps, to_try
 from udpbench.report.pages import chapter_data
 from udpbench.report.summary import (
@@ -199,6 +199,7 @@ def test_an_answer_has_round_trips_and_what_cost_the_rest() -> None:
         "small_buffer", "likely", "udp_rcvbuf", 72, "it is too small", "enlarge it", share=0.72
     )
     others = replace(small, name="others_cpu", packets=20, what="others took 9 %", share=0.2)
+    others = replace(others, certainty="certain")
     numbers = {"answered_pps": 1e3, "loss_ratio": 0.1}
     numbers |= {"round_trip_p50_ns": 12e3, "round_trip_p99_ns": 2e6}
     result = Result(trial(), "done", True, (), numbers=numbers, diagnosis=(small, others))
@@ -211,6 +212,14 @@ def test_an_answer_has_round_trips_and_what_cost_the_rest() -> None:
     )
     elsewhere = replace(others, stage="rx_ring", share=0.28)
     assert " 28 %: at rx_ring, others took 9 %." == rest_of((small, elsewhere))
+    assert " 28 %: at rx_ring, likely because others took 9 %." == rest_of(
+        (small, replace(elsewhere, certainty="likely"))
+    )
+    tested = replace(elsewhere, certainty="to be tested", name="governor")
+    assert " 28 %: at rx_ring, possibly because others took 9 %." == rest_of((small, tested))
+    assert " 28 %: at rx_ring, nobody knows." == rest_of(
+        (small, replace(elsewhere, certainty="likely", name=UNKNOWN, what="nobody knows"))
+    )
     assert "" == rest_of((replace(small, share=0.96), others))
     assert "" == rest_of((small, replace(others, share=0.9)))
     assert "" == rest_of(())
@@ -586,7 +595,7 @@ def test_advice_to_repeat_stands_once_and_names_who_has_to_stop() -> None:
     """It stands alone below the results, far from the finding."""
     ((does, line),) = _to_change([chapter(BUSY)], ["udpbench", "run", "fast.yaml"])
     assert does.startswith("Other programs used CPUs of the load (20")
-    assert does.endswith(": stop them or keep them on other CPUs, then repeat.")
+    assert does.endswith(": stop them, then repeat.")
     assert 1 == does.count("repeat")
     assert "udpbench run fast.yaml" == line
 

@@ -272,6 +272,36 @@ def test_a_kept_watch_has_the_report_of_a_run(tmp_path: Path, golden: Golden) ->
     assert {900} == {round(step.value) for step in line.delivered}
 
 
+@pytest.mark.parametrize(
+    ("addresses", "by_port"),
+    [
+        (("127.0.0.1:9126", "127.0.0.1:9126 ← 10.0.0.1:7"), "; outside containers --port 9126"),
+        (("127.0.0.1:9126", "[::1]:53"), ""),
+    ],
+)
+def test_a_watch_is_repeated_into_a_new_folder_and_not_by_a_pid_that_ended(
+    addresses: tuple[str, ...], by_port: str, tmp_path: Path
+) -> None:
+    """A colleague, or tomorrow, has another process at that port."""
+    folder = tmp_path / "night"
+    words = ("udpbench", "watch", "--pid", "9052", "--for", "8s", "--out", str(folder))
+    kept = KeptLooks.create(folder, Lab("watch", "", "", ()), words)
+    for second in range(2):
+        snapshot = Snapshot("left", second * SECOND_NS, {"snmp.Udp.InDatagrams": 900 * second})
+        kept.add(snapshot, {"lo": facts("left", "lo", ())})
+    for address in addresses:
+        sock = replace(DNS, address=address.split(":")[0], port=9126)
+        sock = replace(sock, address="::1", port=53) if "[" in address else sock
+        sock = replace(sock, peer="10.0.0.1", peer_port=7) if "←" in address else sock
+        live = replace(LIVE, sockets=(SocketLoss(sock, 100.0, 100),))
+        assert live.losing[0].address == address
+        kept.add_drops(live, Snapshot("left", 0, {}), snapshot)
+    kept.finish([])
+    does, line = next(to_type(read_run(folder)))
+    assert does.startswith(f"repeat it (with the pid that its program then has{by_port}")
+    assert f"udpbench watch --pid 9052 --for 8s --out {folder}-again" == line
+
+
 def test_others_losses_are_beside_those_of_what_is_watched(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -12,6 +12,7 @@ from udpbench.analysis.cpu_use import (
     CpuGroup,
     cpu_groups,
     cpu_use,
+    has_spare_cpu,
     main_user,
     stolen_ns,
 )
@@ -38,6 +39,7 @@ UNSEEN = "by short-lived processes, or by processes that the agent may not see"
 
 def other_processes(readings: Readings) -> Iterator[Finding]:
     """Find other programs, and the run's own processes, on the CPUs of the load."""
+    beside = " or keep them on other CPUs"
     for group in cpu_groups(readings):
         use = cpu_use(readings, group)
         if use is None:
@@ -48,7 +50,7 @@ def other_processes(readings: Readings) -> Iterator[Finding]:
             use.elapsed_ns,
             "other programs used CPUs of the load",
             main_user(readings, group, "other", use.others_ns) or UNSEEN,
-            "stop them or keep them on other CPUs, then repeat",
+            f"stop them{beside * has_spare_cpu(readings, group.machine)}, then repeat",
         )
         share = use.own_ns / use.time_ns
         if share > NOTED and _resolved(NOTED, use.elapsed_ns):

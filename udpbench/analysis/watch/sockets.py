@@ -287,7 +287,9 @@ def losses_by_socket(
         before_this = known_losses.get(cookie)
         if now.counts is None and before_this is not None and not lately.get(cookie):
             same = before_this.socket is each and not before_this.dropped_pps
-            losses.append(before_this if same else replace(before_this, socket=each, dropped_pps=0))
+            dropped = since_u32(now.opened_drops.get(cookie, 0), each.drops or 0)
+            rest = replace(before_this, socket=each, dropped_pps=0, dropped=dropped)
+            losses.append(before_this if same else rest)
             continue
         dropped = since_u32(now.opened_drops.get(cookie, 0), each.drops or 0)
         loss = SocketLoss(each, lately.get(cookie, 0) / seconds, dropped)
