@@ -83,8 +83,9 @@ def versions(run: Run) -> tuple[str, ...]:
 def trials_of(run: Run) -> str:
     """Return how many trials there are, and how many of them were run again."""
     again = len(run.replaced)
+    verb = "was" if again == 1 else "were"
     return f"{len(run.records)}" + (
-        f", and {again} that failed and were run again" if again else ""
+        f", and {again} that failed and {verb} run again" if again else ""
     )
 
 

@@ -88,7 +88,7 @@ def test_what_else_a_session_did_is_reported(tmp_path: Path) -> None:
         f"{AGAIN.started_at}, after its process died, an incomplete line of 6B was removed: "
         "1 trial, by udpbench 0.2.0"
     ) == session_rows["resumed"]
-    assert "1, and 1 that failed and were run again" == session_rows["trials"]
+    assert "1, and 1 that failed and was run again" == session_rows["trials"]
 
 
 def test_a_run_of_two_versions_names_both(tmp_path: Path) -> None:
