@@ -186,8 +186,8 @@ udp_rcvbuf | for bursts enlarge the buffer in the program (setsockopt SO_RCVBUF)
   use faster or more readers
 app_truncated | have the program read into a larger array
 app_log | have the program write less, or to a faster disk
-small_buffer | enlarge it in the program (setsockopt SO_RCVBUF, up to net.core.rmem_max), or, if it
-  asks for none, net.core.rmem_default (settings.receiver.sysctl) before it starts
+small_buffer | enlarge the buffer in the program (setsockopt SO_RCVBUF, up to net.core.rmem_max),
+  or, if it asks for none, net.core.rmem_default (settings.receiver.sysctl) before it starts
 shared_socket | give each reader a socket (SO_REUSEPORT) and a CPU of its own
 unmerged | have the program read merged datagrams (UDP_GRO)
 """

@@ -165,11 +165,13 @@ def breaking_text(search: PointSearch) -> str:
         # A diagnosis of such a trial begins with it, too.
         first = replace(first, what=first.what.removeprefix("the receiver falls behind: "))
     why = first.why if first is not None else "."
-    aside = f"{first.aside}; " if first is not None and first.aside else ""
+    aside = first.aside if first is not None else ""
     share = _share_text(breaking)
     if breaking.stage and first is not None and 0 < (first.share or 0.0) < ALL:
-        share = f"at {show_pps(breaking.pps)}"  # the cause has a share of its own, of one trial
-    return f"{head} {above} {what} ({aside}{share}){why}"
+        # The cause has a share of its own, of one trial.
+        share = f"at {show_pps(breaking.pps)}" * (bound is not None)
+    beside = "; ".join(filter(None, (aside, share)))
+    return f"{head} {above} {what}{f' ({beside})' if beside else ''}{why}"
 
 
 def helps_text(search: PointSearch) -> str:

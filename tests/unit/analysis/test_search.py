@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 from golden import Golden
 
@@ -12,6 +14,7 @@ from udpbench.analysis.comparison.comparisons import compare_points
 from udpbench.analysis.points import bounds, points
 from udpbench.analysis.rate_search import ROBBED_TRIES
 from udpbench.analysis.search import (
+    Breaking,
     PointSearch,
     folded,
     in_search,
@@ -37,6 +40,7 @@ from udpbench.report.answers import answer
 from udpbench.report.json_output import search_json
 from udpbench.report.search import (
     breaking_lines,
+    breaking_text,
     found_text,
     limits_text,
     perhaps_text,
@@ -624,6 +628,27 @@ def test_where_a_receiver_was_mostly_robbed_at_any_load_there_is_no_answer(golde
     assert ("robbed", None) == (search.state.ended, search.headline.lower_pps)
     assert False is search.result.valid
     golden.check([closing_of(search), str(search.result.findings[0])])
+
+
+def test_a_load_at_which_packets_are_lost_is_named_once() -> None:
+    """Without a bound the sentence begins with it."""
+    ring = replace(FULL, stage="tx_device", share=0.45, aside="the ring was full")
+    breaking = Breaking(174_600.0, "tx_device", 0.5, None, 1, ring)
+    for lower_pps, head in (
+        (None, "At 174.6 kpps packets are lost at tx_device (the ring was full); cause of 45 %"),
+        (
+            9_000.0,
+            "Above 9.0 kpps packets are lost at tx_device (the ring was full; at 174.6 kpps); cause",
+        ),
+    ):
+        known = SimpleNamespace(
+            breaking=breaking, headline=GoalBounds(0.001, lower_pps=lower_pps), may_lie=None
+        )
+        assert breaking_text(cast(PointSearch, known)).startswith(head)
+    alone = SimpleNamespace(**{**vars(known), "headline": GoalBounds(0.001)})
+    alone.breaking = replace(breaking, bottleneck=replace(ring, aside=""))
+    text = breaking_text(cast(PointSearch, alone))
+    assert text.startswith("At 174.6 kpps packets are lost at tx_device; cause of 45 %")
 
 
 def test_the_ledger_of_a_search_balances_as_it_is_printed() -> None:

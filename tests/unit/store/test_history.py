@@ -19,7 +19,8 @@ from store.runs import POINTS, fill, run_of
 from udpbench.__main__ import main
 from udpbench.definition.load import load_experiment_data
 from udpbench.errors import InputError
-from udpbench.report.campaign.history_output import day_rows, history_json
+from udpbench.model.result import Estimate
+from udpbench.report.campaign.history_output import day_rows, history_json, shown
 from udpbench.store import history as history_module
 from udpbench.store.dataset import read_runs, write_runs
 from udpbench.store.history import LevelChange, histories, level_changes
@@ -205,6 +206,21 @@ def test_the_verb(
     assert "did you mean delivered_pps?" in capsys.readouterr().err
     assert 2 == run(monkeypatch, "history", str(store.parent / "nothing"))
     assert "neither a store nor a folder with run folders" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ends", "unit", "text"),
+    [
+        ((18_641, 17_223, 20_617), "packets", "18 641 packets [17 223 – 20 617]"),
+        ((9e5, 8e5, 12e5), "ns", "900 µs [800 µs – 1.2 ms]"),
+    ],
+)
+def test_the_unit_of_an_interval_is_said_once(
+    ends: tuple[float, float, float], unit: str, text: str
+) -> None:
+    """Unless its ends have another one."""
+    median, low, high = ends
+    assert text == shown(Estimate(median, low, high, 9, unit))
 
 
 def test_nothing_is_printed_as_markup(tmp_path: Path) -> None:

@@ -95,4 +95,8 @@ def shown(rate: Estimate) -> str:
     median = show_number(rate.median, rate.unit)
     if rate.low is None or rate.high is None:
         return median
-    return f"{median} [{show_number(rate.low, rate.unit)} – {show_number(rate.high, rate.unit)}]"
+    ends = [show_number(each, rate.unit) for each in (rate.low, rate.high)]
+    unit = f" {median.rpartition(' ')[2]}"
+    if all(each.endswith(unit) for each in ends):
+        ends = [each.removesuffix(unit) for each in ends]
+    return f"{median} [{' – '.join(ends)}]"
