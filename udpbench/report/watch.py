@@ -39,6 +39,8 @@ OTHERS = "other sockets"
 """What a finding of the packets that sockets lost which were not watched is called."""
 LOSING_IN_LINE = 3
 """Maximum sockets in a plain line."""
+NAMESPACES = 3
+"""Maximum other namespaces that are listed."""
 WIDE = 100
 """Terminal columns from which on a socket's reason stands in its row, and all its counts."""
 OF_LOSS = ("dropped_pps", "dropped", "arrived_pps", "read_pps", "stages", "known")
@@ -276,15 +278,20 @@ def view(live: LiveHost, rows: int, width: int = WIDE) -> RenderableType:
         missed = f"sockets open only between two looks dropped {show_count(live.unlisted)}"
         parts.append(Text(missed + "; --exact counts them" * (not live.exact)))
     parts += [Text(row, no_wrap=True, overflow="ellipsis") for row in _load(live)]
-    parts += [
-        Text(
+    return Group(*parts, *map(Text, _namespaces(live)))
+
+
+def _namespaces(live: LiveHost) -> Iterator[str]:
+    """Yield the other namespaces in which sockets dropped most, and how many more there are."""
+    ranked = sorted(live.namespaces, key=lambda each: -each.drops)
+    for each in ranked[:NAMESPACES]:
+        yield (
             f"another namespace: {each.process}: {'' if each.all_read else 'at least '}"
             f"{plural(each.sockets, 'UDP socket')}, "
             f"{counted(each.drops, 'drop')} so far; udpbench watch --pid {each.pid}"
         )
-        for each in live.namespaces
-    ]
-    return Group(*parts)
+    if (more := len(ranked) - NAMESPACES) > 0:
+        yield f"and {plural(more, 'more namespace')} with UDP sockets; --json has all of them"
 
 
 def _stages(live: LiveHost) -> Table:

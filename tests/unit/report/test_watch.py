@@ -112,6 +112,17 @@ def test_a_single_socket_is_not_several() -> None:
     assert "2 UDP sockets, 1 402 drops so far" in many
 
 
+def test_of_many_namespaces_those_that_dropped_most_are_named() -> None:
+    """On a machine of containers each would have a line, above the answer."""
+    many = tuple(OtherNamespace(n, f"dns {n}", 2, n) for n in range(5))
+    text = shown(replace(LIVE, namespaces=many))
+    named = [f"another namespace: dns {n}: 2 UDP sockets" for n in range(5)]
+    assert [False, False, True, True, True] == [each in text for each in named]
+    assert text.index(named[4]) < text.index(named[2])
+    assert text.endswith("and 2 more namespaces with UDP sockets; --json has all of them")
+    assert "more namespace" not in shown(replace(LIVE, namespaces=many[:3]))
+
+
 def test_the_view_says_which_socket_drops_and_why(golden: Golden) -> None:
     """With what helps, and what is beside it."""
     golden.check(shown(LIVE))
