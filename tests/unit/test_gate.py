@@ -450,7 +450,9 @@ def test_a_search_without_a_rate_is_summed_up_by_its_bounds(tmp_path: Path) -> N
     assert first is not None
     declared = experiment(points=[point])
     reply = answer(stored(tmp_path, [record(of=first)], declared, ending=COMPLETE), "one", 80)
-    assert "unknown with at most 0.1% and 0% lost (no load is decided)" in reply.summary
+    assert (
+        "the rate with at most 0.1% and 0% lost is not known: no load is decided" in reply.summary
+    )
 
 
 def test_a_bound_is_summed_up_as_a_bound(tmp_path: Path) -> None:

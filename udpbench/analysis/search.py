@@ -509,8 +509,7 @@ def _ending(whole: PointSearch) -> list[Finding]:
         what = "the search took longer than search.within; these are the bounds known by then"
         step = "raise search.within, or search.precision"
         if whole.held_up:
-            disturbed = sum(map(is_disturbed, whole.trials))
-            what += f"; others used CPUs of the load in {disturbed} of {len(whole.trials)} trials"
+            what += f"; {disturbed_text(whole)}"
             step = REMEDIES["busy"].text
         return [Finding("warning", what, where, known_text(whole), next_step=step)]
     if state.ended is None:
@@ -539,6 +538,12 @@ def _robbed_of(whole: PointSearch) -> Finding:
     known = whole.headline.lower_pps is not None
     severity: Literal["warning", "invalid"] = "warning" if known else "invalid"
     return Finding(severity, what, "search", known_text(whole), next_step=REMEDIES["busy"].text)
+
+
+def disturbed_text(whole: PointSearch) -> str:
+    """Return in how many trials others used CPUs of the load, as a clause."""
+    disturbed = sum(map(is_disturbed, whole.trials))
+    return f"others used CPUs of the load in {disturbed} of {len(whole.trials)} trials"
 
 
 def robbed_text(whole: PointSearch) -> str:

@@ -12,7 +12,14 @@ from dataclasses import replace
 from itertools import groupby
 
 from udpbench.analysis.remedies import helps_at
-from udpbench.analysis.search import Breaking, PointSearch, known_bounds, known_text, sender_end
+from udpbench.analysis.search import (
+    Breaking,
+    PointSearch,
+    disturbed_text,
+    known_bounds,
+    known_text,
+    sender_end,
+)
 from udpbench.model.result import ALL, GoalBounds, Progress
 from udpbench.units import show_percent, show_pps, show_ratio, show_seconds, show_share
 from udpbench.ways import way_to_receive
@@ -93,8 +100,11 @@ def found_text(search: PointSearch, largest: bool = False) -> str:
     if perhaps:
         text = f"{perhaps} with at most {show_share(search.headline.loss)} lost, not confirmed"
     elif headline.kind in ("regular", "unfinished") and not is_only_above(headline):
-        known = (headline.lower_pps, headline.upper_pps) != (None, None)
-        text += f" ({'offered: ' * known}{known_bounds(headline)})"
+        bounds = known_bounds(headline)
+        text += f" (offered: {bounds})"
+        if (headline.lower_pps, headline.upper_pps) == (None, None):
+            why = disturbed_text(search) if search.held_up else bounds
+            text = f"the rate with at most {shares} lost is not known: {why}"
     if headline.kind == "at least" and search.state.sender_bound:
         text += f": {sender_end(search)}"
     others = [] if largest else others

@@ -688,6 +688,13 @@ def test_a_search_that_others_held_up_does_not_ask_for_more_time() -> None:
     (finding,) = (each for each in search.result.findings if "within" in each.what)
     assert finding.next_step is not None
     assert finding.next_step.startswith("stop what uses CPUs")
+    open_goals = tuple(GoalBounds(goal.loss) for goal in search.state.goals)
+    undecided = replace(search, state=replace(search.state, goals=open_goals))
+    assert undecided.held_up
+    assert closing_of(undecided).startswith(
+        "The rate with at most 0.1% and 0% lost is not known: others used CPUs of the load in "
+        "8 of 10 trials. At 305.2 kpps packets are lost at udp_rcvbuf: "
+    )
 
 
 def test_what_breaks_first_is_seen_in_quiet_trials_where_there_are_any() -> None:
