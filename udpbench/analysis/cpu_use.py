@@ -152,6 +152,7 @@ def machine_cpus(readings: Readings, machine: str) -> frozenset[int]:
     )
 
 
+@lru_cache(maxsize=4)  # each CPU that others used asks for it
 def has_spare_cpu(readings: Readings, machine: str) -> bool:
     """Return whether a machine has a CPU on which nothing of the load may run."""
     of_load = (group.cpus for group in cpu_groups(readings) if group.machine == machine)

@@ -299,7 +299,9 @@ def test_what_a_buffer_cannot_hold_of_a_burst_is_not_others_fault() -> None:
     first, second = result.diagnosis
     assert ("small_buffer", "others_cpu") == (first.name, second.name)
     assert second.packets < 0.4 * (result.lost_packets or 0)
-    assert f" {show_percent(second.share or 0)}: other programs took" in rest_of((first, second))
+    assert f" {show_percent(second.share or 0)}: likely because other programs took" in rest_of(
+        (first, second)
+    )
 
 
 @pytest.mark.parametrize("attach", [None, Attach(port=4321)])
