@@ -67,7 +67,8 @@ def _watch_again(run: Run) -> Iterator[tuple[str, str]]:
     if "--pid" in [word.partition("=")[0] for word in words]:
         names = {each.worker.partition(SOCKET)[2] for each in run.records[0].series}
         ports = {match[1] for name in names if (match := PORT.search(name))}
-        by_port = f"; outside containers --port {min(ports)} needs none" * (len(ports) == 1)
+        named = f"; outside containers --port {max(ports, default='')} needs none"
+        by_port = named if len(ports) == 1 else ""
         does += f" (with the pid that its program then has{by_port})"
     out = ["--out", f"{run.folder}-again"] if words[:1] == ["udpbench"] else []
     if words:

@@ -287,7 +287,8 @@ def test_a_kept_watch_has_the_report_of_a_run(tmp_path: Path, golden: Golden) ->
     ("addresses", "by_port"),
     [
         (("127.0.0.1:9126", "127.0.0.1:9126 ← 10.0.0.1:7"), "; outside containers --port 9126"),
-        (("127.0.0.1:9126", "[::1]:53"), ""),
+        (("127.0.0.1:9126", "[::1]:53"), ")"),
+        ((), ")"),
     ],
 )
 def test_a_watch_is_repeated_into_a_new_folder_and_not_by_a_pid_that_ended(
