@@ -53,8 +53,8 @@ bridge | namespace exists | bridge0 | true or null | a bridge of this name
 vxlan | namespace | vxlan0 | {vni, local, remote, ttl} or null
   | a VXLAN interface to a single other end, which learns no further one
 wireguard | namespace | wg0 | {peer, remote, allowed: [network, ...]} or null
-  | an interface of wireguard-go to a single other end, whose public key is `peer`; its own key is
-  made for the run and told to nobody
+  | an interface of WireGuard, the kernel's or one of wireguard-go, to a single other end, whose
+  public key is `peer`; its own key is made for the run and told to nobody
 port | namespace | left | {bridge, station} or null
   | a port of a bridge, and the MAC address of the one host behind it
 astray | namespace exists | vxlan0/02:75:62:ff:ff:fe | true or null

@@ -1,4 +1,4 @@
-"""WireGuard in a process of its own: its key, what it is asked, and what it cannot do here."""
+"""WireGuard in a process of its own, and the kernel's: its key, its ends, and what is missing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from typing import Any, Optional, cast
 import pytest
 from settings_world import fake_host
 
-from udpbench.agent.host import wireguard
+from udpbench.agent.host import genetlink, wireguard
 from udpbench.agent.host.changes import Changes
 from udpbench.agent.host.system import Host
-from udpbench.agent.host.wireguard import WireGuard, public_key
+from udpbench.agent.host.wireguard import KernelWireGuard, WireGuard, public_key
 from udpbench.agent.settings.link_flap import NUD_NOARP, is_set
+from udpbench.agent.settings.wireguard import WireGuardInterface
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import SettingRefused
 
@@ -128,6 +129,11 @@ def test_an_answer_that_is_a_refusal_or_ends_early_is_an_error(
             own.lead("0a", "10.1.0.2", ["0.0.0.0/0"])
 
 
+def unknown(_: str) -> int:
+    """Refuse as a kernel without WireGuard does."""
+    raise OSError(errno.ENOENT, "No such file or directory")
+
+
 def test_what_is_missing_is_named_with_what_to_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +141,7 @@ def test_what_is_missing_is_named_with_what_to_type(
     host = fake_host(tmp_path)
     verbs = Verbs(host, "wg1", "run", ("namespace",), cast("Any", SimpleNamespace(others=None)), {})
     monkeypatch.setattr(Host, "program", lambda *_: None)
+    monkeypatch.setattr(genetlink, "family_id", unknown)
     with pytest.raises(SettingRefused, match="apt-get install wireguard-go"):
         verbs.tunnel_key()
     monkeypatch.setattr(Host, "program", lambda *_: Path("/bin/false"))
@@ -144,6 +151,130 @@ def test_what_is_missing_is_named_with_what_to_type(
     (tmp_path / "dev/net/tun").touch()
     assert 64 == len(verbs.tunnel_key())
     assert verbs.tunnel_key() == verbs.tunnel_key()
+    assert not isinstance(host.wireguard, KernelWireGuard)
+
+
+def test_the_kernels_own_needs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is one it is taken."""
+    host = fake_host(tmp_path)
+    monkeypatch.setattr(Host, "program", lambda *_: None)
+    monkeypatch.setattr(genetlink, "family_id", lambda _: 31)
+    assert "" == wireguard.lacking(host)
+    assert isinstance(wireguard.chosen(host), KernelWireGuard)
+
+
+class Netlink:
+    """A kernel that keeps what it is told of a device, and tells that."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.did: list[str] = []
+        self.fails = ""
+        self.peers: list[bytes] = []
+        self.key = b""
+        monkeypatch.setattr(genetlink, "ask", self.ask)
+        monkeypatch.setattr(Host, "rtnl", self.rtnl)
+        monkeypatch.setattr(Host, "index", lambda *_: 5)
+
+    def ask(self, family: str, command: int, *asked: bytes, dump: bool = False) -> list[bytes]:
+        """Keep the peers, or tell them, each message by itself."""
+        known = dict(genetlink.attributes(b"".join(asked)))
+        assert ("wireguard", b"wg0\0") == (family, known[wireguard.IFNAME])
+        if dump:
+            assert wireguard.GET_DEVICE == command
+            return [genetlink.nest(wireguard.PEERS, peers) for peers in self.peers] or [b""]
+        self.key = known[wireguard.PRIVATE_KEY]
+        self.peers = [known[wireguard.PEERS]]
+        return []
+
+    def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:
+        """Note it, or refuse."""
+        self.did.append(f"{verb} {fields.get('kind', noun)}")
+        if self.fails in self.did[-1:]:
+            raise OSError(errno.EPERM, "Operation not permitted")
+        return []
+
+
+@pytest.fixture
+def netlink(monkeypatch: pytest.MonkeyPatch) -> Netlink:
+    """Return a kernel with WireGuard."""
+    return Netlink(monkeypatch)
+
+
+def interface(folder: Path) -> KernelWireGuard:
+    """Return one whose interface was made."""
+    (folder / "sys/class/net/wg0").mkdir(parents=True)
+    own = KernelWireGuard(Host(folder))
+    own.begin("wg0")
+    return own
+
+
+def test_the_kernel_tells_the_ends_that_it_was_given(netlink: Netlink, tmp_path: Path) -> None:
+    """Its key goes to it alone, and what may be behind an end in several messages is of one."""
+    tunnel = interface(tmp_path)
+    assert tunnel.runs
+    assert () == tunnel.ends()
+    tunnel.lead("0a" * 32, "10.1.0.2", ["10.0.0.0/24", "10.0.1.0/24"])
+    assert tunnel.public == public_key(netlink.key).hex()
+    end = {**END, "peer": "0a" * 32}
+    assert (end,) == tunnel.ends() == tunnel.glance()
+    more = genetlink.nest(wireguard.PEER_ALLOWED, wireguard._allowed("fd00::/64"))
+    rest = genetlink.attribute(wireguard.PEER_KEY, bytes.fromhex("0a" * 32)) + more
+    netlink.peers.append(genetlink.nest(0, rest))
+    assert ({**end, "allowed": [*END["allowed"], "fd00::/64"]},) == tunnel.ends()
+
+
+@pytest.mark.parametrize(
+    ("packed", "text"),
+    [
+        ("0200ca6c0a010002" + "00" * 8, "10.1.0.2"),
+        ("020000090a010002" + "00" * 8, "10.1.0.2:9"),
+        ("0a00ca6c00000000fd" + "00" * 14 + "01" + "00" * 4, "fd00::1"),
+        ("0a00000900000000fd" + "00" * 14 + "01" + "00" * 4, "[fd00::1]:9"),
+        ("", ""),
+    ],
+)
+def test_an_end_has_its_port_if_that_is_another(packed: str, text: str) -> None:
+    """An end without an address is nowhere yet."""
+    assert text == wireguard._endpoint(bytes.fromhex(packed))
+
+
+def test_an_interface_of_the_kernel_has_a_queue_or_is_not_there(
+    netlink: Netlink, tmp_path: Path
+) -> None:
+    """Without the queue nothing counts what it is given."""
+    tunnel = interface(tmp_path)
+    assert ["add wireguard", "add pfifo"] == netlink.did
+    tunnel.end()
+    assert ("del link", False) == (netlink.did[-1], tunnel.runs)
+    netlink.fails = "add pfifo"
+    with pytest.raises(OSError, match="not permitted"):
+        tunnel.begin("wg0")
+    assert ("del link", "") == (netlink.did[-1], tunnel.name)
+
+
+def test_what_comes_out_of_the_kernels_is_counted_by_a_rule(
+    netlink: Netlink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own counter has handshakes and keepalives; all tables go with the interface."""
+    tables: dict[str, int] = {}
+    monkeypatch.setattr(
+        "udpbench.agent.settings.wireguard.replace_table",
+        lambda _, name, chain, rules: tables.update({f"{chain['hook']} {name}": len(rules)}),
+    )
+    monkeypatch.setattr(genetlink, "family_id", lambda _: 31)
+    (tmp_path / "sys/class/net/wg0").mkdir(parents=True)
+    host, kind = Host(tmp_path), WireGuardInterface()
+    end = {**END, "peer": "0a" * 32}
+    kind.write(host, "wg0", end)
+    counted = ("output udpbench_sent", "input udpbench_came", "prerouting udpbench_inner")
+    assert {counted[0]: 4, counted[1]: 4, counted[2]: 1} == tables
+    assert end == kind.read(host, "wg0")
+    kind.write(host, "wg0", None)
+    assert dict.fromkeys(counted, 0) == tables
+    assert kind.read(host, "wg0") is None
+    assert "del link" == netlink.did[-1]
 
 
 def test_a_process_that_ends_at_once_made_no_interface(

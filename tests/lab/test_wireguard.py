@@ -1,4 +1,7 @@
-"""WireGuard between two nodes: losses planted within and around it, full queues, and its other end."""
+"""WireGuard between two nodes: losses planted within and around it, full queues, and its other end.
+
+Of the kernel, where there is; else of wireguard-go.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import random
 import shutil
 import signal
 import socket
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -27,7 +31,7 @@ from test_path import (
 )
 from waiting import wait_until
 
-from udpbench.agent.host.wireguard import PROGRAM, SOCKET
+from udpbench.agent.host.wireguard import PROGRAM, SOCKET, in_kernel
 from udpbench.control import path_proof
 from udpbench.definition.load import load_lab
 from udpbench.model.result import Progress
@@ -36,8 +40,12 @@ pytestmark = [
     pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
-    pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"needs the package {PROGRAM}"),
+    pytest.mark.skipif(
+        not in_kernel() and shutil.which(PROGRAM) is None, reason=f"needs the package {PROGRAM}"
+    ),
 ]
+of_process = pytest.mark.skipif(in_kernel(), reason="needs a kernel without WireGuard")
+of_kernel = pytest.mark.skipif(not in_kernel(), reason="needs a kernel with WireGuard")
 
 ENDS = {"wg1": ("in0", "192.168.254.1/"), "wg2": ("out0", "192.168.253.254/")}
 RECEIVER = "192.168.253"
@@ -71,10 +79,43 @@ def ask(name: str, *lines: str) -> str:
     return answer.decode()
 
 
+OF_KERNEL = """
+import os, struct, sys
+from udpbench.agent.host import genetlink, wireguard as wg
+def ask(command, *more, dump=False):
+    name = genetlink.attribute(wg.IFNAME, b"wg0\\0")
+    return genetlink.ask(wg.FAMILY, command, name, *more, dump=dump)
+def peer(key, to):
+    end = struct.pack("=H", 2) + struct.pack("!H4s8x", wg.PORT, wg._packed(to))
+    known = genetlink.attribute(wg.PEER_KEY, bytes.fromhex(key))
+    ask(wg.SET_DEVICE, genetlink.nest(wg.PEERS, genetlink.nest(
+        0, known, genetlink.attribute(wg.PEER_ENDPOINT, end))))
+def known():
+    return dict(genetlink.attributes(ask(wg.GET_DEVICE, dump=True)[0]))
+def first():
+    (_, first), *_ = genetlink.attributes(known()[wg.PEERS])
+    return dict(genetlink.attributes(first))[wg.PEER_KEY].hex()
+"""
+"""As an attacker as root would ask the kernel."""
+
+
 def told(name: str, key: str) -> str:
-    """Return the first value of a key of that answer."""
+    """Return private_key or public_key: that of this end, or of its other end."""
+    if in_kernel():
+        asked = "known()[wg.PRIVATE_KEY].hex()" if key == "private_key" else "first()"
+        code = f"{OF_KERNEL}print({asked})"
+        return inside(node(name), sys.executable, "-c", code).strip()
     lines = ask(name, "get=1").splitlines()
     return next(line.partition("=")[2] for line in lines if line.startswith(f"{key}="))
+
+
+def move(to: str, key: str = "") -> str:
+    """Give the first end's tunnel another end, or a further one."""
+    if in_kernel():
+        code = f"{OF_KERNEL}peer({key!r} or first(), {to!r})"
+        return inside(node("wg1"), sys.executable, "-c", code)
+    key = key or told("wg1", "public_key")
+    return ask("wg1", "set=1", f"public_key={key}", f"endpoint={to}:51820")
 
 
 def test_a_tunnel_carries_every_packet_and_its_key_is_nowhere(tmp_path: Path) -> None:
@@ -98,7 +139,8 @@ def test_a_tunnel_carries_every_packet_and_its_key_is_nowhere(tmp_path: Path) ->
     assert {3} == {spec.traffic.ttl for spec in record.workers}
     assert {"wg1": ("", "in0", "wg0"), "wg2": ("", "wg0", "out0")} == record.bridges
     assert record.wired
-    assert 2 == sum("vnet_hdr off" in each for each in devices), "each packet is read by itself"
+    kind = "wireguard" if in_kernel() else "vnet_hdr off"  # each packet is read by itself
+    assert 2 == sum(kind in each for each in devices)
     assert [] == processes()
     assert 2 == len({*keys})
     held.extend(
@@ -279,6 +321,7 @@ RING, BATCH = 100, 16
 """Packets that a ring is to hold, and how many of them may be marked as read only later."""
 
 
+@of_process
 @pytest.mark.long
 def test_a_ring_that_nobody_reads_is_full(tmp_path: Path) -> None:
     """While the first process stands still its ring holds so many, and loses all others."""
@@ -305,6 +348,7 @@ def test_a_ring_that_nobody_reads_is_full(tmp_path: Path) -> None:
     assert RING - BATCH <= result.received_packets <= RING
 
 
+@of_process
 @pytest.mark.long
 def test_a_socket_that_nobody_reads_is_full(tmp_path: Path) -> None:
     """What the last process has no room for while it stands still is what does not arrive."""
@@ -324,15 +368,94 @@ def test_a_socket_that_nobody_reads_is_full(tmp_path: Path) -> None:
     assert packets - result.received_packets == sum(lost.values())
 
 
+EDGES = {
+    "wg1": {
+        "given": ("postrouting", 500, 'oifname "wg0"'),
+        "sent": ("output", -450, DATA),
+    },
+    "wg2": {
+        "came": ("input", 450, DATA),
+        "out": ("prerouting", -450, 'iifname "wg0"'),
+    },
+}
+"""Node → edge of the tunnel → hook, priority and packets of a counter that is not udpbench's."""
+
+
+def count_edges() -> None:
+    """Count at each edge of a tunnel of the kernel what passes it."""
+    for name, edges in EDGES.items():
+        for edge, (hook, order, words) in edges.items():
+            inside(node(name), "nft", "add", "table", "ip", "edges")
+            chain = f"{{ type filter hook {hook} priority {order} ; }}"
+            inside(node(name), "nft", "add", "chain", "ip", "edges", edge, chain)
+            inside(node(name), "nft", "add", "rule", "ip", "edges", edge, f"{words} counter")
+
+
+def edges_counted() -> Counter[str]:
+    """Return edge → what passed it."""
+    seen: Counter[str] = Counter()
+    for name, edges in EDGES.items():
+        for edge in edges:
+            shown = inside(node(name), "nft", "list", "chain", "ip", "edges", edge)
+            seen[edge] = int(shown.split("packets ")[1].split()[0])
+    return seen
+
+
+STAGED = 129
+"""Packets that wait for a handshake at most."""
+EXPIRE = f"{OF_KERNEL}ask(wg.SET_DEVICE, genetlink.attribute(wg.PRIVATE_KEY, os.urandom(32)))"
+"""Another key: the other end knows none of it, and no handshake ends."""
+
+
+@of_kernel
+@pytest.mark.long
+@pytest.mark.parametrize("full", ["staged", "encrypt", "half"])
+def test_a_queue_of_the_kernel_is_full(tmp_path: Path, full: str) -> None:
+    """What no counter of the kernel tells is what lies between two edges, counted by nft as well.
+
+    Without a key 129 packets wait, and the oldest are lost; a burst fills what is to be encrypted
+    or decrypted, 1024 packets each.
+    """
+    first: Counter[str] = Counter()
+    last: Counter[str] = Counter()
+
+    def tell(progress: Progress) -> None:
+        before_the_proof(count_edges)(progress)
+        if progress.event == "phase" and progress.phase == "measured":
+            first.update(edges_counted())
+            if full == "staged":
+                inside(node("wg1"), sys.executable, "-c", EXPIRE)
+        if progress.event == "step" and progress.text == "verify":
+            last.update(edges_counted())
+
+    count, rate = {"staged": ("1500", "300pps"), "half": ("6000", "2kpps")}.get(
+        full, ("20000", "unlimited")
+    )
+    _, record, result = conducted(
+        tmp_path,
+        load_lab("wireguard"),
+        tell,
+        traffic={**traffic(1), "count": count, "rate": rate, "size": "300B"},
+        path_check="explained",
+    )
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    passed = last - first
+    lost = {stage: packets or 0 for stage, (packets, _) in entries(result).items()}
+    assert {None} >= {most for _, most in entries(result).values()}
+    assert sum(lost.values()) + result.received_packets == result.intended_packets
+    assert passed["given"] - passed["sent"] == lost.get("wg1.fwd_encap", 0)
+    assert passed["came"] - passed["out"] == lost.get("wg2.fwd_decap", 0)
+    if full == "staged":
+        assert ["wg1.fwd_encap"] == [*lost]
+        assert lost["wg1.fwd_encap"] > STAGED
+    if full == "encrypt":
+        assert {"wg1.fwd_encap", "wg2.fwd_decap"} & {*lost}, passed
+
+
 # --- what must not leave the lab, and must not stay ------------------------------------------------
 
 REMOTE = "192.168.252.2"
 OTHER_KEY = "11" * 32
-
-
-def moved(to: str) -> tuple[str, ...]:
-    """Return what gives the first end's tunnel another end."""
-    return ("set=1", f"public_key={told('wg1', 'public_key')}", f"endpoint={to}:51820")
 
 
 @pytest.mark.drawn(1)
@@ -358,9 +481,9 @@ def test_a_tunnel_that_may_lead_elsewhere_is_refused(tmp_path: Path, words: str,
         chain = "{ type nat hook output priority -100 ; }"
         inside(pid, "nft", "add", "chain", "ip", "x", "o", chain)
         if words == "endpoint":
-            ask("wg1", *moved("10.9.9.2"))
+            move("10.9.9.2")
         elif words == "another":
-            ask("wg1", "set=1", f"public_key={OTHER_KEY}", "endpoint=10.9.9.2:51820")
+            move("10.9.9.2", OTHER_KEY)
         else:
             inside(pid, *words.split())
 
@@ -375,12 +498,12 @@ def test_a_tunnel_that_may_lead_elsewhere_is_refused(tmp_path: Path, words: str,
 
 @pytest.mark.long
 def test_another_end_of_a_tunnel_stops_the_senders(tmp_path: Path) -> None:
-    """Nobody is notified of it, so each look asks the process."""
+    """Nobody is notified of it, so each look asks."""
     changed: list[str] = []
 
     def tell(progress: Progress) -> None:
         if progress.event == "sample" and not changed:
-            changed.append(ask("wg1", *moved("192.168.252.9")))
+            changed.append(move("192.168.252.9"))
 
     load = traffic(1) | {"rate": "500pps", "count": "5000"}
     _, record, _ = conducted(tmp_path, load_lab("wireguard"), tell, traffic=load)
@@ -389,6 +512,7 @@ def test_another_end_of_a_tunnel_stops_the_senders(tmp_path: Path) -> None:
     assert "links were changed there" in record.error.message
 
 
+@of_process
 @pytest.mark.long
 def test_a_process_ends_with_the_agent_that_started_it(tmp_path: Path) -> None:
     """Whatever killed that: the kernel sends it the same."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from control.fake import World
 from golden import Golden
@@ -57,16 +59,22 @@ def test_each_kernel_is_tried_where_it_is() -> None:
     } == labs
 
 
-def test_a_ledger_is_tried_by_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_is_tried_by_a_run_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fake agents lose nothing, so no stage counts what was lost there.
 
-    A lab that needs a program is tried where that is installed.
+    A lab that needs a program is tried where that is installed, or the kernel does without.
     """
+    monkeypatch.setattr("udpbench.commands.selftest.KERNELS_OWN", tmp_path)
     monkeypatch.setattr("udpbench.commands.selftest.which", lambda name: name)
     assert ["router", "bridge", "vxlan", "wireguard"] == node_labs(here=True)
     assert ["router", "bridge", "vxlan"] == node_labs(here=False)
     monkeypatch.setattr("udpbench.commands.selftest.which", lambda _: None)
     assert ["router", "bridge", "vxlan"] == node_labs(here=True)
+    (tmp_path / "wireguard").mkdir()
+    assert ["router", "bridge", "vxlan", "wireguard"] == node_labs(here=True)
+    (tmp_path / "wireguard").rmdir()
     world = World()
     selftest = try_ledger(load_lab("local"), world.progress.append, world.surroundings())
     stages = {proof.stage for proof in selftest.proofs}

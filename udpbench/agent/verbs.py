@@ -24,7 +24,7 @@ from udpbench.agent.host.facts import facts
 from udpbench.agent.host.files import beneath
 from udpbench.agent.host.processes import Processes, interface_threads, lineage
 from udpbench.agent.host.system import Host
-from udpbench.agent.host.wireguard import WireGuard, lacking
+from udpbench.agent.host.wireguard import chosen, lacking
 from udpbench.agent.interfaces import interfaces
 from udpbench.agent.locks import Held, Locks
 from udpbench.agent.losses.inject import LossInjector
@@ -248,7 +248,7 @@ class Verbs:
         if lacking(self._host):
             raise SettingRefused(f"a WireGuard tunnel: {lacking(self._host)}", self.name)
         if self._host.wireguard is None:
-            self._host.wireguard = WireGuard(self._host)
+            self._host.wireguard = chosen(self._host)
         return str(self._host.wireguard.public)
 
     def _rule_packets(self) -> dict[str, int]:

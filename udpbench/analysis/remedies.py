@@ -62,7 +62,8 @@ fwd_bridge | compare the MTU of the bridge's ports, and see its table and rules 
 fwd_tun | lower the rate, lengthen the tunnel's ring (ip link set <tunnel> txqueuelen), or give its
   process more CPU time
 fwd_encap | send shorter datagrams, let them be fragmented (traffic.fragment), or raise the MTU of
-  the way between the tunnel's ends
+  the way between the tunnel's ends; of WireGuard lower the rate, and see that its ends have keys
+  and networks of each other (wg show)
 fwd_ip | raise traffic.ttl to 1 and the nodes in the middle, or leave it out; check whether the path
   damages packets
 fwd_prerouting | change the node's rule in PREROUTING (nft list ruleset, iptables -t raw -vnL)

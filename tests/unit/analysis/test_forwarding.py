@@ -504,6 +504,58 @@ def test_a_counter_explains_its_stage_of_a_tunnel_in_a_process(
     assert 0 == judge(record).unaccounted
 
 
+QUEUED, INNER = "qdisc.wg0.packets", "rules.prerouting.inner"
+
+
+def through_kernel(**changes: int) -> dict[str, int]:
+    """Return the moves of a node that routes into WireGuard of the kernel.
+
+    Its tx_packets has the two handshakes as well.
+    """
+    none = {INNER: 0, "qdisc.wg0.drops": 0}
+    return {**through_process(**{GIVEN: 1002, QUEUED: 1000}), **none, **changes}
+
+
+def out_of_kernel(**changes: int) -> dict[str, int]:
+    """Return those of the node where it ends, whose rx_packets has both handshakes."""
+    none = {QUEUED: 0, "qdisc.wg0.drops": 0}
+    return {**out_of_process(**{CAME_OUT: 1002, INNER: 1000}), **none, **changes}
+
+
+@pytest.mark.parametrize(
+    ("stage", "ports", "moves"),
+    [
+        (
+            "fwd_tun",
+            INTO,
+            through_kernel(
+                **{QUEUED: 993, "qdisc.wg0.drops": 7, REQUESTS: 999, LEFT: 1999, SENT: 999}
+            ),
+        ),
+        ("fwd_encap", INTO, through_kernel(**{REQUESTS: 999, LEFT: 1999, SENT: 999})),
+        (
+            "fwd_netfilter",
+            INTO,  # of the outer packets, which the tunnel has as its own loss, too
+            through_kernel(**{GIVEN: 995, "link.wg0.tx_dropped": 7, LEFT: 1999, SENT: 999}),
+        ),
+        ("fwd_neighbour", INTO, through_kernel(**{SENT: 999})),
+        ("fwd_decap", OUT_OF, out_of_kernel(**{RECEIVED: 1995, INNER: 993, **FEWER})),
+        (
+            "fwd_prerouting",
+            OUT_OF,
+            out_of_kernel(**{RECEIVED: 1995, DELIVERED: 995, DATAGRAMS: 995, INNER: 993, **FEWER}),
+        ),
+    ],
+)
+def test_a_counter_explains_its_stage_of_a_tunnel_in_the_kernel(
+    stage: str, ports: tuple[str, ...], moves: dict[str, int]
+) -> None:
+    """Its interface counts outer packets, so its edges are its queue's and a rule's."""
+    record = routed({"r": moves}, 7, bridges={"r": ports})
+    assert {f"r.{stage}": 7} == entries(record)
+    assert 0 == judge(record).unaccounted
+
+
 def test_without_the_count_of_handshakes_a_process_may_have_lost_anything() -> None:
     """What its rules did not count is not taken for none."""
     for ports, moves in ((INTO, through_process()), (OUT_OF, out_of_process())):
@@ -512,3 +564,5 @@ def test_without_the_count_of_handshakes_a_process_may_have_lost_anything() -> N
         assert known["r.fwd_encap"] is None
         assert known["r.fwd_decap"] is None
         assert known["r.fwd_rcvbuf"] is None
+        assert known["r.fwd_tun"] is None
+        assert known["r.fwd_neighbour"] is None

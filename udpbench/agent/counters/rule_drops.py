@@ -11,7 +11,7 @@ from typing import Any, Optional
 from udpbench.agent.host import programs
 from udpbench.agent.host.files import read
 from udpbench.agent.host.reading import ReadingHost as Host
-from udpbench.agent.host.wireguard import CONTROL_TABLES
+from udpbench.agent.host.wireguard import CONTROL_TABLES, INNER_TABLE
 
 HOOKS = ("prerouting", "input")
 FAMILIES = ("ip", "inet")
@@ -32,7 +32,8 @@ Chain = tuple[str, str, str]
 def rule_drops(host: Host, interface: str) -> dict[str, int]:
     """Return ``rules.prerouting.drops`` and ``rules.input.drops``; without what is not counted.
 
-    With ``rules.output.control`` and ``rules.input.control`` where a tunnel of WireGuard is.
+    With ``rules.output.control`` and ``rules.input.control`` where a tunnel of WireGuard is, and
+    ``rules.prerouting.inner`` where that is the kernel's.
 
     Of packets that IP has received: a bridge that calls PREROUTING itself hands on what passed it,
     and IP calls it no more (net/bridge/br_netfilter_hooks.c: ip_sabotage_in).
@@ -44,19 +45,20 @@ def rule_drops(host: Host, interface: str) -> dict[str, int]:
         drops = dict(counted(items))
         if _bridge_calls(host, interface):
             drops["prerouting"] = 0
-        control = {f"rules.{hook}.control": packets for hook, packets in _control(items)}
-        return {**{f"rules.{hook}.drops": packets for hook, packets in drops.items()}, **control}
+        own = {f"rules.{name}": packets for name, packets in _counted_by_own(items)}
+        return {**{f"rules.{hook}.drops": packets for hook, packets in drops.items()}, **own}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
-def _control(items: Collection[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
-    """Yield each hook with how many messages without an inner packet its table counted."""
-    for hook, table in CONTROL_TABLES.items():
+def _counted_by_own(items: Collection[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
+    """Yield hook and what is counted there with how many packets a table of ours counted."""
+    tables = {f"{hook}.control": table for hook, table in CONTROL_TABLES.items()}
+    for name, table in {**tables, "prerouting.inner": INNER_TABLE}.items():
         rules = [rule for rule in _of(items, "rule") if rule["table"] == table]
         counters = [each["counter"] for rule in rules for each in rule["expr"] if "counter" in each]
         if counters:
-            yield hook, sum(counter["packets"] for counter in counters)
+            yield name, sum(counter["packets"] for counter in counters)
 
 
 def _bridge_calls(host: Host, interface: str) -> bool:

@@ -77,7 +77,7 @@ def ask(family: str, command: int, *asked: bytes, dump: bool = False) -> list[by
     OSError if the kernel lacks the family (ENOENT) or refuses.
     """
     flags = REQUEST | (DUMP if dump else ACKNOWLEDGE)
-    return _exchange(_family_id(family), command, flags, b"".join(asked))
+    return _exchange(family_id(family), command, flags, b"".join(asked))
 
 
 def count_rules() -> int:
@@ -118,8 +118,8 @@ def dump(kind: int, protocol: int, asked: bytes = b"", family: int = 0) -> list[
 
 
 @cache
-def _family_id(name: str) -> int:
-    """Return a family's id, which is constant while it is loaded."""
+def family_id(name: str) -> int:
+    """Return a family's id, which is constant while it is loaded; OSError if there is none."""
     text = attribute(CTRL_ATTR_FAMILY_NAME, name.encode() + b"\0")
     answer = _exchange(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, REQUEST | ACKNOWLEDGE, text)
     return unsigned(dict(attributes(answer[0]))[CTRL_ATTR_FAMILY_ID])

@@ -1,7 +1,7 @@
-"""WireGuard in user space: wireguard-go on a tun device, its key, and between which ends it is.
+"""WireGuard of the kernel, or wireguard-go on a tun device: its key, and between which ends it is.
 
-A key is made for each run, and only this process and wireguard-go, its child, ever have it: it is
-in no setting, no file and no command.
+A key is made for each run, and only this process and the kernel, or wireguard-go, its child, ever
+have it: it is in no setting, no file and no command.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import struct
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from ipaddress import ip_address, ip_network
 from typing import Any, Optional
 
+from udpbench.agent.host import genetlink
 from udpbench.agent.host.files import lines_of, read
 from udpbench.agent.host.namespace import enter_own_run
 from udpbench.agent.host.reading import ReadingHost as Host
@@ -27,6 +29,17 @@ PROGRAM, TUN, PORT = "wireguard-go", "/dev/net/tun", 51820
 SOCKET = "/proc/{pid}/root/run/wireguard/{name}.sock"
 CONTROL_TABLES = {"output": "udpbench_sent", "input": "udpbench_came"}
 """Hook → the table that counts messages without an inner packet there, and is ours."""
+INNER_TABLE = "udpbench_inner"
+"""Counts in PREROUTING what came out of a tunnel of the kernel."""
+FAMILY, GET_DEVICE, SET_DEVICE = "wireguard", 0, 1
+IFNAME, PRIVATE_KEY, FLAGS, LISTEN_PORT, PEERS = 2, 3, 5, 6, 8
+"""WGDEVICE_A_* of linux/wireguard.h."""
+PEER_KEY, PEER_ENDPOINT, PEER_ALLOWED = 1, 4, 9
+"""WGPEER_A_*."""
+ALLOWED_FAMILY, ALLOWED_ADDRESS, ALLOWED_BITS = 1, 2, 3
+"""WGALLOWEDIP_A_*."""
+REPLACE_PEERS = 1
+TC_H_ROOT, QUEUE_PACKETS = 0xFFFFFFFF, 1000
 TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
 """linux/if_tun.h; with the last one several packets may be written as one."""
 READY_S, END_S, LOOK_S = 5.0, 2.0, 0.02
@@ -37,9 +50,20 @@ Ends = dict[str, Any]
 
 def lacking(host: Host) -> str:
     """Return what a host needs for a tunnel and does not have, with what to type; or nothing."""
+    if in_kernel():
+        return ""
     if host.program(PROGRAM) is None:
         return f"{PROGRAM} is not installed; install that package (apt-get install {PROGRAM})"
     return "" if host.exists(TUN) else f"there is no {TUN}; load its module (modprobe tun)"
+
+
+def in_kernel() -> bool:
+    """Return whether the kernel has WireGuard; asked for it, it loads its module."""
+    try:
+        genetlink.family_id(FAMILY)
+    except OSError:
+        return False
+    return True
 
 
 class WireGuard:
@@ -58,6 +82,11 @@ class WireGuard:
     def pid(self) -> Optional[int]:
         """The process, if it runs."""
         return self._process.pid if self._process and self._process.poll() is None else None
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is an interface with its key."""
+        return self.pid is not None
 
     def begin(self, name: str) -> None:
         """Make an interface; OSError if that cannot be done here.
@@ -125,9 +154,13 @@ class WireGuard:
     def ends(self, limit_s: float = END_S) -> tuple[Ends, ...]:
         """Return each other end, with its key, its address and port, and what may be behind it.
 
-        The one that was set comes first: the process lists them in any order. OSError if it has
-        ended, a socket's timeout if it does not answer.
+        The one that was set comes first: they are listed in any order. OSError if the interface is
+        gone, a socket's timeout if its process does not answer.
         """
+        listed = self._listed(limit_s)
+        return tuple(sorted(listed, key=lambda end: (end["peer"] != self._peer, end["peer"])))
+
+    def _listed(self, limit_s: float) -> Sequence[Ends]:
         ends: list[Ends] = []
         for line in lines_of(self._ask("get=1", limit_s=limit_s)):
             name, _, value = line.partition("=")
@@ -137,7 +170,7 @@ class WireGuard:
                 ends[-1]["remote"] = value.removesuffix(f":{PORT}")
             elif name == "allowed_ip":
                 ends[-1]["allowed"].append(value)
-        return tuple(sorted(ends, key=lambda end: (end["peer"] != self._peer, end["peer"])))
+        return ends
 
     def glance(self) -> tuple[Ends, ...]:
         """Return the same, waiting no longer than a look may take."""
@@ -161,6 +194,108 @@ class WireGuard:
         return text
 
 
+class KernelWireGuard(WireGuard):
+    """The key of this agent, and the kernel's interface that has it."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether that interface is there."""
+        return bool(self.name) and self._host.exists(f"/sys/class/net/{self.name}")
+
+    def begin(self, name: str) -> None:
+        """Make the interface, with a queue: nothing else counts what it is given."""
+        self._host.rtnl("link", "add", kind=FAMILY, ifname=name)
+        self.name = name
+        try:
+            queue = {"index": self._host.index(name), "parent": TC_H_ROOT}
+            self._host.rtnl("tc", "add", kind="pfifo", limit=QUEUE_PACKETS, **queue)
+        except OSError:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Remove the interface."""
+        if self.runs:
+            self._host.rtnl("link", "del", index=self._host.index(self.name))
+        self.name = ""
+
+    def lead(self, peer: str, remote: str, allowed: Sequence[str]) -> None:
+        """Set the only other end, and which addresses may be behind it."""
+        self._peer = peer
+        end = struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", PORT, _packed(remote))
+        given = (
+            genetlink.attribute(PEER_KEY, bytes.fromhex(peer)),
+            genetlink.attribute(PEER_ENDPOINT, end),
+            genetlink.nest(PEER_ALLOWED, *map(_allowed, allowed)),
+        )
+        genetlink.ask(
+            FAMILY,
+            SET_DEVICE,
+            self._named(),
+            genetlink.attribute(PRIVATE_KEY, self._key),
+            genetlink.number(FLAGS, REPLACE_PEERS),
+            genetlink.attribute(LISTEN_PORT, struct.pack("=H", PORT)),
+            genetlink.nest(PEERS, genetlink.nest(0, *given)),
+        )
+
+    def _named(self) -> bytes:
+        return genetlink.attribute(IFNAME, self.name.encode() + b"\0")
+
+    def _listed(self, limit_s: float) -> Sequence[Ends]:
+        del limit_s  # the kernel answers at once
+        ends: dict[bytes, Ends] = {}
+        for message in genetlink.ask(FAMILY, GET_DEVICE, self._named(), dump=True):
+            peers = dict(genetlink.attributes(message)).get(PEERS, b"")
+            for _, peer in genetlink.attributes(peers):
+                known = dict(genetlink.attributes(peer))
+                key = known[PEER_KEY]
+                # What does not fit in a message follows in the next, under the key alone.
+                end = ends.setdefault(key, {"peer": key.hex(), "remote": "", "allowed": []})
+                end["remote"] = end["remote"] or _endpoint(known.get(PEER_ENDPOINT, b""))
+                listed = genetlink.attributes(known.get(PEER_ALLOWED, b""))
+                end["allowed"] += [_network(each) for _, each in listed]
+        return tuple(ends.values())
+
+
+def _packed(address: str) -> bytes:
+    return ip_address(address).packed
+
+
+def _allowed(text: str) -> bytes:
+    """Return a network as an attribute."""
+    network = ip_network(text)
+    family = socket.AF_INET if network.version == 4 else socket.AF_INET6
+    return genetlink.nest(
+        0,
+        genetlink.attribute(ALLOWED_FAMILY, struct.pack("=H", family)),
+        genetlink.attribute(ALLOWED_ADDRESS, network.network_address.packed),
+        genetlink.attribute(ALLOWED_BITS, struct.pack("=B", network.prefixlen)),
+    )
+
+
+def _network(data: bytes) -> str:
+    known = dict(genetlink.attributes(data))
+    bits = genetlink.unsigned(known[ALLOWED_BITS])
+    return f"{ip_address(known[ALLOWED_ADDRESS])}/{bits}"
+
+
+def _endpoint(data: bytes) -> str:
+    """Return a socket address, with its port if that is another one; empty: none."""
+    if not data:
+        return ""
+    is_ipv4 = struct.unpack_from("=H", data)[0] == socket.AF_INET
+    (port,) = struct.unpack_from("!H", data, 2)
+    address = str(ip_address(data[4:8] if is_ipv4 else data[8:24]))
+    if port == PORT:
+        return address
+    return f"{address}:{port}" if is_ipv4 else f"[{address}]:{port}"
+
+
+def chosen(host: Host) -> WireGuard:
+    """Return that of the kernel, where there is; else that of a process."""
+    return KernelWireGuard(host) if in_kernel() else WireGuard(host)
+
+
 def one_by_one(name: str) -> int:
     """Make a tun device of which each read and write is a packet; OSError if it is refused."""
     tun = os.open(TUN, os.O_RDWR | os.O_CLOEXEC)
@@ -181,7 +316,7 @@ def _with_parent() -> None:
 def facts(host: Host, name: str) -> Optional[Tunnel]:
     """Return the tunnel of an interface; None if it is none of this agent's."""
     own = host.wireguard
-    if own is None or own.pid is None or own.name != name:
+    if own is None or not own.runs or own.name != name:
         return None
     remote = next((end["remote"] for end in own.ends()), "")
     local = None

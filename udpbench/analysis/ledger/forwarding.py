@@ -189,8 +189,10 @@ def _unresolved_skbs(node: AnyNode) -> int | None:
     left, tunnel = _sent_behind_forward(node), tunnels.tunnel_of(node)
     if tunnels.forwards_frames(node) and not tunnel:
         return 0
+    if tunnels.is_uncounted(node):
+        return None
     if left is not None and node.view.built_in_lab:
-        return left - (node.total(*tunnels.given_to(*tunnels.ways_out(node))) or 0)
+        return left - (node.total(*tunnels.given_by_ip(node)) or 0)
     counted = [node.machine_counter(name) for name in (UNRESOLVED, FAILED)]
     return 0 if None not in counted and not any(counted) else None
 
@@ -372,7 +374,7 @@ ROWS = (
     _stage(
         "fwd_tun",
         _of_node(tunnels.ring_skbs),
-        "Δ tx_dropped and qdisc drops of the tunnel; 0 of one in the kernel",
+        "Δ tx_dropped and qdisc drops of the tunnel; of WireGuard in the kernel of its qdisc alone",
         "The ring of a tun device was full: the process of the tunnel did not read it in time.",
     ),
     _stage(
@@ -381,7 +383,8 @@ ROWS = (
         f"built-in lab: what the tunnel was given, or its process read − Δ {REQUESTS} that carry "
         "such packets",
         "Not put into an outer packet: longer than the tunnel's way allows and not to be "
-        "fragmented, without a way to the tunnel's other end, or lost in a process.",
+        "fragmented, without a way to the tunnel's other end, or lost in WireGuard: no peer, no "
+        "key yet, or a full queue.",
         reasons=("VXLAN_NO_REMOTE",),
         refuses=True,
     ),
@@ -474,9 +477,10 @@ ROWS = (
         "fwd_decap",
         _of_node(tunnels.decapsulated_skbs),
         f"Δ {' + '.join(tunnels.OF_UDP)} − Δ rx_packets and rx_errors of the tunnel; of WireGuard "
-        f"− fwd_rcvbuf and Δ {tunnels.CAME_CONTROL}",
+        f"− fwd_rcvbuf and Δ {tunnels.CAME_CONTROL}, in the kernel − Δ {tunnels.CAME_OUT}",
         "An outer packet of a network (VNI) or a key that the tunnel does not have, with an "
-        "invalid header, from a source that is not allowed there, or to a port that no tunnel has.",
+        "invalid header, from a source that is not allowed there, to a port that no tunnel has, or "
+        "for which WireGuard had no room.",
         counters=tunnels.OF_UDP,
         reasons=("VXLAN_INVALID_HDR", "VXLAN_VNI_NOT_FOUND", "MAC_INVALID_SOURCE"),
         refuses=True,

@@ -1,7 +1,7 @@
 """Nodes that forward frames, and what a tunnel that begins or ends there took and gave.
 
 Owns which of a node's interfaces is which; the rows are with those of ``forwarding``. What is
-counted of a tunnel in a process: docs/kernel.md, WireGuard in a process.
+counted of WireGuard: docs/kernel.md, WireGuard of the kernel and WireGuard in a process.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ OF_UDP = ("{udp}InDatagrams", "{udp}InErrors", "{udp}NoPorts")
 NO_ROOM = ("{udp}RcvbufErrors", "{udp}MemErrors")
 SENT_CONTROL, CAME_CONTROL = "rules.output.control", "rules.input.control"
 """Outer packets without an inner one, as rules of WireGuard's own count them."""
+CAME_OUT = "rules.prerouting.inner"
+"""What came out of WireGuard of the kernel, whose rx_packets has handshakes and keepalives."""
+QUEUED = ("qdisc.{}.packets", "qdisc.{}.drops")
+"""What such an interface was given: its tx_packets are outer packets."""
 
 
 def given_to(*devices: str) -> tuple[str, ...]:
@@ -45,11 +49,24 @@ def routed_tunnel_of(node: AnyNode) -> str:
     return "" if forwards_frames(node) else tunnel_of(node)
 
 
-def ways_out(node: AnyNode) -> tuple[str, ...]:
-    """Return the devices to which IP gives packets: at a tunnel of frames the outer ones alone."""
-    if not forwards_frames(node):
-        return ("{interface}", "{out}", *filter(None, [tunnel_of(node)]))
-    return ("{out}",) if tunnel_of(node) == bridge_of(node)[-1] else ("{interface}",)
+def given_by_ip(node: AnyNode) -> tuple[str, ...]:
+    """Return the counters of what IP gives devices: at a tunnel of frames the outer packets."""
+    tunnel = tunnel_of(node)
+    if forwards_frames(node):
+        return given_to("{out}" if tunnel == bridge_of(node)[-1] else "{interface}")
+    if _in_kernel(node):
+        return (*given_to("{interface}", "{out}"), *(name.format(tunnel) for name in QUEUED))
+    return given_to("{interface}", "{out}", *filter(None, [tunnel]))
+
+
+def is_uncounted(node: AnyNode) -> bool:
+    """Return whether its rules did not count, without which no kind of WireGuard is known."""
+    return bool(routed_tunnel_of(node)) and node.counter(SENT_CONTROL) is None
+
+
+def _in_kernel(node: AnyNode) -> bool:
+    """Return whether it routes into a tunnel of the kernel: a process needs no such rule."""
+    return bool(routed_tunnel_of(node)) and node.counter(CAME_OUT) is not None
 
 
 def encapsulated_skbs(node: AnyNode) -> int | None:
@@ -61,9 +78,10 @@ def encapsulated_skbs(node: AnyNode) -> int | None:
     if not tunnel:
         return 0
     if routed_tunnel_of(node):
-        # A process reads the device, and sends; ICMP is all else that the node of a lab sends.
+        # The tunnel sends each by itself; ICMP is all else that the node of a lab sends.
         aside = [node.counter(name) for name in (ICMP, SENT_CONTROL)]
-        given, extra = node.counter(f"link.{tunnel}.tx_packets"), _sum(aside)
+        taken = QUEUED[0].format(tunnel) if _in_kernel(node) else f"link.{tunnel}.tx_packets"
+        given, extra = node.counter(taken), _sum(aside)
     else:
         given, extra = node.total(*given_to(tunnel), f"link.{tunnel}.tx_errors"), 0
     if given is None or own is None or extra is None or not node.view.built_in_lab:
@@ -78,18 +96,23 @@ def _sum(counts: list[int | None]) -> int | None:
 
 
 def ring_skbs(node: AnyNode) -> int | None:
-    """Return what the device had no room for of which a process reads what enters a tunnel."""
+    """Return what had no room before a tunnel: in its queue, or the ring that a process reads."""
     tunnel = routed_tunnel_of(node)
-    return node.total(f"link.{tunnel}.tx_dropped", f"qdisc.{tunnel}.drops") if tunnel else 0
+    if not tunnel or is_uncounted(node):
+        return None if tunnel else 0
+    # In the kernel it is also what was dropped of the outer packets.
+    ring = () if _in_kernel(node) else (f"link.{tunnel}.tx_dropped",)
+    return node.total(*ring, QUEUED[1].format(tunnel))
 
 
 def _out_of_socket(node: AnyNode) -> tuple[int, int] | None:
-    """Return the data messages that did not come out of a process, and of these the unread ones.
+    """Return the data messages that did not come out of a tunnel, and of these the unread ones.
 
     A handshake that its socket had no room for is none of them: it is known by what is missing.
     """
-    out = node.counter(f"link.{routed_tunnel_of(node)}.rx_packets")
-    came, full = node.total(*OF_UDP), node.total(*NO_ROOM)
+    inside = _in_kernel(node)
+    out = node.counter(CAME_OUT if inside else f"link.{routed_tunnel_of(node)}.rx_packets")
+    came, full = node.total(*OF_UDP), 0 if inside else node.total(*NO_ROOM)
     control = node.counter(CAME_CONTROL)
     if came is None or full is None or out is None or control is None:
         return None
