@@ -563,7 +563,7 @@ class Evidence:
             most = max((queued for _, queued in held), default=0)
             ends = max((dropped for dropped, _ in held), default=0)
             after = [queued for dropped, queued in held if 0 < dropped < ends]
-            if any(queued < EMPTIED * most for queued in after):
+            if any(queued <= EMPTIED * most for queued in after):
                 return True
             looks += len(after)
         return False if looks >= LEAST_INTERVALS else None

@@ -373,6 +373,19 @@ def test_a_queue_that_was_never_empty_refutes_a_burst() -> None:
     assert full.shares_out(False)["buffer"] == 300
 
 
+@pytest.mark.parametrize(("queued_bytes", "name"), [(0, "small_buffer"), (4096, "shared_cpu")])
+def test_a_queue_that_is_empty_at_every_look_is_one_that_was_emptied(
+    queued_bytes: int, name: str
+) -> None:
+    """What comes between two looks overflows a small buffer, and is read before the next."""
+    record = recorded(Life(5, 20, 10))
+    series = tuple(
+        replace(each, counts={**each.counts, "queued_bytes": queued_bytes})
+        for each in record.series
+    )
+    assert name == judge(replace(record, series=series)).diagnosis[0].name
+
+
 def test_what_an_unpinned_reader_waited_for_is_others_only_as_far_as_they_ran() -> None:
     """The rest is the load's own: the sender and the queue have the CPUs, too."""
     waiting = ReaderTime((), None, 0.6, 0.0, 0.0, 0.0, 0.4, 100, 50)
