@@ -228,8 +228,9 @@ def line(live: LiveHost) -> str:
 def served_line(live: LiveHost, clients: int = 1) -> str:
     """Return one look while clients are served: what their sockets lost, apart from all others."""
     tests = "the test" if clients == 1 else "the tests"
-    own = sum(loss.dropped_pps for loss in live.sockets)
-    stages = dict.fromkeys(stage for loss in live.losing for stage in loss.stages)
+    streams = [loss for loss in live.losing if loss.socket.peer is not None]  # not where all greet
+    own = sum(loss.dropped_pps for loss in streams)
+    stages = dict.fromkeys(stage for loss in streams for stage in loss.stages)
     at = f" at {' or '.join(stages)}" if stages else ""
     parts = [f"{tests} lost {show_pps(own)}{at}" if own else f"{tests} lost nothing now"]
     before = (each for each in live.stages if each.pps and each.stage not in live.unwatched)

@@ -205,16 +205,21 @@ def test_a_line_names_the_worst_sockets(golden: Golden) -> None:
 
 
 def test_while_clients_are_served_others_losses_are_named_as_theirs(golden: Golden) -> None:
-    """Nothing is advised that ``serve`` does not have; what is lost before sockets may be anyone's."""
+    """Nothing is advised that ``serve`` does not have; what is lost before sockets may be anyone's.
+
+    So may what a socket without a peer lost: there all clients greet.
+    """
     port = replace(LIVE, unwatched=SOCKET_STAGES)
     golden.check(served_line(replace(port, sockets=()), clients=2))
     golden.check(served_line(replace(port, sockets=LIVE.sockets[1:], stages=LIVE.stages[1:])))
+    golden.check(served_line(replace(port, sockets=LIVE.sockets[:1], stages=LIVE.stages[1:])))
     golden.check(served_line(replace(port, stages=(), gone=("eth0",), sockets=())))
 
 
 def test_what_was_lost_between_two_readings_is_nobody_elses() -> None:
     """The host's counter is read a moment after the sockets: a part of a second's losses."""
-    (own,) = [replace(each, dropped_pps=10_000.0) for each in LIVE.sockets[:1]]
+    (socket,) = LIVE.sockets[:1]
+    own = replace(socket, socket=replace(DNS, peer="192.0.2.9"), dropped_pps=10_000.0)
     for more, others in ((100.0, False), (300.0, True)):
         stage = StageLoss("udp_rcvbuf", 10_000 + more, 12_000)
         live = replace(LIVE, unwatched=SOCKET_STAGES, sockets=(own,), stages=(stage,))
