@@ -7,6 +7,8 @@ from typing import Optional, Union
 
 QUIET_NS = 200 * 10**6
 """After the end of a test: so long nothing may come any more."""
+SAMPLED_NS = 10**9
+"""Between two samples of a test, at most: each takes CPU time from who receives."""
 
 
 @dataclass(frozen=True)

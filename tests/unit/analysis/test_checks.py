@@ -27,6 +27,7 @@ from udpbench.model.experiment import Answers, Flows, Receive, Search, Traffic
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import SECOND_NS, PhaseName
 from udpbench.model.record import ClockReading, Finding, Histogram, TrialRecord
+from udpbench.model.served import ServedTest
 
 
 def test_a_sender_of_a_number_of_packets_may_make_up_for_what_holds_it_up() -> None:
@@ -217,6 +218,9 @@ def moved_clock(by_ns: int) -> TrialRecord:
     good = build.record()
     known = (ClockReading(0, 5, 10**6), ClockReading(2 * 10**9, 5 + by_ns, 10**6))
     return replace(good, phases=(replace(good.phases[0], clocks={"left": known}),))
+
+
+SERVED = ServedTest("192.0.2.9", 5201, "eth0", {"udp": 1}, (), ())
 
 
 def sampled(*gaps_ms: int, minutes: int = 1) -> TrialRecord:
@@ -684,6 +688,12 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         clock_checks.samples_missing,
         sampled(2000, 6000, minutes=120),
         sampled(2100, 4100, minutes=120),
+        "warning",
+    ),
+    (
+        clock_checks.samples_missing,
+        replace(sampled(1000, 2600), served=SERVED),
+        replace(sampled(1000, 2400), served=SERVED),
         "warning",
     ),
     (

@@ -24,15 +24,13 @@ from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.samples import TICK_NS
 from udpbench.agent.workers.usage import Cost
 from udpbench.errors import WorkerFailed
-from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import FlowStats, Histogram
-from udpbench.model.served import ServedStream
+from udpbench.model.served import SAMPLED_NS, ServedStream
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import PhaseOrder, Prepared, WorkersState
 
-SAMPLED, SAMPLED_NS = 10, (2 * TICK_NS, SECOND_NS)
-"""So often a test is sampled, with a time in between that is limited: a sample takes CPU time from
-who receives."""
+SAMPLED = 10
+"""So often a test is sampled, where the time in between is neither too short nor too long."""
 LATE_MS = 2 * LONG_NAP_NS // 10**6
 """A packet is dated by its arrival, and may be read so much later than those of other streams."""
 NAPS_FROM_PACKETS = 64
@@ -221,8 +219,7 @@ class StreamPool(Pool):
 
     def start(self, order: PhaseOrder) -> None:
         """Begin to receive."""
-        least_ns, most_ns = SAMPLED_NS
-        self.tick_ns = min(max(order.duration_ns // SAMPLED, least_ns), most_ns)
+        self.tick_ns = min(max(order.duration_ns // SAMPLED, 2 * TICK_NS), SAMPLED_NS)
         super().start(order)
 
     def _made(self, *_: Any) -> StreamGroup:

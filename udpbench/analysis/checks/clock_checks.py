@@ -9,6 +9,7 @@ from udpbench.analysis import clock_offsets, delay
 from udpbench.analysis.readings import Readings
 from udpbench.model.limits import sampling_ns
 from udpbench.model.record import Finding
+from udpbench.model.served import SAMPLED_NS
 
 CLOCK_LIMIT_NS = 10 * 10**6
 """How far two hosts' series may be shifted: a tenth of the 100 ms between two samples."""
@@ -58,8 +59,11 @@ def samples_missing(readings: Readings) -> Iterator[Finding]:
     times_ns: dict[str, list[int]] = {}
     for sample in readings.record.series:
         times_ns.setdefault(sample.worker, []).append(sample.clock_ns)
-    # A long phase is sampled less often, on purpose.
-    limit_ns = max(GAP_LIMIT_NS, sampling_ns(readings.record.trial.duration_ns) * 5 // 2)
+    # A long phase is sampled less often, on purpose, and so is a client's test.
+    every_ns = sampling_ns(readings.record.trial.duration_ns)
+    if readings.record.served is not None:
+        every_ns = max(every_ns, SAMPLED_NS)
+    limit_ns = max(GAP_LIMIT_NS, every_ns * 5 // 2)
     for worker, clocks_ns in times_ns.items():
         gap_ns = max((after - before for before, after in pairwise(clocks_ns)), default=0)
         if gap_ns > limit_ns:
