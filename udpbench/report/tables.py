@@ -152,7 +152,8 @@ def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Re
     yield from map(Text, breaking_lines(chapter.searches))
     yield from ledger_tables(chapter, width, everything)
     yield from map(sheet_table, result_sheets(chapter, everything))
-    yield from findings_parts(chapter, everything)
+    served = any(point.served for point in chapter.experiment.points)
+    yield from findings_parts(chapter, everything or served)  # its few notes explain its numbers
     if chapter.comparisons:
         yield from comparison_parts(chapter.comparisons)
         yield from map(Text, hints(told_by_loss(chapter)))

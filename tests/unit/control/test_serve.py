@@ -246,6 +246,21 @@ def test_only_a_stored_test_can_be_shown_again(
         assert is_stored is (tmp_path / "kept" / "report.html").exists()
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_every_note_of_a_test_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_stored: bool
+) -> None:
+    """However many there are: what has no effect, the buffer of -w, and iperf3's own number."""
+    world = Served(lambda host: events_of(host, replace(SERVED, asked={**ASKED, "window": 65536})))
+    world.run(ServeTerms(once=True))
+    kept = verb._Kept(lab_to_watch(None, None), tmp_path / "kept" if is_stored else None, once=True)
+    kept.answer(world.records[0])
+    kept.keep(world.records[0])
+    shown = " ".join(capsys.readouterr().out.split())
+    for note in ("no effect here", "gave each socket a receive buffer", "iperf3's own server"):
+        assert note in shown
+
+
 def test_a_test_is_a_trial_like_any_other(tmp_path: Path, golden: Golden) -> None:
     """What the client counted is sent; what this host explains is at its stages, the rest ahead."""
     world = Served()
