@@ -567,6 +567,18 @@ def test_a_cpu_that_there_is_not_is_named_as_ignored(driven: Driven, client: Cli
     assert ("server_affinity",) == driven.ended().ignored
 
 
+@pytest.mark.parametrize(
+    ("asked", "ignored"), [({}, ()), ({"gso": 1, "gro": 0}, ("gso", "gso_bf_size"))]
+)
+def test_sizes_that_a_client_sends_in_any_case_are_not_asked_for(
+    driven: Driven, client: Client, asked: dict[str, int], ignored: tuple[str, ...]
+) -> None:
+    """3.22 says how large its buffers for GSO and GRO are, used or not."""
+    client.begin(**asked, gso_bf_size=65507, gro_bf_size=65507)
+    client.end(0)
+    assert ignored == driven.ended().ignored
+
+
 def test_datagrams_that_are_cut_off_are_not_received(driven: Driven, client: Client) -> None:
     """Those that are longer than the client has said."""
     client.begin(len=100)

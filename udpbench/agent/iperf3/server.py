@@ -61,6 +61,8 @@ LATE_NS = 10 * SECOND_NS
 """For a client to end its test beyond the time that it asked for, and to say its results."""
 DRAIN_NS = 2 * SECOND_NS
 """After the end of a test, at most."""
+SENT_IN_ANY_CASE = {"gso_dg_size": "gso", "gso_bf_size": "gso", "gro_bf_size": "gro"}
+"""Parameter of newer clients → that which asks for it."""
 KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 """A client that is gone without a word is noticed after 11 s."""
 
@@ -413,7 +415,7 @@ class Iperf3Server:
         )
 
     def _served(self, test: Test, why: str = "") -> ServedTest:
-        group, results = test.group, test.results
+        group, results, ignored = test.group, test.results, test.parameters.ignored
         counts = group.streams() if group is not None else []
         flows = group.flows() if group is not None else ()
         known = results if len(results) == len(test.streams) else ()
@@ -439,7 +441,7 @@ class Iperf3Server:
             port=self.port,
             interface=test.interface,
             asked=dict(test.parameters.asked),
-            ignored=test.parameters.ignored,
+            ignored=tuple(n for n in ignored if SENT_IN_ANY_CASE.get(n, n) in ignored),
             streams=streams,
             ended=why,
             hello_packets=sum(count["hellos"] for count in counts),
