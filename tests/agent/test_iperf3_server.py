@@ -482,6 +482,20 @@ def test_of_a_client_that_vanishes_is_known_what_came(
         other.end(0)
 
 
+def test_what_is_on_its_way_as_a_client_leaves_is_counted(
+    driven: Driven, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the end of a test."""
+    monkeypatch.setattr(server_module, "QUIET_NS", server_module.DRAIN_NS)
+    client.begin()
+    client.send([1])
+    caller = driven.server.tests[0].caller
+    client.control.close()
+    wait_until("the server knows", lambda: caller.ended)
+    client.send([2, 3])
+    assert [(None, 3, 3, 3, 0, 0)] == counted(driven.ended())
+
+
 def test_a_client_that_is_late_is_left(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its cookie, its parameters, its streams, or the end of its test."""
     monkeypatch.setattr(server_module, "GREETING_NS", 10**8)

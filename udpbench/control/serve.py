@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
 
+from udpbench.analysis.judge import judge
 from udpbench.analysis.watch.host import GONE, LiveHost
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import LabAgents, Reach
@@ -334,6 +335,8 @@ class ServedHost:
         self._forget(event.test)
         drops = {f"socket.{inode}.drops": number for inode, number in event.drops.items()}
         record = recorded(test, served, reply, after, drops)
+        if served.ended:
+            record = sent_at_least(record)
         self.tests += 1
         if self._terms.clients > 1:
             self._screen.say(f"test {event.test}, client {served.client}:")
@@ -454,6 +457,22 @@ def recorded(
         findings=(Finding("struck", f"an interface {GONE}", host, served.interface),) * test.gone,
         served=served,
     )
+
+
+def sent_at_least(record: TrialRecord) -> TrialRecord:
+    """Return the test of a client that vanished with all as sent that came, or was lost here.
+
+    What this host lost behind the highest counter that arrived has none, and was sent, too.
+    """
+    ledger = judge(record).ledger
+    beyond = -(ledger.unaccounted or 0) if ledger is not None else 0
+    if beyond <= 0:
+        return record
+    (phase,) = record.phases
+    sender, *others = phase.stats
+    counts = {name: packets + beyond for name, packets in sender.counts.items()}
+    stats = (replace(sender, counts=counts), *others)
+    return replace(record, phases=(replace(phase, stats=stats),))
 
 
 def _blurred(snapshot: Snapshot) -> Snapshot:

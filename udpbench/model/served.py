@@ -9,6 +9,8 @@ QUIET_NS = 200 * 10**6
 """After the end of a test: so long nothing may come any more."""
 SAMPLED_NS = 10**9
 """Between two samples of a test, at most: each takes CPU time from who receives."""
+SENT_IN_ANY_CASE = {"gso_dg_size": "gso", "gso_bf_size": "gso", "gro_bf_size": "gro"}
+"""A client's parameter → that which asks for it."""
 
 
 @dataclass(frozen=True)

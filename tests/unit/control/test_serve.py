@@ -297,6 +297,18 @@ def test_of_a_client_that_vanished_is_kept_what_is_known(golden: Golden) -> None
     golden.check([str(finding) for finding in result.findings])
 
 
+def test_a_client_that_vanished_has_sent_what_this_host_lost(tmp_path: Path) -> None:
+    """Also behind the highest counter that arrived: 900 came, 60 found a full buffer."""
+    stream = replace(STREAM, sent_packets=None, highest=930)
+    left = replace(SERVED, streams=(stream,), ended="it closed its connection", ignored=())
+    world = Served(lambda host: events_of(host, left))
+    world.run(ServeTerms(once=True))
+    result = judge(world.records[0])
+    assert (960, 60, 0, True) == (
+        *(result.sent_packets, result.lost_packets, result.unaccounted, result.valid),
+    )
+
+
 def test_a_client_with_a_small_buffer_is_not_advised_to_set_what_it_does_not_have() -> None:
     """An experiment has a key for that, iperf3 has not."""
     world = Served()

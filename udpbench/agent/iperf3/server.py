@@ -39,7 +39,7 @@ from udpbench.agent.iperf3.talk import ClientParameters, Unserved
 from udpbench.agent.workers.sockets import endpoint
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.limits import DAY_NS, SECOND_NS
-from udpbench.model.served import QUIET_NS, ServedStream, ServedTest
+from udpbench.model.served import QUIET_NS, SENT_IN_ANY_CASE, ServedStream, ServedTest
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import ClientEvent, PhaseOrder
 
@@ -61,8 +61,6 @@ LATE_NS = 10 * SECOND_NS
 """For a client to end its test beyond the time that it asked for, and to say its results."""
 DRAIN_NS = 2 * SECOND_NS
 """After the end of a test, at most."""
-SENT_IN_ANY_CASE = {"gso_dg_size": "gso", "gso_bf_size": "gso", "gro_bf_size": "gro"}
-"""Parameter of newer clients → that which asks for it."""
 KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 """A client that is gone without a word is noticed after 11 s."""
 
@@ -319,6 +317,7 @@ class Iperf3Server:
             test.results = talk.parse_results(text)
         except (Gone, Unserved) as error:
             why = str(error)
+            yield from self._drain(test)
         yield from self._stop(test)
         ended = {"served": self._served(test, why), "sampled": test.pool.sample(0)}
         self._tell("ended", why, test=test.number, drops=self._drops(test), **ended)
@@ -359,7 +358,7 @@ class Iperf3Server:
                 latest, since_ns = read, time.monotonic_ns()
             if time.monotonic_ns() >= since_ns + QUIET_NS:
                 return
-            yield Await(time.monotonic_ns() + SLICE_NS)
+            yield Await(time.monotonic_ns() + SLICE_NS, deaf=True)
 
     def _stop(self, test: Test) -> Talk:
         test.pool.stop()
