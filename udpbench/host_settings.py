@@ -69,6 +69,8 @@ class Firewall:
     accept: Optional[bool] = None
     notrack: Optional[bool] = None
     drop: Optional[Literal["none", "input", "output", "prerouting", "forward"]] = None
+    rules: Optional[Annotated[int, Count(0, 10_000)]] = None
+    track: Optional[bool] = None
 
 
 @dataclass(frozen=True)

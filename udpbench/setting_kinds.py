@@ -123,6 +123,9 @@ firewall_tables | namespace | ipv4 | {ip filter: {uses, chains: {INPUT: bool}}} 
 firewall | namespace exists steady | ipv4/input/accept/udp/4321 | true or null
   | a rule of the namespace: ipv4, ipv6; input, output, prerouting, forward; accept, notrack,
   drop
+passed_rules | namespace | input/4321 | {rules, track} or null
+  | rules of a table of its own that datagrams to the port pass, and whether their connections are
+  tracked; at input, output or forward
 nat | namespace exit | eth1 | "masquerade" or null
   | packets that leave by the interface get its address as their source
   | nat

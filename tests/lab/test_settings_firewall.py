@@ -272,3 +272,29 @@ def test_addresses_are_of_ipv4_or_ipv6_alone(inside: tuple[Inside, str]) -> None
     host.shell("ip link set lo up")
     host.apply(setting("firewall", "ipv6/input/drop/udp/4321", True))
     assert [4321] == host.call("arriving", ports=[4321])
+
+
+def test_rules_that_decide_nothing_come_and_go(both: Inside) -> None:
+    """Datagrams to the port pass all of them, those to other ports none, and none is lost there."""
+    both.shell("nft flush ruleset")
+    before = both.call("visible")
+    passed = setting("passed_rules", "input/4321", {"rules": 100, "track": True})
+    (change,) = both.apply(passed)
+    assert (None, {"rules": 100, "track": True}) == (change["before"], change["after"])
+    listed = both.shell(RULESET)
+    assert (1, 1, 100) == tuple(map(listed.count, ("!= 4321 accept", "ct state", "dport 0")))
+    assert [4321, 4322] == both.call("arriving", ports=[4321, 4322])
+    both.call("restore")
+    assert before == both.call("visible")
+
+
+def test_without_nft_rules_to_pass_are_refused() -> None:
+    """The message names it."""
+    inside = Inside()
+    try:
+        inside.call("open", run="test")
+        inside.call("programs")
+        with pytest.raises(Refused, match="nft is not installed; install it"):
+            inside.apply(setting("passed_rules", "output/9", {"rules": 1, "track": False}))
+    finally:
+        inside.close()

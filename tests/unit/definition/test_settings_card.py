@@ -28,7 +28,7 @@ EVERYTHING: dict[str, Any] = {
     "mtu": 9000,
     "txqueuelen": 500,
     "qdisc": {"pfifo": {"limit": 20}},
-    "firewall": {"udp": 4321, "accept": True, "notrack": True, "drop": "input"},
+    "firewall": {"udp": 4321, "accept": True, "notrack": True, "drop": "input", "rules": 9},
     "sysctl": {"net.core.rmem_max": "64MiB"},
     "ethtool": {
         "channels": 2,
@@ -105,6 +105,7 @@ def test_every_key_of_a_real_host_takes_effect_in_its_place(far: Lab) -> None:
         ("firewall", "ipv4/input/accept/udp/4321", True),
         ("firewall", "ipv4/prerouting/notrack/udp/4321", True),
         ("firewall", "ipv4/input/drop/udp/4321", True),
+        ("passed_rules", "input/4321", {"rules": 9, "track": False}),
     ] == plain(settings_for(far, chosen, far.receivers[0], LabContext(facts=known)))
 
 
@@ -143,10 +144,21 @@ def test_a_sender_is_not_tracked_where_its_packets_leave(lab: Lab) -> None:
 
 def test_a_rule_that_is_switched_off_is_none(lab: Lab) -> None:
     """A variant may take one rule out of a block."""
-    rules = {"udp": 9, "accept": False, "notrack": False}
+    rules = {"udp": 9, "accept": False, "notrack": False, "rules": 0, "track": False}
     chosen = trial(settings={"receiver": {"firewall": rules}})
     settings = settings_for(lab, chosen, lab.receivers[0], LabContext(facts=both()))
-    assert [] == [setting for setting in settings if setting.kind == "firewall"]
+    assert [] == [each for each in settings if each.kind in ("firewall", "passed_rules")]
+
+
+def test_what_packets_pass_lies_where_they_would_be_accepted(lab: Lab) -> None:
+    """That is elsewhere at each end; tracking needs no number of rules."""
+    rules = {"udp": 9, "track": True}
+    chosen = trial(settings={"receiver": {"firewall": rules}, "sender": {"firewall": rules}})
+    passed = {"rules": 0, "track": True}
+    for host, hook in ((lab.receivers[0], "input"), (lab.senders[0], "output")):
+        settings = settings_for(lab, chosen, host, LabContext(facts=both()))
+        mine = tuple(setting for setting in settings if setting.kind == "passed_rules")
+        assert [("passed_rules", f"{hook}/9", passed)] == plain(mine)
 
 
 def test_a_table_that_the_user_sizes_is_left_to_him(lab: Lab) -> None:

@@ -367,9 +367,9 @@ def _firewall(block: HostBlock) -> Iterator[Setting]:
     if rules is None:
         return
     chains = []
+    own = {"receiver": "input", "middle": "forward"}.get(block.host.part, "output")
     if rules.accept:
-        hooks = {"receiver": "input", "middle": "forward"}
-        chains.append(("accept", hooks.get(block.host.part, "output")))
+        chains.append(("accept", own))
     if rules.notrack:
         chains.append(("notrack", "output" if block.host.sends else "prerouting"))
     if rules.drop is not None and rules.drop != "none":
@@ -377,6 +377,9 @@ def _firewall(block: HostBlock) -> Iterator[Setting]:
     for verdict, hook in chains:
         target = f"ipv{block.family}/{hook}/{verdict}/udp/{rules.udp}"
         yield block.beyond("firewall", target, True, f"firewall.{verdict}")
+    if rules.rules or rules.track:
+        passed = {"rules": rules.rules or 0, "track": bool(rules.track)}
+        yield block.beyond("passed_rules", f"{own}/{rules.udp}", passed, "firewall.rules")
 
 
 def _path_guard(block: HostBlock) -> Iterator[Setting]:
