@@ -1,8 +1,10 @@
-"""What sampling the CPUs costs a trial: the same load with and without ``cpu_time``, in turn.
+"""What sampling the CPUs costs a load: the rate that is delivered with and without it, in turn.
 
-Both lie in one block, in random order; what counts is the median of the ratios of what was
-delivered. ``sampling.py [BLOCKS]`` prints a table and leaves with 1 where a bar is missed. Needs
-root, and a quiet machine.
+One load goes on while the agent's sampler is begun and ended beside it, in slices of a tenth of a
+second, because what a virtual CPU gets done changes within a second by half; both lie in one block,
+in random order, and what counts is the median of the ratios. Whole trials with and without
+``cpu_time`` stand beside it. ``sampling.py [BLOCKS [TRIALS]]`` prints a table and leaves with 1
+where a bar is missed. Needs root, and a quiet machine.
 """
 
 from __future__ import annotations
@@ -14,12 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from duels.stage import Own, Stage, await_packets, delivered, rate, running, stage
 from overhead import measure
-from ways import Row, machine, ratio_row, show
+from ways import SETTLE_S, SLICE_S, Row, machine, ratio_row, show
 
+from udpbench.agent.host.cpu_sampler import CpuSampler
+from udpbench.agent.host.system import Host
 from udpbench.analysis.judge import judge
+from udpbench.model.limits import CPU_FREQUENCY
 
-BLOCKS = 15
+BLOCKS, TRIALS = 221, 5
+"""Pairs of slices, which take less than the 90 s for which a load goes on, and of trials."""
 SEED = 20261127
 LEAST = 0.98
 LOADS: dict[str, dict[str, Any]] = {
@@ -48,6 +55,32 @@ def delivered_pps(folder: Path, load: str, sampled: bool) -> float | None:
     return result.delivered_pps
 
 
+def slice_pps(setup: Stage, sampler: CpuSampler, sampled: bool) -> float:
+    """Return what a load delivers for a slice, begun once the sampler is."""
+    if not sampled:
+        return rate(lambda: delivered(setup), SETTLE_S, SLICE_S)
+    sampler.begin(CPU_FREQUENCY)
+    if sampler.why:
+        raise SystemExit(f"sampling: {sampler.why}")
+    try:
+        return rate(lambda: delivered(setup), SETTLE_S, SLICE_S)
+    finally:
+        sampler.close()
+
+
+def slices(blocks: int) -> Iterator[Row]:
+    """Yield a line for each load, of slices of it."""
+    chance, sampler = random.Random(SEED), CpuSampler(Host())  # noqa: S311
+    for load, keys in LOADS.items():
+        rates: dict[bool, list[float]] = {False: [], True: []}
+        with stage(Path()) as setup, running(setup, load, Own(keys)):
+            await_packets(setup)
+            for _ in range(blocks):
+                for sampled in chance.sample((False, True), 2):
+                    rates[sampled].append(slice_pps(setup, sampler, sampled))
+        yield ratio_row(f"{load}, slices", rates[True], rates[False], LEAST)
+
+
 def rows(folder: Path, blocks: int) -> Iterator[Row]:
     """Yield a line for each load, of the blocks in which both trials count."""
     chance = random.Random(SEED)  # noqa: S311
@@ -61,16 +94,17 @@ def rows(folder: Path, blocks: int) -> Iterator[Row]:
                     rates[sampled].append(pps)
         if not rates[True]:
             raise SystemExit(f"sampling: {load}: every block has a trial that others distorted")
-        what = f"{load}, {len(rates[True])} blocks"
-        yield ratio_row(what, rates[True], rates[False], LEAST)
+        what = f"{load}, {len(rates[True])} pairs of trials"
+        yield ratio_row(what, rates[True], rates[False], None)
 
 
 def main() -> None:
     """Print the table, and leave with 1 where a bar is missed."""
-    blocks = int(sys.argv[1]) if len(sys.argv) > 1 else BLOCKS
-    print(f"{machine()}; {blocks} blocks\n")
+    given = [int(word) for word in sys.argv[1:]]
+    blocks, trials = (*given, *(BLOCKS, TRIALS)[len(given) :])
+    print(f"{machine()}; {blocks} blocks of slices\n")
     with tempfile.TemporaryDirectory() as folder:
-        show(rows(Path(folder), blocks))
+        show([*slices(blocks), *rows(Path(folder), trials)])
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from udpbench.definition.load import load_experiment_data
-from udpbench.model.limits import SECOND_NS
+from udpbench.model.limits import CPU_FREQUENCY, SECOND_NS
 from udpbench.model.result import CpuLoad
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
@@ -300,9 +301,46 @@ def test_a_block_counts_if_both_of_its_trials_do(
 
     monkeypatch.setattr(sampling, "delivered_pps", delivered)
     plain, merged = sampling.rows(tmp_path, 3)
-    assert ("plain 32 B, 2 blocks", True) == (plain.what, plain.met)
+    assert ("plain 32 B, 2 pairs of trials", True) == (plain.what, plain.met)
     assert plain.value.startswith("0.99 (0.99–0.99)")
     assert merged.value.startswith("1.00 (1.00–1.00)")
     monkeypatch.setattr(sampling, "delivered_pps", lambda *_: None)
     with pytest.raises(SystemExit, match="plain 32 B: every block has a trial that others"):
         list(sampling.rows(tmp_path, 3))
+
+
+class Sampler:
+    """Samples, or says why not, and slows what is measured."""
+
+    def __init__(self, _host: object = None, why: str = "") -> None:
+        self.why = why
+        self.on = False
+
+    def begin(self, frequency: int) -> None:
+        """Begin."""
+        assert frequency == CPU_FREQUENCY
+        self.on = True
+
+    def close(self) -> None:
+        """End."""
+        self.on = False
+
+
+def test_slices_of_a_load_are_with_and_without_the_sampler(
+    sampling: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on in every other one, and off at the end; without the right to it nothing is told."""
+    sampler = Sampler()
+    monkeypatch.setattr(sampling, "CpuSampler", lambda _: sampler)
+    for name in ("stage", "running"):
+        monkeypatch.setattr(sampling, name, lambda *_: nullcontext())
+    monkeypatch.setattr(sampling, "await_packets", lambda _: None)
+    monkeypatch.setattr(sampling, "rate", lambda *_: 970.0 if sampler.on else 1000.0)
+    plain, merged = sampling.slices(9)
+    assert ("plain 32 B, slices", "≥ 0.98", False) == (plain.what, plain.bar, plain.met)
+    assert plain.value.startswith("0.97 (0.97–0.97)")
+    assert not merged.met
+    assert not sampler.on
+    sampler.why = "perf_event_open is not permitted"
+    with pytest.raises(SystemExit, match="sampling: perf_event_open is not permitted"):
+        list(sampling.slices(9))
