@@ -13,6 +13,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def main() -> None:
     blocks, trials = (*given, *(BLOCKS, TRIALS)[len(given) :])
     print(f"{machine()}; {blocks} blocks of slices\n")
     with tempfile.TemporaryDirectory() as folder:
-        show([*slices(blocks), *rows(Path(folder), trials)])
+        show(chain(slices(blocks), rows(Path(folder), trials)))
 
 
 if __name__ == "__main__":

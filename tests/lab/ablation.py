@@ -1,10 +1,16 @@
 """Switch things off, and see that the CPU time which they took is what the ledger of CPU time says.
 
 ``ablation.py [THING]... [--blocks N] [--out FOLDER] [--mutants N]``, as root. Both arms of each thing
-run in turn at the same rate, without loss. Printed for each: ``saved``, by which the kernel's busy
-time per packet differs, whatever the samples say; ``attributed``, by which the stages differ that the
-thing is at; ``elsewhere``, by which scheduling, wake-ups, interrupts and other programs differ. The
-95 % interval of attributed + elsewhere − saved is to lie within 10 % of saved, or 20 ns.
+run in turn at the same rate, without loss, beside a program on each CPU that soaks up what nothing
+else wants (``soaker.c``). Printed for each: ``saved``, by which the time per packet differs that the
+soaker did not get, whatever samples and the kernel's clocks say; ``attributed``, by which the stages
+differ that the thing is at; ``elsewhere``, by which scheduling, wake-ups, interrupts and other programs
+differ. The 95 % interval of attributed + elsewhere − saved is to lie within 10 % of saved, or 20 ns.
+
+What interrupts took of the soaker itself is the soaker's to say: a timer, which is an interrupt, does
+not see them, and a thing that takes CPU time leaves the soaker less of them. The interrupt that has a
+task run in the soaker's place nobody sees, so the samples are a smaller ``share`` of what the soaker
+lost; it is the same for both arms.
 
 With ``--mutants N`` the records are judged again with two anchors swapped, N times: at least nine in
 ten are to fail. What the folder has already is read and not run again. Exits 1 if a bar is missed, 5
@@ -14,24 +20,29 @@ if nothing could be told. Needs a quiet machine.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
 import sys
 import tempfile
+from array import array
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from udpbench import cpu_stages
-from udpbench.analysis.cpu_time import cpu_time_of, stacks
+from udpbench.analysis.cpu_time import _rows, cpu_time_of, stacks
 from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import Readings, readings_of
+from udpbench.control import phase
 from udpbench.control.run import RunOptions, run
-from udpbench.cpu_stages import Anchor, anchor_of
+from udpbench.cpu_stages import IDLE, Anchor, anchor_of
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.errors import InputError
 from udpbench.model.limits import Role
@@ -43,7 +54,7 @@ from udpbench.records.writer import RunWriter
 
 WITHIN, LEAST_NS = 0.10, 20.0
 """Part of what was saved, or so many nanoseconds, by which the sum may be off."""
-STUDENT = {4: 2.776, 6: 2.447, 8: 2.306, 10: 2.228, 14: 2.145, 20: 2.086}
+STUDENT = {4: 2.776, 6: 2.447, 8: 2.306, 10: 2.228, 14: 2.145, 20: 2.086, 30: 2.042}
 """Degrees of freedom → Student's t at 97.5 %."""
 FEWEST = 5
 """Blocks from which on something is told."""
@@ -64,6 +75,7 @@ class Thing:
     """``without`` and ``with``."""
     keys: Data = field(default_factory=dict)
     end: Role = "receiver"
+    within: float = WITHIN
     rules: str = ""
     """A script for nft, in the namespace of that end."""
 
@@ -90,10 +102,15 @@ LONG = {"traffic": {"size": "1472B", "rate": "60kpps"}}
 THINGS: dict[str, Thing] = {
     "rules-100": Thing(("rx_netfilter",), BY_PORT, rules=chain("input", 100)),
     "rules-1000": Thing(
-        ("rx_netfilter",), BY_PORT, {"traffic.rate": "40kpps"}, rules=chain("input", 1000)
+        ("rx_netfilter",), BY_PORT, {"traffic.rate": "20kpps"}, rules=chain("input", 1000)
     ),
-    "early-rules": Thing(("rx_netfilter",), BY_PORT, rules=chain("prerouting", 200)),
-    "sender-rules": Thing(("tx_netfilter",), BY_PORT, end="sender", rules=chain("output", 300)),
+    "early-rules": Thing(
+        ("rx_netfilter",), BY_PORT, {"traffic.rate": "50kpps"}, rules=chain("prerouting", 200)
+    ),
+    "sender-rules": Thing(
+        *(("tx_netfilter",), BY_PORT, {"traffic.rate": "50kpps"}, "sender"),
+        rules=chain("output", 300),
+    ),
     "conntrack": Thing(("rx_conntrack", "rx_netfilter"), BY_PORT, rules=TRACKED),
     "copy": Thing(
         ("rx_copy",),
@@ -113,6 +130,7 @@ THINGS: dict[str, Thing] = {
         ("rx_application",),
         {"without": {"receive.work": "0us"}, "with": {"receive.work": "10us"}},
         {"traffic.rate": "30kpps"},
+        within=0.02,
     ),
 }
 
@@ -124,9 +142,6 @@ def experiment_of(name: str, blocks: int, seconds: float) -> Any:
         "question": f"What does {name} cost?",
         "traffic": {"size": "64B", "rate": "80kpps"},
         "send": {"pace": "sleep"},
-        # Interrupts that wake an idle CPU are busy time for the kernel, idle time for its timer:
-        # a CPU that polls while it is idle is woken without them.
-        "settings": {"receiver": {"cpu": {"latency": "0us"}}},
         "variants": {arm: {**thing.arms[arm]} for arm in ("without", "with")},
         "compare": {"a": "without", "b": "with", "metric": "cpu_ns", "blocks": blocks},
         "cpu_time": True,
@@ -151,31 +166,143 @@ def planting(thing: Thing) -> Callable[[Progress], None]:
     return tell
 
 
-def measured(name: str, folder: Path, blocks: int, seconds: float) -> tuple[TrialRecord, ...]:
+# --- what others took of a CPU ---------------------------------------------------------------------
+
+SOAKER, SCHEDULE = "soaker", "schedule"
+LONGEST_S = 1800
+"""A soaker ends by itself."""
+ROWS = 1000
+"""That a soaker writes in a second."""
+CPU_TREES = tuple(t for n in ("cpu", "") if (t := Path("/sys/fs/cgroup", n)).is_dir())
+"""Where cgroups of the cpu controller are: version 1, version 2."""
+
+
+class Lost(NamedTuple):
+    """What a soaker did not get of its CPU, in ns."""
+
+    tasks_ns: int
+    """While other tasks had the CPU."""
+    interrupts_ns: int
+    """By interrupts of the soaker itself, and the hypervisor."""
+
+
+@dataclass(frozen=True)
+class Soaked:
+    """What the soaker of each CPU wrote down: CPU → moments, and what it had lost by then, in ns."""
+
+    cpus: Mapping[int, tuple[Sequence[int], Sequence[int], Sequence[int]]]
+
+    def lost(self, cpu: int, start_ns: int, end_ns: int) -> Lost:
+        """Return what was lost between two moments; between rows as a straight line."""
+        moments, *columns = self.cpus[cpu]
+        ends = []
+        for at_ns in (start_ns, end_ns):
+            after = bisect_left(moments, at_ns)
+            if not 0 < after < len(moments):
+                raise ValueError(f"the soaker of CPU {cpu} did not run at {at_ns}")
+            part = (at_ns - moments[after - 1]) / (moments[after] - moments[after - 1])
+            ends.append([c[after - 1] + round(part * (c[after] - c[after - 1])) for c in columns])
+        return Lost(*(later - sooner for sooner, later in zip(*ends, strict=True)))
+
+
+def read_soaked(folder: Path) -> Soaked:
+    """Return what soakers left in a folder; behind their last row a file is empty."""
+    cpus = {}
+    for path in folder.glob("cpu*"):
+        numbers = array("Q")
+        with path.open("rb") as file, suppress(EOFError):
+            while not numbers or numbers[-3]:
+                numbers.fromfile(file, 3 * ROWS)
+        rows = bisect_left(range(len(numbers) // 3), True, key=lambda row: not numbers[3 * row])
+        cpus[int(path.name.removeprefix("cpu"))] = tuple(
+            numbers[column : 3 * rows : 3] for column in range(3)
+        )
+    return Soaked(cpus)
+
+
+@contextmanager
+def idle_group() -> Iterator[Path]:
+    """Yield a cgroup whose tasks run when no task of others wants the CPU, however many these are.
+
+    Of a session's own group (sched(7), autogroup) the scheduler sees no policy: who is woken beside
+    it waits for the end of its slice, 3 ms, in which a veth's ring overflows.
+    """
+    for tree in CPU_TREES:
+        group = tree / f"{SOAKER}-{os.getpid()}"
+        group.mkdir()
+        try:
+            if (group / "cpu.idle").exists():
+                (group / "cpu.idle").write_text("1")
+                yield group
+                return
+        finally:
+            group.rmdir()
+    raise SystemExit("ablation: no cgroup has cpu.idle; it needs Linux 5.15 and the cpu controller")
+
+
+@contextmanager
+def soaking(folder: Path) -> Iterator[None]:
+    """Soak up the idle time of each CPU."""
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as room, idle_group() as group:
+        program = Path(room, SOAKER)
+        source = Path(__file__).with_name("soaker.c")
+        subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-o", program, source], check=True)
+        soakers = [
+            subprocess.Popen(
+                [program, str(cpu), folder / f"cpu{cpu}", str(LONGEST_S)], stdout=subprocess.PIPE
+            )
+            for cpu in sorted(os.sched_getaffinity(0))
+        ]
+        try:
+            for soaker in soakers:
+                assert soaker.stdout is not None
+                if not soaker.stdout.readline():
+                    raise SystemExit(f"ablation: a soaker ended with {soaker.wait()}")
+                (group / "cgroup.procs").write_text(str(soaker.pid))
+            yield
+        finally:
+            for soaker in soakers:
+                soaker.kill()
+                soaker.communicate()
+
+
+@dataclass(frozen=True)
+class Run:
+    """The trials of a thing, and what their CPUs lost to others meanwhile."""
+
+    records: tuple[TrialRecord, ...]
+    soaked: Soaked
+
+
+def measured(name: str, folder: Path, blocks: int, seconds: float) -> Run:
     """Return the trials of a thing, and run them if the folder has none."""
+    soaked = folder.with_name(f"{name}-{SOAKER}")
     if not (folder / RUN_FILE).exists():
         experiment, lab = experiment_of(name, blocks, seconds), load_lab("local")
         header = new_header([experiment], lab, ("ablation.py",))
         writer = RunWriter.create(folder, header)
-        outcome = run(
-            [experiment], lab, writer, planting(THINGS[name]), RunOptions(seed=header.seed)
-        )
+        options = RunOptions(seed=header.seed)
+        with soaking(soaked):
+            outcome = run([experiment], lab, writer, planting(THINGS[name]), options)
         if outcome.error is not None:
             raise outcome.error
         if outcome.interrupted:
             raise KeyboardInterrupt
-    return read_run(folder).records
+    return Run(read_run(folder).records, read_soaked(soaked))
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One trial: what a packet of the end costs, by the kernel and by stage."""
+    """One trial: what a packet of the end costs, by the soaker and by stage, in ns."""
 
-    busy_ns: float
+    taken_ns: float
     stages: Mapping[str, float]
+    share: float
+    """The time at stages as a part of ``taken_ns``."""
 
 
-def arm_of(record: TrialRecord, end: Role) -> Arm | str:
+def arm_of(record: TrialRecord, soaked: Soaked, end: Role) -> Arm | str:
     """Return what a trial says; or why it says nothing."""
     readings = readings_of(record)
     if record.status != "done" or readings is None:
@@ -183,26 +310,60 @@ def arm_of(record: TrialRecord, end: Role) -> Arm | str:
     cpu_time = cpu_time_of(readings, make_ledger(readings))
     if cpu_time is None:
         return next((s.why for s in readings.phase.cpu_samples.values()), "not sampled")
-    cpus = {(entry.machine, entry.cpu) for entry in cpu_time.entries if entry.end == end}
+    ends = {(e.machine, e.cpu, e.stage): e.end for e in cpu_time.entries}
+    cpus = {(machine, cpu) for (machine, cpu, _), its in ends.items() if its == end}
     mine = [each for each in cpu_time.balances if (each.machine, each.cpu) in cpus]
     struck = [f"CPU {balance.cpu}: {balance.struck}" for balance in mine if balance.struck]
     if struck:
         return ", ".join(struck)
-    packets = sum(
-        stats.counts.get("sent_packets" if end == "sender" else "received_packets", 0)
-        for stats in readings.phase.stats
-        if stats.role == end
+    counts = [(stats.role, stats.counts) for stats in readings.phase.stats]
+    sent, received = (
+        sum(each.get(f"{word}_packets", 0) for _, each in counts) for word in ("sent", "received")
     )
-    sent = sum(stats.counts.get("sent_packets", 0) for stats in readings.phase.stats)
-    received = sum(stats.counts.get("received_packets", 0) for stats in readings.phase.stats)
+    packets = sent if end == "sender" else received
     if not packets or received < 0.999 * sent:
         return f"{received} of {sent} packets received"
-    busy_ns = sum(each.busy_ns for each in mine)
-    stages: dict[str, float] = {}
-    for entry in cpu_time.entries:
-        if entry.end == end:
-            stages[entry.stage] = stages.get(entry.stage, 0.0) + entry.time_ns / packets
-    return Arm(busy_ns / packets, stages)
+    stages: Counter[str] = Counter()
+    taken_ns = 0
+    for each in mine:
+        phase = readings.phase
+        lost = soaked.lost(
+            each.cpu, *(edge[each.machine].clock_ns for edge in (phase.before, phase.after))
+        )
+        tasks, interrupts = sampled_beside(readings, each.machine, each.cpu, each.wall_ns)
+        # Entries of a CPU that both ends share are of the end of their stage.
+        for stage, ns in tasks.items():
+            stages[stage] += ns * (ends.get((each.machine, each.cpu, stage), end) == end)
+        stages += interrupts
+        stages["interrupts"] += lost.interrupts_ns - interrupts.total()
+        taken_ns += sum(lost)
+    per_packet = {stage: ns / packets for stage, ns in stages.items()}
+    return Arm(taken_ns / packets, per_packet, stages.total() / max(taken_ns, 1))
+
+
+def sampled_beside(
+    readings: Readings, machine: str, cpu: int, wall_ns: int
+) -> tuple[Counter[str], Counter[str]]:
+    """Return stage → ns of tasks other than the soaker, and of what interrupted it, by samples.
+
+    The switch to another task and back is seen in the soaker, and is time that it did not get. Each
+    sample stands for the same part of all time: the hypervisor takes some of both, and lets none be
+    taken meanwhile.
+    """
+    tasks: Counter[str] = Counter()
+    interrupts: Counter[str] = Counter()
+    samples = readings.phase.cpu_samples[machine]
+    rows = [each for each in _rows(readings, machine, samples) if each[0].cpu == cpu]
+    sampled_ns = sum(row.time_ns for row, _, _ in rows)
+    for row, stage, kind in rows:
+        time_ns = round(row.time_ns * wall_ns / sampled_ns)
+        if samples.programs.get(str(row.pid)) != SOAKER:
+            tasks[stage] += time_ns * (stage != IDLE)
+        elif kind == SCHEDULE:
+            tasks[SCHEDULE] += time_ns
+        elif stage != f"[{SOAKER}]":
+            interrupts[stage] += time_ns
+    return tasks, interrupts
 
 
 @dataclass(frozen=True)
@@ -215,12 +376,16 @@ class Outcome:
     error: float
     half: float
     """Half of the 95 % interval of the error."""
+    within: float
+    """Part of what was saved by which the sum may be off."""
+    share: float
+    """The time at stages as a part of all that the soaker lost."""
     blocks: int
 
     @property
     def allowed(self) -> float:
         """How far the sum may be off."""
-        return max(WITHIN * abs(self.saved), LEAST_NS)
+        return max(self.within * abs(self.saved), LEAST_NS)
 
     @property
     def holds(self) -> bool:
@@ -228,12 +393,12 @@ class Outcome:
         return abs(self.error) + self.half <= self.allowed
 
 
-def outcome_of(name: str, records: Sequence[TrialRecord]) -> Outcome | None:
+def outcome_of(name: str, measured: Run) -> Outcome | None:
     """Return what the blocks of a thing say; None of fewer than FEWEST."""
     thing = THINGS[name]
     arms: dict[tuple[str, int], Arm] = {}
-    for record in records:
-        arm = arm_of(record, thing.end)
+    for record in measured.records:
+        arm = arm_of(record, measured.soaked, thing.end)
         if isinstance(arm, Arm):
             arms[record.trial.point, record.trial.repetition] = arm
     rows = []
@@ -243,18 +408,20 @@ def outcome_of(name: str, records: Sequence[TrialRecord]) -> Outcome | None:
             rows.append((before, after))
     if len(rows) < FEWEST:
         return None
-    saved = [after.busy_ns - before.busy_ns for before, after in rows]
+    saved = [after.taken_ns - before.taken_ns for before, after in rows]
     attributed = [_difference(*row, lambda stage: stage in thing.stages) for row in rows]
     elsewhere = [_difference(*row, lambda stage: is_beside(stage, thing)) for row in rows]
     errors = [a + e - s for a, e, s in zip(attributed, elsewhere, saved, strict=True)]
     freedom = max(each for each in (0, *STUDENT) if each <= len(rows) - 1) or 4
     half = STUDENT[freedom] * stdev(errors) / sqrt(len(errors))
-    return Outcome(mean(saved), mean(attributed), mean(elsewhere), mean(errors), half, len(rows))
+    means = (mean(each) for each in (saved, attributed, elsewhere, errors))
+    share = mean(arm.share for row in rows for arm in row)
+    return Outcome(*means, half, thing.within, share, len(rows))
 
 
-def holds(name: str, records: Sequence[TrialRecord]) -> bool:
+def holds(name: str, measured: Run) -> bool:
     """Return whether what a thing saved is known to be what was attributed."""
-    outcome = outcome_of(name, records)
+    outcome = outcome_of(name, measured)
     return outcome is not None and outcome.holds
 
 
@@ -321,12 +488,10 @@ def swapped(first: str, second: str) -> Iterator[None]:
         anchor_of.cache_clear()
 
 
-def mutant(
-    chance: random.Random, runs: Mapping[str, Sequence[TrialRecord]]
-) -> tuple[str, str, list[str]]:
+def mutant(chance: random.Random, runs: Mapping[str, Run]) -> tuple[str, str, list[str]]:
     """Return two anchors of which one is at a thing that is switched, and what fails if swapped."""
     name = chance.choice(sorted(runs))
-    heavy = heavy_anchors(runs[name])
+    heavy = heavy_anchors(runs[name].records)
     thing = THINGS[name]
     kernel = [s for s in thing.stages if heavy.get(s)]
     if not kernel:
@@ -345,8 +510,9 @@ def mutant(
         return first, "", []
     second = chance.choice(sorted(others))
     with swapped(first, second):
-        outcomes = {each: outcome_of(each, records) for each, records in runs.items()}
-    return first, second, [n for n, each in outcomes.items() if each is not None and not each.holds]
+        outcomes = ((each, outcome_of(each, runs[each])) for each in (name, *runs))
+        failing = next((n for n, each in outcomes if each is not None and not each.holds), None)
+    return first, second, [failing] if failing is not None else []
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -355,6 +521,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("things", nargs="*", metavar="THING", help=", ".join(THINGS))
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--frequency", type=int, default=4987, metavar="HZ")
     parser.add_argument("--mutants", type=int, default=0, metavar="N")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, metavar="FOLDER")
@@ -367,13 +534,14 @@ def main(words: Sequence[str] | None = None) -> int:
             experiment_of(name, options.blocks, options.seconds)
     except InputError as error:
         parser.error(str(error))
+    phase.CPU_FREQUENCY = options.frequency
     with tempfile.TemporaryDirectory() as room:
         return measure(options, options.out or Path(room))
 
 
 def measure(options: argparse.Namespace, folder: Path) -> int:
     """Measure each thing, then its mutants."""
-    runs: dict[str, tuple[TrialRecord, ...]] = {}
+    runs: dict[str, Run] = {}
     missed = undecided = 0
     print("thing: saved = attributed + elsewhere, error [interval] in ns per packet")
     for name in options.things or THINGS:
@@ -382,8 +550,8 @@ def measure(options: argparse.Namespace, folder: Path) -> int:
         if outcome is None:
             undecided += 1
             print(f"{name}: cannot tell: fewer than {FEWEST} blocks count", flush=True)
-            for record in runs[name]:
-                why = arm_of(record, THINGS[name].end)
+            for record in runs[name].records:
+                why = arm_of(record, runs[name].soaked, THINGS[name].end)
                 if isinstance(why, str):
                     print(f"  {record.trial.point} #{record.trial.repetition}: {why}", flush=True)
             continue
@@ -392,12 +560,13 @@ def measure(options: argparse.Namespace, folder: Path) -> int:
         print(
             f"{name}: {outcome.saved:.0f} = {outcome.attributed:.0f} + {outcome.elsewhere:.0f}, "
             f"{outcome.error:+.0f} [{low:+.0f} – {high:+.0f}] of ±{outcome.allowed:.0f}: "
-            f"{'holds' if outcome.holds else 'MISSED'} ({outcome.blocks} blocks)",
+            f"{'holds' if outcome.holds else 'MISSED'} ({outcome.blocks} blocks, share "
+            f"{outcome.share:.3f})",
             flush=True,
         )
     chance, caught = random.Random(options.seed), 0
     # Of what does not hold as it is, a mutant proves nothing.
-    holding = {name: records for name, records in runs.items() if holds(name, records)}
+    holding = {name: mine for name, mine in runs.items() if holds(name, mine)}
     if options.mutants and not holding:
         print("mutants: cannot tell: nothing holds without them")
         return 1 if missed else 5

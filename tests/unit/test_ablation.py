@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
+import time
+from array import array
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from analysis import sampled
-from analysis.build import trial
+from analysis.build import MS, trial
 from analysis.sampled import QUIET, Seen
 
 from udpbench.cpu_stages import anchor_of
+from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import CpuSamples, TrialRecord
 
 sys.path.append(str(Path(__file__).parents[1] / "lab"))
@@ -24,9 +29,27 @@ POLL = ("__napi_poll", "napi_threaded_poll")
 RULES = ("nft_do_chain", "nf_hook_slow", "ip_rcv", *POLL)
 
 
-def blocks(extra: Iterable[Seen], busy_ms: int, thing: str = "rules-100") -> list[TrialRecord]:
+def soaked(records: Iterable[TrialRecord], taken_ms: Iterable[int]) -> ablation.Run:
+    """Return records one after the other, in each of which others took so much of CPU 0."""
+    later, moments, taken = [], [0], [0]
+    for place, (record, ms) in enumerate(zip(records, taken_ms, strict=True)):
+        (phase,) = record.phases
+        start_ns, end_ns = (10 * place + 5) * SECOND_NS, (10 * place + 7) * SECOND_NS
+        edges = [
+            {host: replace(snapshot, clock_ns=at_ns) for host, snapshot in edge.items()}
+            for edge, at_ns in ((phase.before, start_ns), (phase.after, end_ns))
+        ]
+        moved = replace(phase, before=edges[0], after=edges[1])
+        later.append(replace(record, phases=(moved,)))
+        moments += [start_ns, end_ns]
+        taken += [taken[-1], taken[-1] + ms * MS]
+    rows = ([*moments, moments[-1] + 1], [*taken, taken[-1]], [0] * (len(moments) + 1))
+    return ablation.Run(tuple(later), ablation.Soaked({0: rows}))
+
+
+def blocks(extra: Iterable[Seen], busy_ms: int, thing: str = "rules-100") -> ablation.Run:
     """Return seven blocks of both arms; with the thing a CPU is busy so much longer."""
-    records = []
+    records, taken = [], []
     idle = QUIET[4]._replace(count=1200 - busy_ms)
     for repetition in range(1, 8):
         for point, seen, busy in (
@@ -35,8 +58,9 @@ def blocks(extra: Iterable[Seen], busy_ms: int, thing: str = "rules-100") -> lis
         ):
             plain = sampled.record(seen=seen, busy_ms=busy)
             records.append(replace(plain, trial=trial(point, repetition)))
+            taken.append(busy)
     assert thing in ablation.THINGS
-    return records
+    return soaked(records, taken)
 
 
 def test_what_was_attributed_is_what_was_saved() -> None:
@@ -58,8 +82,9 @@ def test_time_at_another_stage_is_missed() -> None:
 
 def test_of_few_blocks_nothing_is_told() -> None:
     """Nor of trials that are struck, or lost packets."""
-    records = blocks([Seen(0, 30, RULES, 100)], 100)
-    assert ablation.outcome_of("rules-100", records[:8]) is None
+    whole = blocks([Seen(0, 30, RULES, 100)], 100)
+    few = replace(whole, records=whole.records[:8])
+    assert ablation.outcome_of("rules-100", few) is None
     struck = blocks([Seen(0, 30, RULES, 100)], 900)
     assert ablation.outcome_of("rules-100", struck) is None
 
@@ -77,7 +102,7 @@ def test_each_trial_that_does_not_count_says_why() -> None:
         (replace(plain, phases=(lossy,)), "0 of 1000 packets received"),
         (replace(plain, status="failed"), "failed"),
     ):
-        assert expected == ablation.arm_of(record, "receiver")
+        assert expected == ablation.arm_of(record, ablation.Soaked({}), "receiver")
 
 
 @pytest.mark.parametrize("words", [["work", "--blocks", "3"], ["--seconds", "0"], ["dance"]])
@@ -101,3 +126,51 @@ def test_a_mutant_is_seen() -> None:
     assert anchor is not None
     assert anchor.stage != "?_netfilter"
     assert anchor_of("nft_do_chain") == anchor_of("ipt_do_table")
+
+
+def test_what_a_soaker_lost_is_known_between_its_rows(tmp_path: Path) -> None:
+    """As a straight line; of a moment at which it did not run nothing is known."""
+    rows = (100, 0, 5, 200, 40, 5, 300, 40, 25, 0, 0, 0)
+    (tmp_path / "cpu1").write_bytes(array("Q", rows).tobytes())
+    soaker = ablation.read_soaked(tmp_path)
+    assert ((20, 10), (30, 5)) == (soaker.lost(1, 150, 250), soaker.lost(1, 125, 225))
+    with pytest.raises(ValueError, match="the soaker of CPU 1 did not run at 301"):
+        soaker.lost(1, 150, 301)
+
+
+def test_interrupts_of_the_soaker_are_the_soakers_to_say() -> None:
+    """Those that the thing leaves it less of changed elsewhere: no sample has them."""
+    whole = blocks([Seen(0, 30, RULES, 100)], 100)
+    moments, tasks, _ = whole.soaked.cpus[0]
+    interrupts, more = [0], 20 * MS
+    for place in range(1, len(moments)):
+        # Each arm has two rows; a thing that was switched on spares half of 20 ms.
+        spared = (place - 1) // 2 % 2
+        interrupts.append(interrupts[-1] + (more >> spared) * ((place - 1) % 2))
+    spoilt = replace(whole, soaked=ablation.Soaked({0: (moments, tasks, interrupts)}))
+    outcome = ablation.outcome_of("rules-100", spoilt)
+    assert outcome is not None
+    numbers = outcome.saved, outcome.attributed, outcome.elsewhere, outcome.error
+    assert (90_000, 100_000, -10_000, 0) == pytest.approx(numbers, abs=50)
+
+
+def test_a_soaker_says_what_others_take_of_its_cpu(tmp_path: Path) -> None:
+    """Beside a program that spins it gets nothing of the time that this gets."""
+    cpus = os.sched_getaffinity(0)
+    used = time.CLOCK_PROCESS_CPUTIME_ID
+    with ablation.soaking(tmp_path / "soaked"):
+        try:
+            os.sched_setaffinity(0, {min(cpus)})
+            start_ns, due_ns = time.monotonic_ns(), time.clock_gettime_ns(used) + 100 * MS
+            while time.clock_gettime_ns(used) < due_ns:
+                pass
+            end_ns = time.monotonic_ns()
+        finally:
+            os.sched_setaffinity(0, cpus)
+        lost = None
+        while lost is None:  # until it runs again, and writes a row
+            os.sched_yield()
+            with suppress(KeyError, ValueError):
+                soaked = ablation.read_soaked(tmp_path / "soaked")
+                lost = soaked.lost(min(cpus), start_ns, end_ns)
+    assert 95 * MS < lost.tasks_ns <= end_ns - start_ns + MS
