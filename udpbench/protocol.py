@@ -261,6 +261,10 @@ class Passage:
     frames. Empty: there is none."""
     tunnel: Optional[Tunnel] = None
     """The interface by which they leave, if it puts them into others."""
+    stations: tuple[tuple[str, str], ...] = ()
+    """MAC of each next hop beyond a bridge by which they leave, and the port that leads there."""
+    outer: tuple[Hop, ...] = ()
+    """The way of the packets into which the interface puts those that are sent here."""
 
 
 WorkersState = Literal["none", "ready", "running", "listening", "done", "failed"]

@@ -132,11 +132,11 @@ def test_a_port_that_joins_the_bridge_of_an_interface_counts(
     assert 3 == moved(link(lo, master=99), link(98, master=99), link(97), link(99))
 
 
-def entry(index: int, *parts: tuple[int, bytes]) -> bytes:
+def entry(index: int, *parts: tuple[int, bytes], state: int = 0x80, kind: int = 28) -> bytes:
     """Return the message of an entry in a bridge's table, or a tunnel's."""
-    body = struct.pack("=BxHiHBB", socket.AF_BRIDGE, 0, index, 0x80, 0, 0)
+    body = struct.pack("=BxHiHBB", socket.AF_BRIDGE, 0, index, state, 0, 0)
     body += b"".join(genetlink.attribute(kind, value) for kind, value in parts)
-    return genetlink.HEADER.pack(genetlink.HEADER.size + len(body), 28, 0, 0, 0) + body
+    return genetlink.HEADER.pack(genetlink.HEADER.size + len(body), kind, 0, 0, 0) + body
 
 
 def test_another_end_of_a_tunnel_beside_an_interface_counts(
@@ -153,6 +153,35 @@ def test_another_end_of_a_tunnel_beside_an_interface_counts(
     assert 1 == moved(entry(98, mac, to))
     assert 1 == moved(entry(98, mac, through))
     assert 0 == moved(entry(98, mac), entry(97, mac, to), entry(95, mac, to))
+    assert 2 == moved(
+        entry(Host().index("lo"), mac, to), entry(Host().index("lo"), mac, to, kind=29)
+    )
+
+
+def test_a_station_that_moves_to_another_port_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the bridge above an interface, or which it is; wherever one is learned first is right."""
+    monkeypatch.setattr(genetlink, "dump", lambda *_: iter(()))
+    lo = Host().index("lo")
+
+    def moved(*steps: tuple[int, int, int], master: int = 99, own: int = 99) -> int:
+        messages = [
+            entry(port, (2, bytes([2, 0, 0, 0, 0, mac])), (9, bytes([master, 0, 0, 0])), **how)
+            for port, mac, state in steps
+            for how in [{"kind": 29} if state < 0 else {"state": state}]
+        ]
+        ports = link(lo, master=own), link(98, master=99), link(97, master=99)
+        return heard(monkeypatch, *ports, *messages).get("changed.neighbours", 0)
+
+    learned, own, gone = 2, 0x80, -1
+    assert 0 == moved((98, 1, learned), (98, 1, learned), (97, 2, learned))
+    assert 1 == moved((98, 1, learned), (97, 1, learned))
+    assert 1 == moved((98, 1, learned), (98, 1, gone), (97, 1, learned))
+    assert 1 == moved((98, 1, learned), (97, 1, own))
+    assert 0 == moved((98, 1, own), (97, 1, own), (97, 1, learned))
+    assert 0 == moved((98, 1, learned), (97, 1, learned), master=96)
+    assert 1 == moved((98, 1, learned), (97, 1, learned), master=lo, own=96)
+    monkeypatch.setattr(changes, "STATIONS_MAX", 1)
+    assert 1 == moved((98, 1, learned), (98, 2, learned))
 
 
 def test_what_the_kernel_had_no_room_for_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from typing import Any, Optional
 import pytest
 from settings_world import fake_host
 
-from udpbench.agent.host import genetlink
+from udpbench.agent import passage as passage_module
+from udpbench.agent.host import genetlink, vxlan
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.reading import Done
 from udpbench.agent.host.system import Host
@@ -205,6 +206,88 @@ def test_a_tunnel_with_a_single_other_end_is_followed(
     assert tuple(f"out0, a tunnel (vxlan) {text}," for text in why) == seen.unread
     assert seen.tunnel is not None
     assert (7, "10.1.0.1", 4789) == (seen.tunnel.vni, seen.tunnel.local, seen.tunnel.port)
+
+
+TO, NEXT = "10.0.1.1", "02:00:00:00:00:09"
+
+
+@pytest.mark.parametrize(
+    ("data", "table", "why", "leaves"),
+    [
+        ({}, {}, (), "10.1.0.2"),
+        ({"IFLA_VXLAN_LEARNING": 1}, {vxlan.ANY: ["10.1.0.2"]}, (), "10.1.0.2"),
+        ({}, {vxlan.ANY: ["10.1.0.3", "10.1.0.2"]}, ("10.1.0.2, 10.1.0.3",), "10.1.0.2, 10.1.0.3"),
+        ({}, {vxlan.ANY: ["10.1.0.2", "10.1.0.3"], NEXT: ["10.1.0.3"]}, (), "10.1.0.3"),
+        ({}, {"02:00:00:00:00:07": ["10.1.0.7"]}, (), "10.1.0.2"),
+        ({"IFLA_VXLAN_GROUP": "239.1.1.1"}, {}, ("239.1.1.1",), "239.1.1.1"),
+        ({"IFLA_VXLAN_GROUP": "239.1.1.1"}, {NEXT: ["10.1.0.3"]}, (), "10.1.0.3"),
+        ({"IFLA_VXLAN_GROUP": None}, {NEXT: [5]}, ("nexthop 5",), "nexthop 5"),
+    ],
+)
+def test_a_senders_tunnel_leads_to_a_single_end(
+    router: Router,
+    monkeypatch: pytest.MonkeyPatch,
+    data: dict[str, Any],
+    table: dict[str, list[Any]],
+    why: tuple[str, ...],
+    leaves: str,
+) -> None:
+    """For the next hop's MAC: to others it may lead elsewhere. Its outer packets have a way, too."""
+    link = Vxlan(ifname="out0", kind="vxlan", data={**PLAIN, **data})
+    monkeypatch.setattr(router, "link", lambda name: link if name == "out0" else Message(kind=""))
+    monkeypatch.setattr(router, "name_of", lambda _: "low0")
+    entries = [
+        Entry({"ifindex": 3, "NDA_LLADDR": mac, ("NDA_NH_ID" if end == 5 else "NDA_DST"): end})
+        for mac, ends in table.items()
+        for end in ends
+    ]
+    answers = {
+        "fdb": entries,
+        "route": [Entry(type=1, RTA_OIF=3)],
+        "neigh": [Entry(ifindex=3, state=2, NDA_DST=TO, NDA_LLADDR=NEXT)],
+    }
+    monkeypatch.setattr(router, "rtnl", lambda *words, **_: answers.get(words[0], []))
+    monkeypatch.setattr(passage_module, "unfollowed", lambda *_: [])
+    monkeypatch.setattr(passage_module, "by_interface", lambda *_: [])
+    text = f"out0, a tunnel (vxlan) with several ends for {TO}:"
+    assert tuple(f"{text} {ends}" for ends in why) == led_away(router, "out0", (TO,), (4321,))
+    way = passage(router, "", "out0", (("10.0.1.9", TO),), (4321,))
+    assert ((NEXT, leaves),) == way.stations
+    followed = [] if "," in leaves or "n" in leaves else [leaves]
+    assert followed == [hop.destination for hop in way.outer]
+
+
+@pytest.mark.parametrize("key", ["COLLECT_METADATA", "RSC", "VNIFILTER"])
+def test_a_senders_tunnel_without_a_table_is_named(
+    router: Router, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Rules choose its ends, or the network."""
+    link = Vxlan(ifname="out0", kind="vxlan", data={**PLAIN, f"IFLA_VXLAN_{key}": 1})
+    monkeypatch.setattr(router, "link", lambda name: link if name == "out0" else Message(kind=""))
+    monkeypatch.setattr(
+        router, "rtnl", lambda *words, **_: [Entry()] if words[0] == "route" else []
+    )
+    (text,) = led(router)
+    assert text.startswith("out0, a tunnel (vxlan) ")
+
+
+def test_the_port_of_a_bridge_that_leads_to_the_next_hop_is_known(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those of others nothing is."""
+    router.kind = "bridge"
+    monkeypatch.setattr(router, "name_of", lambda index: f"port{index}")
+    stations = [(3, NEXT, 7), (3, "02:00:00:00:00:07", 8), (4, NEXT, 9)]
+    answers = {
+        "fdb": [Entry(ifindex=port, NDA_MASTER=at, NDA_LLADDR=mac) for at, mac, port in stations],
+        "route": [Entry(type=1, RTA_OIF=3)],
+        "neigh": [Entry(ifindex=3, state=2, NDA_DST=TO, NDA_LLADDR=NEXT)],
+    }
+    monkeypatch.setattr(router, "rtnl", lambda *words, **_: answers.get(words[0], []))
+    monkeypatch.setattr(passage_module, "unfollowed", lambda *_: [])
+    monkeypatch.setattr(passage_module, "by_interface", lambda *_: [])
+    way = passage(router, "", "out0", (("10.0.1.9", TO),), (4321,))
+    assert (((NEXT, "port7"),), ()) == (way.stations, way.outer)
 
 
 @pytest.mark.parametrize("kind", ["wireguard", "tun", "gretap"])

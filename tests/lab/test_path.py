@@ -1102,6 +1102,64 @@ def test_nothing_is_sent_past_a_filter_below_the_senders_interface(
     assert "filters were changed there" in record.error.message
 
 
+MOVES_A_STATION = """
+import socket, sys
+frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+frames.bind(("stray0", 0))
+station = bytes.fromhex(sys.argv[1].replace(":", ""))
+frames.send(bytes([255]) * 6 + station + bytes([0x88, 0xB5]) + bytes(50))
+"""
+
+
+def test_a_frame_of_another_port_of_the_senders_bridge_stops_it(
+    there: There, tmp_path: Path
+) -> None:
+    """Another container's may have the receiver's MAC, and the bridge believes it."""
+    for words in (
+        "ip link add br0 type bridge",
+        "ip addr flush dev eth0",
+        "ip link set eth0 master br0",
+        "ip link add port1 type veth peer name stray0",
+        "ip link set port1 master br0 up",
+        "ip link set stray0 up",
+        "ip addr add 10.1.0.2/24 dev br0",
+        "ip link set br0 up",
+    ):
+        there.inside("red", words)
+    done: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and progress.text == "measured" and not done:
+            mac = json.loads(there.inside("red", "ip -j neigh show 10.1.0.1 dev br0"))[0]["lladdr"]
+            words = ["ip", "netns", "exec", there.name("red"), sys.executable, "-c"]
+            subprocess.run([*words, MOVES_A_STATION, mac], check=True)
+            done.append(mac)
+
+    lab = there.lab_of(there.end("gateway", "eth1"), "br0")
+    load = traffic(1) | {"rate": "500pps", "count": "1500"}
+    _, record, _ = conducted(tmp_path, lab, tell, traffic=load, send=ASLEEP)
+    assert done, record.error
+    assert record.error is not None
+    assert "neighbours were changed there" in record.error.message
+
+
+def test_nothing_is_sent_into_a_tunnel_with_several_ends(there: There, tmp_path: Path) -> None:
+    """Whoever is at one of them gets all packets for a MAC that no entry has."""
+    for words in (
+        "ip link add vx0 type vxlan id 7 dstport 4789 local 10.1.0.2 remote 10.1.0.1",
+        "bridge fdb append 00:00:00:00:00:00 dev vx0 dst 10.1.0.66",
+        "ip addr add 10.7.0.2/24 dev vx0",
+        "ip link set vx0 up",
+    ):
+        there.inside("red", words)
+    lab = there.lab_of(there.end("gateway", "eth1"), "vx0")
+    _, record, _ = conducted(tmp_path, lab, traffic=traffic(1))
+    assert record.error is not None
+    assert "vx0, a tunnel (vxlan) with several ends for 10.1.0.1: 10.1.0.1, 10.1.0.66" in (
+        record.error.message
+    )
+
+
 def test_without_nodes_what_leaves_their_packets_alone_stops_no_senders(
     there: There, tmp_path: Path
 ) -> None:

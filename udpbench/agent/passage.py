@@ -31,7 +31,7 @@ from udpbench.agent.route_proof import (
     unfollowed,
 )
 from udpbench.drivers import TUNNELS
-from udpbench.protocol import Hop, Passage
+from udpbench.protocol import Hop, Passage, Tunnel
 
 RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER = 38, 42, 46
 TC_COMING, TC_LEAVING = (0xFFFFFFF1, 0xFFFFFFF2), 0xFFFFFFF3
@@ -94,8 +94,10 @@ def passage(
     sides = dict.fromkeys(filter(None, (interface, entry, out, *beneath(host, interface, out))))
     kind = vxlan if link_kind(host.link(out)) == "vxlan" else wireguard
     tunnel = kind.facts(host, out)
+    hops = () if frames else tuple(_hop(host, entry, out, pair, known) for pair in pairs)
+    stations = tuple(_stations(host, out, {hop.mac for hop in hops if hop.mac is not None}))
     return Passage(
-        hops=() if frames else tuple(_hop(host, entry, out, pair, known) for pair in pairs),
+        hops=hops,
         addresses=addresses(host, entry) if entry else (),
         out_addresses=addresses(host, out),
         mac=read(host, f"/sys/class/net/{entry}/address") if entry else None,
@@ -117,6 +119,8 @@ def passage(
         out_pair=_pair(host, out),
         bridge=bridge,
         tunnel=tunnel,
+        stations=stations,
+        outer=() if interface else tuple(_outer(host, tunnel, stations)),
     )
 
 
@@ -135,6 +139,36 @@ def _bridge(host: Host, interface: str, out: str) -> tuple[str, ...]:
     if above[0] is None:
         return ()
     return (above[0], interface, out) if above[0] == above[1] else (above[0], interface)
+
+
+def _stations(host: Host, out: str, macs: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield MAC and where its frames leave the bridges and VXLANs that packets leave by."""
+    bridges = set()
+    for name in (out, *beneath(host, out)) if macs else ():
+        if link_kind(host.link(name)) == "bridge":
+            bridges.add(host.index(name))
+        tunnel = vxlan.facts(host, name)
+        if tunnel is not None:
+            yield from ((mac, ", ".join(vxlan.ends(host, tunnel, mac))) for mac in sorted(macs))
+    for entry in host.rtnl("fdb", "dump") if bridges else ():
+        mac = entry.get_attr("NDA_LLADDR")
+        if entry.get_attr("NDA_MASTER") in bridges and mac in macs:
+            yield mac, host.name_of(entry["ifindex"])
+
+
+def _outer(
+    host: Host, tunnel: Optional[Tunnel], stations: Sequence[tuple[str, str]]
+) -> Iterator[Hop]:
+    """Yield the way from here to each other end of a tunnel that packets leave by."""
+    if tunnel is None:
+        return
+    for end in sorted({end for _, end in stations} or {tunnel.remote or ""}):
+        with suppress(OSError, ValueError):  # no route; or no address
+            ip_address(end)
+            route = host.rtnl("route", "get", dst=end)[0]
+            leaves = route.get_attr("RTA_OIF")
+            way_out = host.name_of(leaves) if leaves is not None else None
+            yield Hop("", end, ROUTE_TYPES.get(route["type"], ""), way_out, gateway_of(route))
 
 
 def _tunnel(host: Host, out: str) -> Iterator[str]:
@@ -176,10 +210,34 @@ def led_away(
         *(f"a rule to {address} (DNAT)" for address in rewritten.addresses),
         *rewritten.unread,
         *_programs(host, (out, *beneath(host, out)), coming=False),
+        *_tunnels(host, out, destinations),
         *_rules(destinations, parts),
         *_services(host, "", [("", to) for to in destinations if rewritten.services]),
         *_policies(destinations),
     )
+
+
+def _tunnels(host: Host, out: str, destinations: Sequence[str]) -> Iterator[str]:
+    """Yield VXLANs that lead to several ends, or to whoever rules choose."""
+    for name in (out, *beneath(host, out)):
+        tunnel = vxlan.facts(host, name)
+        if tunnel is None:
+            continue
+        yield from (text.rstrip(",") for text in vxlan.without_end(host, tunnel))
+        known = dict(_neighbours(host, out))
+        for to in destinations:
+            ends: tuple[str, ...] = ()
+            with suppress(OSError):  # no route
+                hop = gateway_of(host.rtnl("route", "get", dst=to)[0]) or to
+                ends = vxlan.ends(host, tunnel, known.get(hop))
+            if len(ends) > 1 or any(_is_group(end) for end in ends):
+                yield f"{name}, a tunnel (vxlan) with several ends for {to}: {', '.join(ends)}"
+
+
+def _is_group(end: str) -> bool:
+    with suppress(ValueError):  # a nexthop object, which may be a group of them
+        return ip_address(end).is_multicast
+    return True
 
 
 def _services(host: Host, interface: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -324,16 +324,24 @@ class SenderWatch(PathWatch):
 
     def _permits(self, client: AgentClient, now: dict[str, int]) -> bool:
         before, way = self._ways[client.name], self._way(client)
-        rest = (before.rewrites, before.sources, before.unread)
-        if len(way.hops) != len(before.hops) or (way.rewrites, way.sources, way.unread) != rest:
+        if len(way.hops) != len(before.hops) or _rest(way) != _rest(before):
             return False
         pairs = [*zip(before.hops, way.hops, strict=True)]
         if not all(_leads_as(proven, hop) for proven, hop in pairs):
             return False
+        ports = dict(before.stations)
+        if any(ports.get(mac, port) != port for mac, port in way.stations):
+            return False
         self._first[client.name] = now
         hops = tuple(replace(hop, mac=hop.mac or proven.mac) for proven, hop in pairs)
-        self._ways[client.name] = replace(way, hops=hops)
+        stations = tuple({**ports, **dict(way.stations)}.items())
+        self._ways[client.name] = replace(way, hops=hops, stations=stations)
         return True
+
+
+def _rest(way: Passage) -> tuple[object, ...]:
+    """Return what is to stay as it was of a way, its hops apart."""
+    return way.rewrites, way.sources, way.unread, way.outer
 
 
 def _leads_as(proven: Hop, hop: Hop) -> bool:

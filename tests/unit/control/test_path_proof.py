@@ -307,6 +307,8 @@ def test_a_change_on_the_path_is_an_error_of_its_host() -> None:
         ({"unread": ("a tc filter on send0",)}, False),
         ({"rewrites": ("10.9.9.9",)}, False),
         ({"sources": ("",)}, False),
+        ({"stations": ((SENT.mac, "port1"),)}, True),
+        ({"stations": ((SENT.mac, "port2"),)}, False),
     ],
 )
 def test_a_change_at_a_sender_stops_it_if_its_packets_go_elsewhere(
@@ -320,7 +322,7 @@ def test_a_change_at_a_sender_stops_it_if_its_packets_go_elsewhere(
     sender.tells = passage(replace(SENT, mac=None))
     watch.begin()
     watch.check()
-    sender.tells = passage(SENT)
+    sender.tells = replace(passage(SENT), stations=((str(SENT.mac), "port1"),))
     watch.learn()
     sender.tells = replace(sender.tells, **way)
     watch.check()

@@ -3,7 +3,8 @@
 Listens to the kernel's notifications, never waits for one, changes nothing. Nobody is notified of
 BPF programs of tcx and of cgroups, nor of rules of the legacy iptables: each look compares these.
 What the kernel does by itself, or another interface has for itself, is no change: refreshed
-neighbours and addresses, statistics, an XDP program, routes that come with an address.
+neighbours and addresses, statistics, an XDP program, routes that come with an address, a station
+that a bridge learns. Any frame moves one to another port, though: that is a change.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _IFLA_ADDRESS, _IFLA_MTU, _IFLA_MASTER, _IFLA_XDP = 1, 4, 10, 43
 _XDP_ATTACHED, _XDP_PROGRAM = 2, 4
 _IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
 _IFA_ADDRESS, _IFA_LOCAL, _NDA_DST, _NDA_LLADDR, _RTA_OIF = 1, 2, 1, 2, 4
-_NDA_NH_ID = 13
+_NDA_VLAN, _NDA_MASTER, _NDA_NH_ID = 5, 9, 13
 _CLONED, _BY_KERNEL = 0x200, 2
 """RTM_F_CLONED: an entry of the cache. RTPROT_KERNEL: it came with an address or a link."""
 _FAILED, _PERMANENT, _VALID = 0x20, 0x80, 0xDE
@@ -70,6 +71,8 @@ _FAILED, _PERMANENT, _VALID = 0x20, 0x80, 0xDE
 _ANY_BLOCK = -1
 """TCM_IFINDEX_MAGIC_BLOCK: filters of several interfaces."""
 _HOOKS = (bpf.TCX_INGRESS, bpf.TCX_EGRESS)
+STATIONS_MAX = 16384
+"""MAC addresses of bridges that are remembered: frames of strangers make them known."""
 MESSAGES_MAX = 4096
 """Read at a time; the kernel keeps some 280 in a buffer of its default size."""
 
@@ -82,6 +85,7 @@ class Changes:
         self._links: dict[socket.socket, str] = {}
         self._counts: dict[str, int] = {}
         self._known: dict[tuple[object, ...], object] = {}
+        self._stations: dict[tuple[Optional[bytes], ...], int] = {}
         self._own: set[int] = set()
         self._passed: set[int] = {_ANY_BLOCK}
         self._cgroup: Optional[int] = None
@@ -135,6 +139,12 @@ class Changes:
             with suppress(OSError):
                 for rest in genetlink.dump(kind + _GET, socket.NETLINK_ROUTE, asked):
                     self._is_changed(kind, rest)
+        with suppress(OSError):  # without bridges in this kernel
+            asked = bytes(8)
+            for rest in genetlink.dump(
+                _NEIGHBOUR + _GET, socket.NETLINK_ROUTE, asked, socket.AF_BRIDGE
+            ):
+                self._leads_elsewhere(_NEIGHBOUR, rest)
         self._counts.update({"filters": 0} if "filters" in self._counts else {})
         with suppress(OSError):  # without privileges, or without cgroups v2
             self._cgroup = own_cgroup(self._host)
@@ -203,23 +213,35 @@ class Changes:
         names = {_LINK: "links", _ADDRESS: "addresses", _NEIGHBOUR: "neighbours"}
         name = names.get(kind & ~1, "")
         if name == "neighbours" and family == socket.AF_BRIDGE:
-            return name if self._leads_elsewhere(rest) else ""
+            return name if self._leads_elsewhere(kind, rest) else ""
         if not name or family == socket.AF_BRIDGE:  # a port's state
             return ""
         index = struct.unpack_from("=i", rest)[0]
         joins = name == "links" and self._is_beside(rest)
         return name if self._is_changed(kind, rest) and (joins or index in self._own) else ""
 
-    def _leads_elsewhere(self, rest: bytes) -> bool:
-        """Return whether a table's entry is a tunnel's, which is a port beside ours.
+    def _leads_elsewhere(self, kind: int, rest: bytes) -> bool:
+        """Return whether an entry of a table may lead packets of our interfaces elsewhere.
 
-        Of a bridge itself, which learns them, an entry has no address.
+        A tunnel's does, ours or a port's beside ours, and one that moves a bridge's station.
         """
-        index = struct.unpack_from("=i", rest)[0]
+        index, state = struct.unpack_from("=iH", rest)
         words = dict(genetlink.attributes(rest[8:]))
-        state = self._known.get(("link", index))
-        above = self._above() & ({state[-1]} if isinstance(state, tuple) else set())
-        return bool(above) and (_NDA_DST in words or _NDA_NH_ID in words)
+        above = self._above()
+        if _NDA_DST in words or _NDA_NH_ID in words:
+            link = self._known.get(("link", index))
+            beside = above & ({link[-1]} if isinstance(link, tuple) else set())
+            return index in self._own | self._passed or bool(beside)
+        master = words.get(_NDA_MASTER)
+        ours = above | {struct.pack("=i", own) for own in self._own}
+        if kind != _NEIGHBOUR or master not in ours:
+            return False  # what is forgotten stays where it was, when it is learned again
+        station = master, words.get(_NDA_LLADDR), words.get(_NDA_VLAN)
+        before = self._stations.get(station)
+        if before is None and (state & _PERMANENT or len(self._stations) >= STATIONS_MAX):
+            return not state & _PERMANENT  # permanent ones are the ports' own
+        self._stations[station] = index
+        return before not in (None, index)
 
     def _above(self) -> set[object]:
         """Return the bridges that have ours as ports, as indexes in bytes."""

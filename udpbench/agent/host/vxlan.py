@@ -5,16 +5,17 @@ Reads; changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from udpbench.agent.host.system import Host, link_kind
 from udpbench.protocol import Tunnel
 
+ANY = "00:00:00:00:00:00"
+"""Of the entries that are for every MAC without one of its own."""
 PORT = 4789
 """That of IANA; Linux has 8472 without `dstport`."""
 _ELSEWHERE = {
-    "IFLA_VXLAN_LEARNING": "whose ends are learnt from packets (learning)",
     "IFLA_VXLAN_COLLECT_METADATA": "whose ends are chosen by rules (external)",
     "IFLA_VXLAN_RSC": "which routes by itself (rsc)",
     "IFLA_VXLAN_VNIFILTER": "of several networks (vnifilter)",
@@ -39,25 +40,41 @@ def facts(host: Host, name: str) -> Optional[Tunnel]:
 
 def unfollowed(host: Host, tunnel: Tunnel) -> Iterator[str]:
     """Yield why frames may leave a tunnel elsewhere than at its other end."""
-    known = _data(host.link(tunnel.name))
-    for key, why in _ELSEWHERE.items():
-        if known.get(key):
-            yield f"{tunnel.name}, a tunnel (vxlan) {why},"
+    yield from without_end(host, tunnel)
+    if _data(host.link(tunnel.name)).get("IFLA_VXLAN_LEARNING"):
+        yield f"{tunnel.name}, a tunnel (vxlan) whose ends are learnt from packets (learning),"
     if tunnel.local is None or tunnel.remote is None or ":" in tunnel.remote:
         yield f"{tunnel.name}, a tunnel (vxlan) without both ends in IPv4 (local, remote),"
-    others = {*_ends(host, tunnel.name)} - {tunnel.remote}
+    others = {end for ends in table(host, tunnel.name).values() for end in ends} - {tunnel.remote}
     if others:
         yield f"{tunnel.name}, a tunnel (vxlan) with other ends: {', '.join(sorted(others))},"
 
 
-def _ends(host: Host, name: str) -> Iterable[str]:
-    """Return where the entries of its table lead; a nexthop object in place of an address, too."""
+def without_end(host: Host, tunnel: Tunnel) -> Iterator[str]:
+    """Yield why no table says where frames leave a tunnel."""
+    known = _data(host.link(tunnel.name))
+    for key, why in _ELSEWHERE.items():
+        if known.get(key):
+            yield f"{tunnel.name}, a tunnel (vxlan) {why},"
+
+
+def ends(host: Host, tunnel: Tunnel, mac: Optional[str]) -> tuple[str, ...]:
+    """Return where frames to a MAC leave a tunnel: an unknown one's do at each default end."""
+    known = table(host, tunnel.name)
+    default = known.get(ANY) or ({tunnel.remote} if tunnel.remote is not None else set())
+    return tuple(sorted(known.get(mac or ANY) or default))
+
+
+def table(host: Host, name: str) -> dict[str, set[str]]:
+    """Return MAC → where its frames leave; a nexthop object in place of an address, too."""
     index = host.index(name)
+    known: dict[str, set[str]] = {}
     for entry in host.rtnl("fdb", "dump", ifindex=index):
-        if entry["ifindex"] == index and entry.get_attr("NDA_NH_ID"):
-            yield f"nexthop {entry.get_attr('NDA_NH_ID')}"
-        elif entry["ifindex"] == index and entry.get_attr("NDA_DST"):
-            yield str(entry.get_attr("NDA_DST"))
+        hop, end = entry.get_attr("NDA_NH_ID"), entry.get_attr("NDA_DST")
+        if entry["ifindex"] == index and (hop or end):
+            own = known.setdefault(str(entry.get_attr("NDA_LLADDR")), set())
+            own.add(f"nexthop {hop}" if hop else str(end))
+    return known
 
 
 def _data(message: Any) -> dict[str, Any]:

@@ -183,7 +183,6 @@ def live_host(
     if "udp_memory" not in [loss.stage for loss in stages]:
         stages += _in_memory(sockets)
     alone = now.watched is not None or port is not None
-    sockets = _when_counted(sockets, stages, alone)
     unwatched = (*((*SOCKET_STAGES, *FORWARDING) if alone else ()), *NOT_LOST)
     unbound_packets = earlier.unbound_packets if earlier is not None else 0
     if port is not None and UNBOUND in ever.values:
@@ -236,25 +235,6 @@ def _gone(before: HostState, now: HostState, earlier: LiveHost | None) -> tuple[
     """Return the interfaces that are not there any more, in the order in which they went."""
     known = (*(earlier.gone if earlier is not None else ()), *before.interfaces)
     return tuple(name for name in dict.fromkeys(known) if name not in now.interfaces)
-
-
-def _when_counted(
-    sockets: tuple[SocketLoss, ...], stages: Collection[StageLoss], alone: bool
-) -> tuple[SocketLoss, ...]:
-    """Return sockets without what they dropped between the reading of stages and their own.
-
-    With it, if their own came first; not if ``alone``: then it may be that of other sockets.
-    """
-    dropping = [loss for loss in sockets if loss.dropped_pps]
-    counted = sum(loss.packets for loss in stages if loss.stage in SOCKET_STAGES)
-    late = sum(loss.dropped for loss in sockets) - counted
-    passing_by = sum(loss.dropped_pps for loss in dropping) * SKEW_NS / SECOND_NS
-    if not counted or abs(late) > passing_by or (late < 0 and alone):
-        return sockets
-    worst = max(dropping, key=lambda loss: loss.dropped_pps, default=None)
-    return tuple(
-        replace(loss, dropped=loss.dropped - late) if loss is worst else loss for loss in sockets
-    )
 
 
 def _unlisted(
