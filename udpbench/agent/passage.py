@@ -152,8 +152,9 @@ def _stations(host: Host, out: str, macs: Collection[str]) -> Iterator[tuple[str
             yield from ((mac, ", ".join(vxlan.ends(host, tunnel, mac))) for mac in sorted(macs))
     for entry in host.rtnl("fdb", "dump") if bridges else ():
         mac = entry.get_attr("NDA_LLADDR")
-        if entry.get_attr("NDA_MASTER") in bridges and mac in macs:
-            yield mac, host.name_of(entry["ifindex"])
+        port = host.name_of(entry["ifindex"])
+        if entry.get_attr("NDA_MASTER") in bridges and mac in macs and port is not None:
+            yield mac, port
 
 
 def _outer(
