@@ -274,7 +274,7 @@ def test_a_senders_tunnel_without_a_table_is_named(
 def test_the_port_of_a_bridge_that_leads_to_the_next_hop_is_known(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those of others nothing is."""
+    """Ports of others are not asked for."""
     router.kind = "bridge"
     monkeypatch.setattr(router, "name_of", lambda index: f"port{index}")
     stations = [(3, NEXT, 7), (3, "02:00:00:00:00:07", 8), (4, NEXT, 9)]

@@ -12,7 +12,7 @@ from udpbench.agent.host.system import Host, link_kind
 from udpbench.protocol import Tunnel
 
 ANY = "00:00:00:00:00:00"
-"""Of the entries that are for every MAC without one of its own."""
+"""The MAC of entries for every MAC without one of its own."""
 PORT = 4789
 """That of IANA; Linux has 8472 without `dstport`."""
 _ELSEWHERE = {
