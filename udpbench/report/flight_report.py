@@ -64,7 +64,7 @@ def _lines(course: Flight) -> Iterator[str]:
     for first_ns, last_ns in course.gaps:
         yield f"nothing is recorded from {clock_of(first_ns)} to {clock_of(last_ns)}"
     if course.left_out:
-        yield f"{course.left_out} further losses and events are left out: ask for a shorter time"
+        yield f"{course.left_out} further events are left out: ask for a shorter time"
     yield from _unrecorded(course)
 
 
@@ -90,7 +90,13 @@ def answer(course: Flight) -> str:
         return "Nothing was lost."
     packets = sum(loss.packets for each in course.incidents for loss in each.losses)
     times = "once" if len(course.incidents) == 1 else f"{len(course.incidents)} times"
-    return f"Packets were lost {times}: {show_count(packets)} in all."
+    if not course.left_out_losses:
+        return f"Packets were lost {times}: {show_count(packets)} in all."
+    left, losses = course.left_out_packets, show_count(course.left_out_losses)
+    return (
+        f"Packets were lost at least {times}: {show_count(packets + left)} in all; "
+        f"{show_count(left)} of these, in {losses} smaller losses, are not listed."
+    )
 
 
 def title_of(incident: Incident) -> str:

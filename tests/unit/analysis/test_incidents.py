@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -306,14 +307,59 @@ def test_what_one_namespace_loses_in_plenty_hides_no_loss_of_another(
 ) -> None:
     """Each has room of its own, and all together have some."""
     plenty = Loss("a", "blue", ("udp_rcvbuf",), 0, SECOND_NS, 1, 1.0)
+
+    def kept(losses: list[Loss]) -> tuple[Counter[str], int, int]:
+        replayed = _Replay(0)
+        for each in losses:
+            replayed._extend(each)
+        seen = replayed.course()
+        netns = (loss.netns for incident in seen.incidents for loss in incident.losses)
+        return Counter(netns), seen.left_out_losses, seen.left_out_packets
+
+    losses = [replace(plenty, place=f"a {number}") for number in range(2500)]
+    losses.append(replace(plenty, netns="green", packets=7))
+    assert ({"blue": 1000, "green": 1}, 1500, 1500) == kept(losses)
+    monkeypatch.setattr(incidents, "MOST_KEPT", 900)
+    own = replace(plenty, netns="host")
+    assert ({"blue": 899, "green": 1, "host": 1}, 1601, 1601) == kept([*losses, own])
+
+
+def test_what_a_user_loses_in_plenty_hides_no_loss_of_another_nor_the_sum() -> None:
+    """The user's largest losses stay, those of a thousand sockets do not push others' out."""
+    replayed = _Replay(0)
+    loss = Loss("", "host", ("udp_rcvbuf",), 0, SECOND_NS, 1, 1.0)
+    for number in range(3000):
+        replayed._extend(replace(loss, place=f"idle {number}"), 4321)
+    large = replace(loss, place="web 7", packets=50)
+    replayed._extend(large, 4321)
+    replayed._extend(replace(large, start_ns=SECOND_NS, end_ns=2 * SECOND_NS), 4321)
+    replayed._extend(replace(loss, place="dns 9"), 101)
+    for user in range(2000, 19_000):
+        replayed._extend(replace(loss, place=f"user {user}"), user)
+    seen = replayed.course()
+    ((first, *others),) = [incident.losses for incident in seen.incidents]
+    assert ("web 7", 100) == (first.place, first.packets)
+    assert "dns 9" in {each.place for each in others}
+    listed = sum(each.packets for each in (first, *others))
+    assert 3000 + 100 + 1 + 17_000 == listed + seen.left_out_packets
+    assert len([first, *others]) <= incidents.MOST_KEPT + 1
+    assert len(replayed.open) <= incidents.MOST_KEPT + 1
+
+
+def test_what_a_user_changes_in_plenty_hides_no_change_of_another_nor_of_the_machine() -> None:
+    """Busy processes, receive buffers and sockets that come and go have room of their own."""
     replayed = _Replay(0)
     for number in range(1500):
-        replayed._extend(replace(plenty, place=f"a {number}"))
-    replayed._extend(replace(plenty, netns="host"))
-    assert (1001, 500) == (len(replayed.losses), replayed.left_out)
-    monkeypatch.setattr(incidents, "MOST_KEPT", 1001)
-    replayed._extend(replace(plenty, netns="green"))
-    assert (1001, 501) == (len(replayed.losses), replayed.left_out)
+        replayed._event("busy", number, f"x {number} uses 40 % of a CPU")
+        replayed._event("buffer", number, "x: receive buffer", "host", 4321)
+        replayed._coming(number, "x closed", "host", 4321)
+    replayed._event("change", 0, "net.core.rmem_max: 1 → 2")
+    replayed._event("buffer", 0, "dns: receive buffer", "host", 101)
+    replayed._coming(0, "dns closed", "host", 101)
+    assert 500 + 500 + 1480 == replayed.left_out
+    assert ["net.core.rmem_max: 1 → 2", "dns: receive buffer", "dns closed"] == [
+        event.what for event in replayed.events[-3:]
+    ]
 
 
 def test_what_had_changed_before_each_loss_of_an_incident_is_named() -> None:

@@ -56,6 +56,7 @@ def test_it_says_when_it_began_which_socket_and_what_had_changed(golden: Golden)
     golden.check(text(COURSE))
     many = Incident((LOSS,) * 12, (EVENT,) * 30)
     golden.check(text(replace(COURSE, incidents=(many,), gaps=(), left_out=3)))
+    golden.check(text(replace(COURSE, gaps=(), left_out_losses=1500, left_out_packets=9000)))
     golden.check(text(replace(COURSE, incidents=(), gaps=())))
     golden.check(text(replace(COURSE, incidents=(), gaps=(), seconds=())))
 

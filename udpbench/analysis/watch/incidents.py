@@ -18,7 +18,7 @@ from udpbench.analysis.watch.host import GONE, SOCKET_STAGES, LiveHost, live_hos
 from udpbench.analysis.watch.sockets import endpoint
 from udpbench.differences import differences, flat, written
 from udpbench.model.host import Facts
-from udpbench.model.limits import SECOND_NS
+from udpbench.model.limits import SECOND_NS, is_system
 from udpbench.model.record import UdpSocket
 from udpbench.model.survey import MachineLook, Moment, SpaceLook
 from udpbench.units import show_percent, show_pps
@@ -40,15 +40,19 @@ FULL, SHOWN_PROGRAMS = 0.5, 4
 """The part of a CPU from which on it is said what it did, and of how much of that."""
 BY_RULES = tuple(stage.name for stage in STAGES if stage.meant_by == "rules")
 LEAST_REFUSED_PPS = 10
+OWN = "host"
+"""The name of the recorder's namespace."""
 EPHEMERAL = 32768
 """From here on ports are clients', and their sockets no events."""
 MOST_EVENTS, MOST_LOSSES = 1000, 1000
-"""Kept of each namespace, and events of the machine; more are counted. Sockets that are opened and
-closed have as many events beside."""
-MOST_KEPT = 16 * MOST_LOSSES
-"""Losses, and as many events, of all namespaces together."""
+"""Kept of each user's sockets in each namespace, and of what is no socket's; of events as many of
+each kind. More are counted, and of losses the smallest go."""
+MOST_KEPT = 8 * MOST_LOSSES
+"""As many of all users of the system together, of all others, of the recorder's namespace, and of
+all other namespaces: who may be many users, or make namespaces, hides nothing of others."""
 MOST_COMINGS = 20
-"""As many in a minute of a namespace: where they come and go all the time, it is no news."""
+"""As many in a minute of a user's sockets in a namespace: where they come and go all the time, it
+is no news."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,10 @@ class Flight:
     incidents: tuple[Incident, ...]
     events: tuple[Event, ...]
     left_out: int = 0
-    """Losses and events beyond those that are kept."""
+    """Events beyond those that are kept."""
+    left_out_losses: int = 0
+    left_out_packets: int = 0
+    """What was lost beyond the losses that are kept, which are larger."""
     unrecorded: Mapping[str, int] = field(default_factory=dict)
     """User → sockets that the recording left out, or has later than they came."""
 
@@ -154,7 +161,12 @@ class _Open:
 
     loss: Loss
     last_ns: int
-    load: Event | None = None
+    user: int | None
+
+    @property
+    def whose(self) -> tuple[str, int | None]:
+        """Namespace and user."""
+        return self.loss.netns, self.user
 
 
 @dataclass
@@ -166,7 +178,10 @@ class _Replay:
     spaces: dict[int, _Space] = field(default_factory=dict)
     before: Moment | None = None
     open: dict[tuple[str, str], _Open] = field(default_factory=dict)
-    losses: list[_Open] = field(default_factory=list)
+    losses: dict[str, list[_Open]] = field(default_factory=dict)
+    """By group."""
+    held: Counter[tuple[str, int | None]] = field(default_factory=Counter)
+    """Namespace and user → how many of these are theirs."""
     events: list[Event] = field(default_factory=list)
     seconds: list[Second] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
@@ -179,11 +194,13 @@ class _Replay:
     usual: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     young: dict[str, dict[int, tuple[int, UdpSocket]]] = field(default_factory=dict)
     """Namespace → sockets that were new at its latest look, and when that was."""
-    comings: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Namespace → the latest minute in which sockets came or went, and how many."""
-    kept: Counter[str] = field(default_factory=Counter)
-    """Namespace, and of what kind → how many are kept."""
+    comings: dict[tuple[str, int | None], tuple[int, int]] = field(default_factory=dict)
+    """Namespace and user → the latest minute in which sockets came or went, and how many."""
+    kept: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Kind, and whose → how many events are kept."""
     left_out: int = 0
+    left_out_losses: int = 0
+    left_out_packets: int = 0
     unrecorded: Counter[str] = field(default_factory=Counter)
     begun_ns: int | None = None
 
@@ -250,7 +267,7 @@ class _Replay:
                 *(place, netns, each.stages, then_ns, now_ns, packets, each.dropped_pps),
                 *(reader, step),
             )
-            self._extend(loss)
+            self._extend(loss, each.socket.uid)
         for stage in live.stages:
             of_sockets = {*SOCKET_STAGES, *(name for each in live.losing for name in each.stages)}
             is_of_socket = bool(live.losing) and stage.stage in of_sockets
@@ -276,14 +293,16 @@ class _Replay:
         del usual[:-LOAD_LOOKS]
         return False
 
-    def _extend(self, loss: Loss) -> None:
+    def _extend(self, loss: Loss, user: int | None = None) -> None:
         key = (loss.netns, loss.place)
         known = self.open.get(key)
         if known is None or loss.start_ns - known.last_ns > QUIET_NS:
-            if not self._has_room(f"loss {loss.netns}", MOST_LOSSES, len(self.losses)):
-                return
-            known = self.open[key] = _Open(loss, loss.end_ns)
-            self.losses.append(known)
+            known = self.open[key] = _Open(loss, loss.end_ns, user)
+            group = self.losses.setdefault(_group(loss.netns, user), [])
+            group.append(known)
+            self.held[known.whose] += 1
+            # Twice as many, so that each has time to grow.
+            self._lessen(group, 2, known.whose)
             return
         before, known.last_ns = known.loss, loss.end_ns
         known.loss = replace(
@@ -296,54 +315,71 @@ class _Replay:
             helps=loss.helps or before.helps,
         )
 
+    def _lessen(self, group: list[_Open], times: int, whose: tuple[str, int | None]) -> None:
+        """Keep the largest losses of a user and of a group, if there are so many times too many."""
+        if self.held[whose] > times * MOST_LOSSES:
+            self._drop(group, [each for each in group if each.whose == whose], MOST_LOSSES)
+        if len(group) > times * MOST_KEPT:
+            self._drop(group, group, MOST_KEPT)
+
+    def _drop(self, group: list[_Open], losses: list[_Open], most: int) -> None:
+        """Keep the largest of some losses, of equal ones the first, and add up the others."""
+        dropped = sorted(losses, key=lambda each: -each.loss.packets)[most:]
+        for each in dropped:
+            self.left_out_losses += 1
+            self.left_out_packets += each.loss.packets
+            self.held[each.whose] -= 1
+            key = (each.loss.netns, each.loss.place)
+            if self.open.get(key) is each:
+                del self.open[key]
+        gone = {id(each) for each in dropped}
+        group[:] = [each for each in group if id(each) not in gone]
+
     # --- events --------------------------------------------------------------------------------
 
-    def _event(self, at_ns: int, what: str, netns: str = "") -> None:
+    def _event(
+        self, kind: str, at_ns: int, what: str, netns: str = "", user: int | None = None
+    ) -> None:
+        """Note an event if there is room: what one has in plenty hides nothing of others."""
         if at_ns < self.since_ns - BEFORE_NS:
             return
-        if self._has_room(f"event {netns}", MOST_EVENTS, len(self.events)):
-            self.events.append(Event(at_ns, what, netns))
+        own, group = (kind, netns, f"{user}"), (kind, _group(netns, user))
+        if self.kept[own] >= MOST_EVENTS or self.kept[group] >= MOST_KEPT:
+            self.left_out += 1
+            return
+        self.kept.update((own, group))
+        self.events.append(Event(at_ns, what, netns))
 
-    def _coming(self, at_ns: int, what: str, netns: str) -> None:
+    def _coming(self, at_ns: int, what: str, netns: str = "", user: int | None = None) -> None:
         """Note a socket that came or went; what others do all the time hides nothing else."""
         minute = at_ns // (60 * SECOND_NS)
-        latest, count = self.comings.get(netns, (minute, 0))
+        latest, count = self.comings.get((netns, user), (minute, 0))
         count = count + 1 if latest == minute else 1
-        self.comings[netns] = minute, count
-        if at_ns < self.since_ns - BEFORE_NS:
-            return
-        if count > MOST_COMINGS:
+        self.comings[netns, user] = minute, count
+        if count <= MOST_COMINGS:
+            self._event("coming", at_ns, what, netns, user)
+        elif at_ns >= self.since_ns - BEFORE_NS:
             self.left_out += 1
-        elif self._has_room(f"coming {netns}", MOST_EVENTS, len(self.events)):
-            self.events.append(Event(at_ns, what, netns))
-
-    def _has_room(self, key: str, most: int, kept: int) -> bool:
-        """Take room for one more of a namespace: what one has in plenty hides nothing of others."""
-        if self.kept[key] >= most or kept >= MOST_KEPT:
-            self.left_out += 1
-            return False
-        self.kept[key] += 1
-        return True
 
     def _note(self, before: Moment, moment: Moment) -> None:
         """Note what differs between two looks but for counters and sockets."""
         now_ns, old, new = moment.survey.wall_ns, before.survey, moment.survey
         for each in differences(old.settings, new.settings):
-            self._event(now_ns, f"{each.path}: {each.before} → {each.after}")
+            self._event("change", now_ns, f"{each.path}: {each.before} → {each.after}")
         for name, count in new.changed.items():
             if count > old.changed.get(name, count):
-                self._event(now_ns, f"{name.removeprefix('changed.')} changed")
+                self._event("change", now_ns, f"{name.removeprefix('changed.')} changed")
         for name, facts in moment.facts.items():
             known = before.facts.get(name)
             if known is not None and known is not facts and known != facts:
                 for each in differences(dict(flat(known)), dict(flat(facts))):
-                    self._event(now_ns, f"{name}: {each}")
+                    self._event("change", now_ns, f"{name}: {each}")
         went = [f"{name} {GONE}" for name in sorted(_interfaces(old) - _interfaces(new))]
         there = {space.netns for space in new.spaces}
         ended = [space.name for space in old.spaces if space.netns not in there]
         went += [f"network namespace {name} is gone" for name in ended if not new.left_out]
         for what in went:
-            self._coming(now_ns, what, "")
+            self._coming(now_ns, what)
         if new.processes:
             self._busy(new.processes, now_ns)
 
@@ -356,9 +392,9 @@ class _Replay:
             for name, ns in processes.items()
             if elapsed_ns and numbers[name] in self.cpu_ns
         }
-        for name, share in shares.items():
+        for name, share in sorted(shares.items(), key=lambda item: -item[1]):
             if share >= MUCH > 2 * self.busy.get(numbers[name], 0.0):
-                self._event(now_ns, f"{name} uses {show_percent(share)} of a CPU")
+                self._event("busy", now_ns, f"{name} uses {show_percent(share)} of a CPU")
         self.busy = {numbers[name]: share for name, share in shares.items()}
         self.cpu_ns.update({numbers[name]: ns for name, ns in processes.items()})
         self.cpu_at_ns = now_ns
@@ -375,7 +411,7 @@ class _Replay:
         young = self.young.pop(netns, {})
         for cookie, (at_ns, each) in young.items():
             if cookie not in ended:
-                self._coming(at_ns, f"{_holder(each)} opened {_bound(each)}", netns)
+                self._coming(at_ns, f"{_holder(each)} opened {_bound(each)}", netns, each.uid)
         for each in listed:
             known = before.get(each.cookie)
             if known is None and 0 < each.port < EPHEMERAL:
@@ -383,11 +419,12 @@ class _Replay:
             elif known is not None and known.buffer_bytes != each.buffer_bytes:
                 sizes = (known.buffer_bytes, each.buffer_bytes)  # twice what was asked for
                 change = " → ".join(written("x_bytes", size and size // 2) for size in sizes)
-                self._event(now_ns, f"{_named(each)}: receive buffer {change}", netns)
+                what = f"{_named(each)}: receive buffer {change}"
+                self._event("buffer", now_ns, what, netns, each.uid)
         for cookie in ended:
             gone = before.get(cookie)
             if gone is not None and 0 < gone.port < EPHEMERAL and cookie not in young:
-                self._coming(now_ns, f"{_holder(gone)} closed {_bound(gone)}", netns)
+                self._coming(now_ns, f"{_holder(gone)} closed {_bound(gone)}", netns, gone.uid)
 
     def _load(self, live: LiveHost, netns: str, now_ns: int) -> None:
         """Note when many more packets come than before."""
@@ -395,7 +432,7 @@ class _Replay:
         mean = sum(loads) / len(loads) if loads else None
         if mean is not None and live.received_pps > max(GREW * mean, mean + LEAST_PPS):
             text = f"{show_pps(mean)} → {show_pps(live.received_pps)}"
-            self._event(now_ns, f"packets that come: {text}", netns)
+            self._event("load", now_ns, f"packets that come: {text}", netns)
             loads.clear()
         loads.append(live.received_pps)
         del loads[:-LOAD_LOOKS]
@@ -404,6 +441,9 @@ class _Replay:
 
     def course(self) -> Flight:
         """Return all of it."""
+        for group in self.losses.values():
+            for whose in {each.whose for each in group}:
+                self._lessen(group, 1, whose)
         until_ns = self.before.survey.wall_ns if self.before is not None else self.since_ns
         return Flight(
             host=self.host,
@@ -414,6 +454,8 @@ class _Replay:
             incidents=tuple(self._incidents()),
             events=tuple(each for each in self._in_order() if each.at_ns >= self.since_ns),
             left_out=self.left_out,
+            left_out_losses=self.left_out_losses,
+            left_out_packets=self.left_out_packets,
             unrecorded=dict(self.unrecorded),
         )
 
@@ -423,7 +465,8 @@ class _Replay:
     def _incidents(self) -> list[Incident]:
         """Return the losses of each namespace that overlap together, by their start."""
         groups: dict[str, list[list[Loss]]] = {}
-        for each in sorted((each.loss for each in self.losses), key=lambda loss: loss.start_ns):
+        losses = (each.loss for group in self.losses.values() for each in group)
+        for each in sorted(losses, key=lambda loss: loss.start_ns):
             own = groups.setdefault(each.netns, [])
             if own and each.start_ns <= max(loss.end_ns for loss in own[-1]) + QUIET_NS:
                 own[-1].append(each)
@@ -461,6 +504,13 @@ class _Replay:
             cpu: {name: time_ns / elapsed_ns for name, time_ns in known.items()}
             for cpu, known in spent_ns.items()
         }
+
+
+def _group(netns: str, user: int | None) -> str:
+    """Return with whom a user, or what is no user's, shares room."""
+    if user is not None:
+        return "system" if is_system(user) else "others"
+    return "own" if netns in ("", OWN) else "namespaces"
 
 
 def _is_near(at_ns: int, starts: list[int]) -> bool:
