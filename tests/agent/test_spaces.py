@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,12 +13,14 @@ import pytest
 from test_watch import UDP_LINE, process
 
 from udpbench.agent import spaces as module
+from udpbench.agent.host.processes import TICK_NS
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.socket_owners import SocketOwners
 from udpbench.agent.spaces import OtherSpaces
 from udpbench.agent.watch import Looks
 from udpbench.model.record import UdpSocket
 
+STAT = "{} ({}) S 1" + " 0" * 9 + " {} 0 0 0 20 0 1 0 {} 0 0"
 SNMP = "Udp: InDatagrams RcvbufErrors\nUdp: {} {}\n"
 
 
@@ -111,6 +114,38 @@ def test_of_namespaces_without_end_the_oldest_are_read(
     assert [*range(1000, 1064)] == [each.netns for each in looks]
     monkeypatch.setattr(module, "LOOK_NS", -1)
     assert [None] * 64 == [each.look for each in machine.spaces.look()]
+
+
+def test_whatever_numbers_processes_have_the_oldest_namespaces_are_read(machine: Machine) -> None:
+    """Numbers begin anew; and who is read once is read as long as the namespace is there."""
+    for number in range(70):
+        folder = machine.add(100 + number, 1000 + number, [10 + number])
+        (folder / "stat").write_text(STAT.format(100 + number, "x", 0, 5000 - number))
+    looks = machine.spaces.look()
+    assert [*range(1069, 1005, -1)] == [each.netns for each in looks]
+    shutil.rmtree(machine.root / "proc/169")
+    folder = machine.add(50, 7, [4])
+    (folder / "stat").write_text(STAT.format(50, "x", 0, 1))
+    machine.spaces._owners._search()
+    looks = machine.spaces.look()
+    assert [*range(1068, 1005, -1), 7] == [each.netns for each in looks]
+    assert 6 == machine.spaces.left_out
+
+
+def test_processes_without_end_are_not_all_named(tmp_path: Path) -> None:
+    """After the first reading only those that used CPU time, or most of all."""
+
+    def run(pid: int, ticks: int) -> None:
+        (tmp_path / f"proc/{pid}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"proc/{pid}/stat").write_text(STAT.format(pid, "sh", ticks, 1))
+
+    looks, seen = Looks(Host(tmp_path), "here"), []
+    looks._number = looks._close_until = 1
+    for ticks in ((1, 1, 1), (2, 3, 2), (6, 3, 4), (6, 3, 5), (6, 3, 0)):
+        for pid, spent in enumerate(ticks, 1):
+            run(pid, spent)
+        seen.append({int(name.split()[1]): ns // TICK_NS for name, ns in looks._busy().items()})
+    assert [{1: 1, 2: 1, 3: 1}, {2: 3}, {1: 6}, {3: 5}, {3: 0}] == seen
 
 
 def test_of_a_table_that_is_cut_off_nothing_has_ended(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from typing import Optional
 
 from udpbench.agent.counters.snapshot import Parsed, namespace_counters
@@ -49,18 +50,19 @@ class OtherSpaces:
         """The sockets of the latest look that had dropped packets since the look before."""
 
     def look(self) -> list[SpaceLook]:
-        """Return what each has, and what changed there, the oldest first."""
+        """Return what each has, and what changed there: those read before, then the oldest."""
         self._owners.learn(NOBODY if self._unread else (), "")
         doors = self._owners.doors()
         doors.pop(self._host.netns(), None)
         named = _named(self._host)
         self.dropping = []
         end_ns = self._host.clock_ns() + LOOK_NS
-        oldest = sorted(doors, key=lambda space: min(doors[space]))[:MOST_NAMESPACES]
+        # Who makes many later hides none of those that are read, whatever numbers processes have.
+        chosen = sorted(doors, key=lambda space: space not in self._spaces)[:MOST_NAMESPACES]
         closed = [space for space in named if space not in doors and space != self._host.netns()]
-        looks = [self._look(space, doors[space], named, end_ns) for space in oldest]
+        looks = [self._look(space, doors[space], named, end_ns) for space in chosen]
         self._unread = any(each.look is None for each in looks)
-        self._spaces = {space: self._spaces[space] for space in oldest if space in self._spaces}
+        self._spaces = {space: self._spaces[space] for space in chosen if space in self._spaces}
         looks += [SpaceLook(space, named[space], None) for space in closed]
         self.left_out = len(doors) + len(closed) - len(looks[:MOST_NAMESPACES])
         return looks[:MOST_NAMESPACES]
@@ -70,7 +72,7 @@ class OtherSpaces:
     ) -> SpaceLook:
         name = named.get(space, str(space))
         known = self._spaces.get(space) or _Space()
-        for pid in sorted(doors)[:DOORS] if self._host.clock_ns() < end_ns else ():
+        for pid in islice(doors, DOORS) if self._host.clock_ns() < end_ns else ():
             listed, is_all = _sockets(self._host, pid, known)
             if listed is None or not _is_in(self._host, pid, space):
                 continue

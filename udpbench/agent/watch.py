@@ -40,6 +40,7 @@ from udpbench.agent.host.udp_diag import SocketList, held_by
 from udpbench.agent.spaces import OWN, OtherSpaces
 from udpbench.agent.workers.usage import ThreadSampler
 from udpbench.errors import NothingToWatch
+from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import (
     UNBOUND,
     HostLook,
@@ -62,6 +63,8 @@ CLOSE_LOOKS = 60
 """For which processes are read once packets were dropped, and after which in any case."""
 SOCKETS_MAX = 2**16
 """Sockets of a survey; any user may open more, which an exporter would have to keep for weeks."""
+LEAST_USED_NS = SECOND_NS // 20
+"""CPU time after which a process is named: of each CPU no more than 20 a second."""
 RARELY = 10
 """Looks between two queries for something that few hosts have."""
 READERS_MAX = 8
@@ -124,7 +127,7 @@ class Looks:
         """A socket had dropped packets since the look before."""
         self._changes = changes or Changes(host)
         self._cpu_ns: dict[str, int] = {}
-        """Process → what it had used when that was last read."""
+        """Process → what it had used when it was last named."""
         self._close_until = 0
 
     def look(self, pid: Optional[int], unit: Optional[str], exact: bool) -> HostLook:
@@ -219,13 +222,26 @@ class Looks:
         return settings
 
     def _busy(self) -> dict[str, int]:
-        """Return the processes that ran since this was last read; empty if it is not due."""
+        """Return the processes that ran since they were last named; empty if it is not due.
+
+        Those that used so much, after the first time, so that no recording is filled by processes
+        that are started without end; and the one that used most, or nobody could tell of this time.
+        """
         if self._dropping:
             self._close_until = self._number + CLOSE_LOOKS
         if self._number > self._close_until and self._number % CLOSE_LOOKS != 1:
             return {}
-        before, self._cpu_ns = self._cpu_ns, self._times_ns()
-        return {name: ns for name, ns in self._cpu_ns.items() if ns != before.get(name)}
+        before, now = self._cpu_ns, self._times_ns()
+        # Less than before: it is another of this name and number.
+        used_ns = {name: abs(ns - before.get(name, 0)) for name, ns in now.items()}
+        most = max(used_ns, key=used_ns.__getitem__, default="")
+        named = {
+            name: now[name]
+            for name, ns in used_ns.items()
+            if ns >= LEAST_USED_NS or name == most or not before
+        }
+        self._cpu_ns = {**{name: ns for name, ns in before.items() if name in now}, **named}
+        return named
 
     def _times_ns(self) -> dict[str, int]:
         paths = [f"/proc/{name}/stat" for name in names(self._host, "/proc") if name.isdigit()]

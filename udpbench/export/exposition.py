@@ -78,6 +78,9 @@ FAMILIES: Mapping[str, Family] = {
     "namespace_readable": Family(
         GAUGE, ("netns",), "Whether a network namespace could be read at the latest look."
     ),
+    "namespaces_left_out": Family(
+        GAUGE, (), "Network namespaces that were not read at the latest look: there are too many."
+    ),
     "exporter_cpu_seconds_total": Family(COUNTER, ("process",), "What the exporter has used."),
     "exporter_look_seconds": Family(GAUGE, (), "How long the latest look took."),
     "exporter_last_look_timestamp_seconds": Family(GAUGE, (), "When it was."),
@@ -176,6 +179,7 @@ def _of_host(sums: Sums, with_address: bool) -> dict[str, Values]:
             (str(cpu),): spent_ns / SECOND_NS for cpu, spent_ns in sums.softirq_ns.items()
         },
         "namespace_readable": {(name,): readable for name, readable in sums.readable.items()},
+        "namespaces_left_out": {(): sums.left_out},
     }
 
 

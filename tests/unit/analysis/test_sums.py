@@ -376,10 +376,37 @@ def test_a_thread_that_waits_beside_a_full_queue_reads_another_socket() -> None:
 
 
 def test_many_interfaces_are_one() -> None:
-    """Whoever has a namespace may make some."""
-    few = module._few_devices({("rx_ring", f"eth{n}"): 1 for n in range(40)} | {("rx_ip", ""): 9})
+    """Whoever has a namespace may make some; none changes its name, or a counter would fall."""
+    sums = Sums()
+    lost = {("rx_ring", f"eth{n}"): 1 for n in range(40)}
+    few = sums._few_devices({**lost, ("rx_ip", ""): 9})
     assert module.MOST_DEVICES + 2 == len(few)
     assert (8, 9) == (few["rx_ring", OTHER], few["rx_ip", ""])
+    later = sums._few_devices({("rx_ring", "veth1"): 0, **dict(reversed(lost.items()))})
+    assert {**later, ("rx_ip", ""): 9} == few
+
+
+def test_a_namespace_whose_number_is_anothers_by_now_has_its_own_name() -> None:
+    """The kernel gives a number anew at once; of the one before only its sockets keep the name."""
+
+    def space(second: int, name: str, *sockets: UdpSocket, lost: int = 0) -> SpaceLook:
+        each = look(second, *sockets, moved=counted(lost, *RCVBUF))
+        ended = (1,) if name != "dns" else ()
+        return SpaceLook(POD, name, replace(each, interfaces=(), ended=ended))
+
+    old = replace(DNS, processes=())
+    evil = replace(DNS, cookie=2, drops=0, uid=4321, processes=("evil 9",))
+    sums = added(
+        [
+            survey(look(0), space(0, "dns", replace(old, drops=0))),
+            survey(look(5), space(5, "dns", replace(old, drops=3), lost=3)),
+            survey(look(10), space(10, f"{POD}", evil, lost=3)),
+            survey(look(15), space(15, f"{POD}", replace(evil, drops=8), lost=11)),
+        ]
+    )
+    assert {("dns", 3), (f"{POD}", 8)} == {
+        (labels.netns, packets) for (_, labels), packets in sums.dropped.items()
+    }
 
 
 def test_of_namespaces_that_are_gone_so_many_are_known() -> None:

@@ -59,7 +59,7 @@ def test_every_metric_has_the_labels_that_are_promised() -> None:
     """No pid and no address; a stage that loses nothing is there, too."""
     exact = {"1": SocketCount(9, 4, {})}
     sums = losing(5, 20)
-    sums.add(survey(look(10, counts=exact)), FACTS)
+    sums.add(survey(look(10, counts=exact), left_out=3), FACTS)
     page = Page()
     read = samples(page.text(sums, OWN))
     socket = (("comm", "dns"), ("family", "4"), ("netns", "host"), ("port", "53"))
@@ -74,6 +74,7 @@ def test_every_metric_has_the_labels_that_are_promised() -> None:
     assert {("device", ""), ("stage", "udp_no_port")} in [set(labels) for labels in stages]
     assert 1 == read["udpbench_stage_observable"][("stage", "udp_rcvbuf"),]
     assert 0 == read["udpbench_stage_observable"][("stage", "udp_purged"),]
+    assert {(): 3.0} == read["udpbench_namespaces_left_out"]
     assert {(("netns", "host"),): 1.0} == read["udpbench_namespace_readable"]
     assert {(("build", "abc"), ("version", "0.2.0"))} == read["udpbench_exporter_build_info"].keys()
     assert {f"udpbench_{name}" for name in FAMILIES} - {

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from udpbench.agent.host.files import lines_of, names, read, read_beginning
+from udpbench.agent.host.processes import TICK_NS, parse_process
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.udp_sockets import parse_udp_sockets, udp_sockets
 from udpbench.errors import next_step
@@ -57,7 +58,7 @@ class SocketOwners:
         self._vacant: dict[tuple[int, int], None] = {}
         """Processes and descriptors whose socket was closed, the latest last."""
         self._spaces: dict[int, int] = {}
-        """Process → its network namespace, if visible."""
+        """Process → its network namespace, if visible; of other namespaces the oldest first."""
         self._labels: dict[int, str] = {}
         self._due_ns = self._news_ns = self._near_ns = 0
         self.searches = 0
@@ -101,7 +102,7 @@ class SocketOwners:
         return tuple([self.label(pid) for pid in self._owners.get(inode, ())])
 
     def doors(self) -> dict[int, list[int]]:
-        """Return the processes in each network namespace, as far as these are visible."""
+        """Return the processes in each network namespace that is visible, the oldest first."""
         doors: dict[int, list[int]] = {}
         for pid, space in self._spaces.items():
             if space:
@@ -154,7 +155,14 @@ class SocketOwners:
         self._labels = {}
         end_ns = self._host.clock_ns() + SEARCH_NS
         pids = _processes(self._host)
-        self._spaces = {pid: self._space(pid) for pid in pids}
+        spaces, own = {pid: self._space(pid) for pid in pids}, self._host.netns()
+        # Not by their numbers, which begin anew.
+        ages = {pid: self._started(pid) for pid, space in spaces.items() if space not in (0, own)}
+
+        def order(pid: int) -> tuple[int, int]:
+            return ages.get(pid, 0), pid
+
+        self._spaces = {pid: spaces[pid] for pid in sorted(pids, key=order)}
         self._descriptors = {}
         for pid, descriptor, inode in _held(self._host, pids):
             owners.setdefault(inode, []).append(pid)
@@ -189,16 +197,20 @@ class SocketOwners:
         target = self._host.link_target(f"/proc/{pid}/ns/net") or ""
         return int(target[5:-1]) if target.startswith("net:[") else 0
 
+    def _started(self, pid: int) -> int:
+        text = read(self._host, f"/proc/{pid}/stat")
+        return parse_process(text, TICK_NS).started if text else 0
+
     def _others(self, end_ns: int) -> Iterator[OtherNamespace]:
         """Yield the other namespaces with UDP sockets, read through one process of each.
 
         For a limited time; of many sockets the first, as the kernel begins anew for each page.
         """
         own = self._host.netns()
-        doors = {space: pid for pid, space in sorted(self._spaces.items(), reverse=True) if space}
-        doors.pop(own, None)
-        # The oldest, roughly: who makes many later hides none of them.
-        for _, door in sorted(doors.items(), key=lambda item: item[1]):
+        # The oldest: who makes many later hides none of them.
+        for space, (door, *_) in self.doors().items():
+            if space == own:
+                continue
             if self._host.clock_ns() > end_ns:
                 return
             tables = [

@@ -1,7 +1,8 @@
 """What a host has lost since an exporter began, as counters that never fall, by few labels.
 
 Pure but for its own sums. Whoever may open a socket chooses its process's name and port: such
-labels have a budget for each user, and what exceeds it is summed under ``other`` for good.
+labels have a budget for each user, and what exceeds it is summed under ``other`` for good. Long,
+because counters that may never fall carry all that is known from look to look.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from udpbench.model.survey import MachineLook
 
 REFUSED = tuple(stage.name for stage in STAGES if stage.meant_by)
 MOST_DEVICES = 32
+"""Interfaces with a name of their own: whoever has a namespace may make some without end."""
 PATIENCE_NS = 60 * SECOND_NS
 """Until a socket whose process is not known is counted without it."""
 BASE_NS = 600 * SECOND_NS
@@ -88,6 +90,8 @@ class _Socket:
 
     now: UdpSocket
     since_ns: int
+    netns: str
+    """The name of its namespace when it was first seen: the number may be another's later."""
     labels: SocketLabels | None = None
     """None: not counted under any labels so far."""
     shown: bool = False
@@ -133,6 +137,8 @@ class Sums:
         self._counted: tuple[KeysView[str], tuple[str, ...], dict[str, Facts]] | None = None
         """The counters and interfaces of which ``observable`` is known."""
         self._spaces: dict[int, _Space] = {}
+        self._devices: dict[str, None] = {}
+        """Interfaces that have a name of their own."""
         self._units: dict[str, str] = {}
         self._most_units = SPARE_UNITS
         self._budget = Budget()
@@ -142,8 +148,8 @@ class Sums:
         self._begun = False
         self._seen: dict[int, None] = {}
         """Namespaces that were there before they were read, or read again."""
-        self._left_out = False
-        """There were more namespaces than were read."""
+        self.left_out = 0
+        """Namespaces that the latest survey did not read, because there are too many."""
         self._wall_ns = 0
 
     # --- what is read of them ------------------------------------------------------------------
@@ -159,7 +165,20 @@ class Sums:
         memory = ("udp_memory", "")
         if self._memory > total.get(memory, 0):
             total[memory] = self._memory
-        return _few_devices(total)
+        return self._few_devices(total)
+
+    def _few_devices(self, total: dict[Device, int]) -> dict[Device, int]:
+        """Return the packets of all interfaces that came after the first ones together.
+
+        For good: packets that changed their name would make a counter fall.
+        """
+        few: dict[Device, int] = {}
+        for (stage, device), packets in total.items():
+            if device and len(self._devices) < MOST_DEVICES:
+                self._devices[device] = None
+            key = (stage, device if not device or device in self._devices else OTHER)
+            few[key] = few.get(key, 0) + packets
+        return few
 
     @property
     def lost_packets(self) -> int:
@@ -195,16 +214,17 @@ class Sums:
                 self._add_look(space, each.look, facts if place == 0 else {}, survey.wall_ns)
         self._gauge()
         self._forget({each.netns for each in survey.spaces})
-        self._begun, self._left_out = True, survey.left_out > 0
+        self._begun, self.left_out = True, survey.left_out
 
     def _space(self, number: int, name: str, look: HostLook) -> _Space:
         """Return a namespace; what a new one has counted, it has counted since the last look."""
         if number not in self._spaces:
-            is_new = self._begun and not self._left_out and number not in self._seen
+            is_new = self._begun and not self.left_out and number not in self._seen
             counters = look.snapshot.counters
             counters = dict.fromkeys(counters, 0) if is_new else counters
             first = replace(look.snapshot, counters=counters)
             self._spaces[number] = _Space(name, first, first, is_new=is_new)
+        self._spaces[number].name = name
         return self._spaces[number]
 
     def _add_look(
@@ -254,7 +274,9 @@ class Sums:
             if known is None and len(space.sockets) >= MOST_SOCKETS:
                 continue
             if known is None:
-                known = space.sockets[each.cookie] = _Socket(each, look.snapshot.clock_ns)
+                known = space.sockets[each.cookie] = _Socket(
+                    each, look.snapshot.clock_ns, space.name
+                )
                 space.unlabelled[each.cookie] = known
                 # What a socket lost that was opened under way, it lost while it was watched.
                 lately = (each.drops or 0) if space.is_new else 0
@@ -293,7 +315,7 @@ class Sums:
                 known.lost[stage] = known.lost.get(stage, 0) + lately
         # What others had lost is counted already: there are thousands of them.
         for known in (*listed, *space.unlabelled.values()):
-            self._label(space, known, look.snapshot.clock_ns)
+            self._label(known, look.snapshot.clock_ns)
         space.unlabelled = {
             cookie: known for cookie, known in space.unlabelled.items() if known.labels is None
         }
@@ -307,7 +329,7 @@ class Sums:
             if known is None:  # it lived between two looks, and whose it was is not known
                 nobody = UdpSocket(cookie, 0, 4, "", 0, None, 0, 0, 0, None, None)
                 labels = SocketLabels(UNKNOWN, "", space.name, OTHER, UNKNOWN)
-                known = _Socket(nobody, look.snapshot.clock_ns, labels, shown=True)
+                known = _Socket(nobody, look.snapshot.clock_ns, space.name, labels, shown=True)
                 space.ended[cookie] = known, ENDED_KEPT
             self._add_count(known, count, look.names_reasons)
         counted = [*space.sockets.values(), *(known for known, _ in space.ended.values())]
@@ -315,7 +337,7 @@ class Sums:
             self._name_damaged(known)
             ended = known.now.cookie not in space.sockets
             if ended or known.lost:
-                self._label(space, known, look.snapshot.clock_ns, ended=ended)
+                self._label(known, look.snapshot.clock_ns, ended=ended)
             else:
                 self._settle(known)
 
@@ -355,7 +377,7 @@ class Sums:
             known = space.sockets.pop(cookie, None)
             space.unlabelled.pop(cookie, None)
             if known is not None:
-                self._label(space, known, look.snapshot.clock_ns, ended=True)
+                self._label(known, look.snapshot.clock_ns, ended=True)
                 space.ended[cookie] = known, ENDED_KEPT
 
     def _forget(self, listed: Collection[int]) -> None:
@@ -365,7 +387,7 @@ class Sums:
             gone = self._spaces.pop(number)
             self._seen[number] = None
             for known in gone.sockets.values():
-                self._label(gone, known, gone.latest.clock_ns, ended=True)
+                self._label(known, gone.latest.clock_ns, ended=True)
             if own is not None:
                 for key in {*gone.base, *gone.since}:
                     packets = gone.base.get(key, 0) + gone.since.get(key, 0)
@@ -384,7 +406,7 @@ class Sums:
 
     # --- labels --------------------------------------------------------------------------------
 
-    def _label(self, space: _Space, known: _Socket, now_ns: int, ended: bool = False) -> None:
+    def _label(self, known: _Socket, now_ns: int, ended: bool = False) -> None:
         """Give a socket its labels if it is time, and count what it lost under them.
 
         A socket is given some for good once it loses; those that do not have less room.
@@ -394,7 +416,7 @@ class Sums:
         waits = not known.now.processes and now_ns - known.since_ns < PATIENCE_NS
         is_due = counts if ended else not waits and (loses or now_ns > known.since_ns)
         if is_due and (known.labels is None or (loses and not known.shown)):
-            labels = self._labels(space, known.now)
+            labels = self._labels(known)
             known.shown = self._budget.has_room(labels, known.now.uid, loses)
             if known.labels is None:
                 self.folded += not known.shown
@@ -418,9 +440,10 @@ class Sums:
             self.read[labels] = self.read.get(labels, 0) + known.read
             known.arrived = known.read = 0
 
-    def _labels(self, space: _Space, each: UdpSocket) -> SocketLabels:
+    def _labels(self, known: _Socket) -> SocketLabels:
+        each = known.now
         process = each.processes[0] if each.processes else ""
-        comm, unit, netns = shown(process, self._units.get(process, ""), space.name)
+        comm, unit, netns = shown(process, self._units.get(process, ""), known.netns)
         return SocketLabels(
             comm,
             unit,
@@ -483,13 +506,3 @@ def _new_base(space: _Space, look: HostLook) -> Snapshot | None:
         return now
     is_late = now.clock_ns - space.first.clock_ns > BASE_NS
     return before if fell or is_late or space.interfaces != look.interfaces else None
-
-
-def _few_devices(total: dict[Device, int]) -> dict[Device, int]:
-    """Return the packets of many interfaces together: whoever has a namespace may make some."""
-    kept = [*dict.fromkeys(device for _, device in total if device)][:MOST_DEVICES]
-    few: dict[Device, int] = {}
-    for (stage, device), packets in total.items():
-        key = (stage, device if not device or device in kept else OTHER)
-        few[key] = few.get(key, 0) + packets
-    return few
