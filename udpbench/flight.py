@@ -1,14 +1,13 @@
 """A flight recorder: what a host did second by second, in append-only segments of JSON lines.
 
-Owns the segments of a folder and nothing else in it. A segment begins with the whole state, then
-has what changed; so each can be read without the others, and the oldest can be removed. A killed
-recorder leaves a torn last line at most, which is not read. Python 3.9, standard library.
+Owns the segments of a folder, its lock, and nothing else in it. A segment begins with the whole
+state, then has what changed; so each can be read without the others, and the oldest can be removed.
+A killed recorder leaves a torn last line at most, which is not read. Python 3.9, standard library.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 from collections import Counter
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from udpbench.folder import Folder
+from udpbench.folder import Folder, lock_file
 from udpbench.json_lines import Room, append, read_lines
 from udpbench.model.host import Facts
 from udpbench.model.limits import COUNTERS_MAX, SECOND_NS, is_system
@@ -44,6 +43,7 @@ ENTRIES_MAX = 2**24
 """Counters, sockets and settings read over all looks, 2 us each: 4.6 hours with 1000 of them."""
 FACTS_ENTRIES = LOOK_ENTRIES = 64
 """As much as an interface's facts cost at each look, and a look that says nothing."""
+FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
 TORN_MAX = 8
 """Last segments without a look, of which a recorder leaves one when it is killed."""
 USER_PART, SOCKET_BYTES, LEAST_SOCKETS = 8, 512, 16
@@ -133,11 +133,15 @@ class Recorder:
             self._folder.close()
             raise OSError(errno.EPERM, f"{how}; choose a folder of your own", str(path))
         try:
-            fcntl.flock(self._folder.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            self._lock = self._folder.lock()
+        except OSError:
+            self._folder.close()
+            raise
+        if not lock_file(self._lock):
+            os.close(self._lock)
             self._folder.close()
             text = "another process records into this folder; choose another"
-            raise OSError(errno.EBUSY, text, str(path)) from error
+            raise OSError(errno.EBUSY, text, str(path))
         self._at_most_bytes = at_most_bytes
         self._segment_bytes = min(at_most_bytes // PARTS, MOST_SEGMENT_BYTES)
         self._about = dict(about)
@@ -176,6 +180,7 @@ class Recorder:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+        os.close(self._lock)
         self._folder.close()
 
     def _shared(self, survey: MachineLook) -> MachineLook:
@@ -282,7 +287,7 @@ class Recorder:
         is_late = self._lost_ns and wall_ns - self._lost_ns <= AFTER_NS
         kind = "loss" if is_late else "looks"
         self._name = f"{kind}-{self._number:010d}-{wall_ns // 10**6:013d}.jsonl"
-        fd = self._folder.file(self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+        fd = self._folder.file(self._name, FRESH, private=True)
         try:
             append(fd, {"schema": SCHEMA, **self._about}, sync=False)
             append(fd, self._whole())

@@ -168,12 +168,15 @@ class Folder:
         finally:
             os.close(at)
 
-    def file(self, name: str, flags: int) -> int:
-        """Return the descriptor of a file in the folder, as by open(2); follow no link."""
+    def file(self, name: str, flags: int, private: bool = False) -> int:
+        """Return the descriptor of a file in the folder, as by open(2); follow no link.
+
+        ``private``: a new one is its owner's alone.
+        """
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC
         if flags & os.O_CREAT:
             try:
-                return self._new(name, flags)
+                return self._new(name, flags, private)
             except FileExistsError:
                 if flags & os.O_EXCL:
                     raise
@@ -190,14 +193,14 @@ class Folder:
         Whoever may read a folder could hold a lock of the folder itself. PermissionError if the
         file is somebody else's.
         """
-        fd = self.file(LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        fd = self.file(LOCK_FILE, os.O_RDWR | os.O_CREAT, private=True)
         for how in other_writers(fd):
             os.close(fd)
             raise PermissionError(errno.EPERM, how, str(self.path / LOCK_FILE))
         return fd
 
-    def _new(self, name: str, flags: int) -> int:
-        private = name == LOCK_FILE or (self._give and os.geteuid() == 0)
+    def _new(self, name: str, flags: int, private: bool) -> int:
+        private |= self._give and os.geteuid() == 0
         fd = os.open(name, flags | os.O_EXCL, 0o600 if private else 0o644, dir_fd=self.fd)
         if self._give:
             _give_to_caller(fd)

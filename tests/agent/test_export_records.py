@@ -25,7 +25,7 @@ def test_it_records_and_ends_when_it_is_asked_to(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=LIMIT_S)
     assert (0, "") == (process.returncode, errors)
-    (segment,) = folder.iterdir()
+    (segment,) = folder.glob("looks-*")
     lines = [json.loads(line) for line in segment.read_text().splitlines()]
     assert ["schema", "version", "build"] == [*lines[0]]
     assert all({"whole", "look"} & line.keys() for line in lines[1:])

@@ -64,7 +64,7 @@ def removed() -> list[str]:
 def written(host: Path) -> None:
     """Write what an exporter that was killed leaves."""
     (host / "flight").mkdir(exist_ok=True)
-    for name in (f"flight/{SEGMENT}", "node/a.prom", "node/.a.prom.0123abcd"):
+    for name in (f"flight/{SEGMENT}", "flight/.lock", "node/a.prom", "node/.a.prom.0123abcd"):
         (host / name).write_text("x")
 
 
@@ -152,7 +152,8 @@ def test_a_recording_behind_a_link_goes_with_the_link(host: Path) -> None:
     """As systemd makes it for a user of the service's own."""
     installed(host)
     (host / "private").mkdir()
-    (host / "private" / SEGMENT).write_text("x")
+    for name in (SEGMENT, ".lock"):
+        (host / "private" / name).write_text("x")
     (host / "flight").symlink_to(host / "private")
     assert f"{host}/flight" in removed()
     assert [] == [name for name in ("flight", "private") if os.path.lexists(host / name)]

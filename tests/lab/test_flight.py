@@ -68,7 +68,7 @@ def test_a_recording_says_when_it_began_at_which_socket_and_what_had_changed(
     until(folder, looks(folder) + 3)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    assert all(NAME.fullmatch(file.name) for file in folder.iterdir())
+    assert all(NAME.fullmatch(file.name) for file in folder.glob("[!.]*"))
     before = looks(folder)
     second = recorder(folder)
     until(folder, before + 3)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -31,6 +33,7 @@ from udpbench.flight import (
     segments,
     span_ns,
 )
+from udpbench.folder import LOCK_FILE
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import SocketCount, ThreadUse, UdpSocket
 from udpbench.model.survey import MachineLook, Moment, SpaceLook
@@ -43,7 +46,7 @@ ALWAYS = 0, 2**62
 
 def names_in(folder: Path) -> list[str]:
     """Return the names in a folder."""
-    return sorted(file.name for file in folder.iterdir())
+    return sorted(file.name for file in folder.iterdir() if file.name != LOCK_FILE)
 
 
 def at(second: int, *sockets: object, **also: object) -> MachineLook:
@@ -86,7 +89,7 @@ def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
 def test_only_what_changed_is_written(tmp_path: Path) -> None:
     """A quiet second takes some hundred bytes."""
     recorded(tmp_path, [at(second) for second in range(20)])
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.jsonl")
     lines = file.read_bytes().split(b"\n")
     assert max(map(len, lines[2:])) < 1000
 
@@ -101,6 +104,27 @@ def test_the_next_recorder_begins_a_segment_and_a_second_is_refused(tmp_path: Pa
     with pytest.raises(OSError, match="another process records into this folder"):
         Recorder(tmp_path, LEAST_BYTES, {})
     recorder.close()
+
+
+def test_who_may_read_the_folder_neither_stops_a_recorder_nor_reads_what_it_writes(
+    tmp_path: Path,
+) -> None:
+    """A lock of the folder is nobody's business, and the recorder's own is its alone."""
+    tmp_path.chmod(0o755)
+    held = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)
+    recorded(tmp_path, [at(0, DNS)])
+    os.close(held)
+    assert {0o600} == {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a file to another user")
+def test_a_lock_of_another_user_is_no_recorders(tmp_path: Path) -> None:
+    """Who owns it could hold it for ever."""
+    (tmp_path / LOCK_FILE).write_text("")
+    os.chown(tmp_path / LOCK_FILE, 1234, 1234)
+    with pytest.raises(PermissionError, match="belongs to user 1234"):
+        Recorder(tmp_path, LEAST_BYTES, {})
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
@@ -262,7 +286,7 @@ def test_a_killed_recorder_loses_a_torn_line(tmp_path: Path, seconds: int) -> No
 def test_a_torn_line_is_not_read(tmp_path: Path) -> None:
     """A damaged one ends in an error that names it."""
     recorded(tmp_path, [at(0, DNS), at(1), at(2)])
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.jsonl")
     whole = file.read_bytes()
     file.write_bytes(whole[:-5])
     assert 2 == len([*moments(tmp_path, *ALWAYS)])
@@ -336,7 +360,7 @@ def test_times_are_of_a_clock(
 def test_the_form_of_a_segment_is_known(tmp_path: Path) -> None:
     """Its first line says by whom it was written."""
     recorded(tmp_path, [at(0)])
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.jsonl")
     assert {"schema": 1, "version": "1"} == json.loads(file.read_text().split("\n")[0])
 
 
@@ -359,7 +383,7 @@ def test_a_recording_without_end_is_not_read_for_its_end(
 ) -> None:
     """Neither looks that say nothing in one segment, nor segments without one, as links are."""
     recorded(tmp_path, [at(second, DNS) for second in range(9)])
-    (written,) = tmp_path.iterdir()
+    (written,) = tmp_path.glob("*.jsonl")
     monkeypatch.setattr(module, "LOOK_ENTRIES", 2**22)
     with pytest.raises(OSError, match="more than 16777216 counters"):
         span_ns(tmp_path)
@@ -392,7 +416,7 @@ def test_whatever_a_segment_holds_ends_in_a_text_or_in_words(tmp_path: Path, see
         at(2), processes={"dns 9": 5}, settings={"a": "1"}, changed={"changed.routes": 1}
     )
     recorded(tmp_path, [at(0, DNS), lossy, busy, at(3, ended=(1,))])
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.jsonl")
     first, *lines = file.read_text().split("\n")[:-1]
     random = Random(seed)
     texts = [json.dumps(mangled(json.loads(line), random, 0.002 * (seed % 8))) for line in lines]

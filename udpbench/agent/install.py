@@ -53,7 +53,8 @@ WRITTEN = re.compile(r"^(Textfile|Recording)=(/\S+)$", re.MULTILINE)
 """In the unit: what the exporter writes, and what goes with it."""
 HEAD = "[X-Udpbench]"
 STEP, MOST_LINKS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, 40
-SEGMENT = re.compile(r"(looks|loss)-[0-9]{10}-[0-9]{13}\.jsonl")
+SEGMENT = re.compile(r"\.lock|(looks|loss)-[0-9]{10}-[0-9]{13}\.jsonl")
+"""What is in the folder of a recording."""
 FOLDERS_OWNER, ROOTS_RIGHTS = "@owner of the folder@", " @rights of root@"
 """In the unit: the user who may write the folder of the text file, and what that takes of root."""
 LEAVING = " CAP_SETPCAP CAP_SETUID CAP_SETGID"

@@ -118,7 +118,8 @@ def _lines(line: str, options: Options, command: str) -> list[str]:
         return [f"User={FOLDERS_OWNER}"]
     if key == "ProtectSystem":
         folders = [f"ReadWritePaths={Path(options.textfile).parent}"] if options.textfile else []
-        states = [f"StateDirectory={Path(options.record).name}"] if options.record else []
+        name = Path(options.record).name if options.record else ""
+        states = [f"StateDirectory={name}", "StateDirectoryMode=0700"] if name else []
         return [line, *states, *folders]
     if key in ("AmbientCapabilities", "CapabilityBoundingSet"):
         more = f"{EXACT * options.exact} {SAMPLING * options.cpu_time}".split()
