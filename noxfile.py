@@ -702,7 +702,8 @@ def lock(session: nox.Session) -> None:
     install_group(session, "lock")
     asked = Path(session.create_tmp()) / "agent.in"
     of_agent = [text for text in project["project"]["dependencies"] if ";" not in text]
-    asked.write_text("\n".join(of_agent))
+    of_exporter = project["project"]["optional-dependencies"]["export"]
+    asked.write_text("\n".join([*of_agent, *of_exporter]))
     deployment = ROOT / "udpbench" / "control" / "deployment"
     words = (
         "--universal",

@@ -64,9 +64,14 @@ def other_writers(at: int | Path, passed: bool = False) -> Iterator[str]:
 
 
 def _has_acl(at: int | Path) -> bool:
-    with suppress(OSError):  # ENODATA, ENOTSUP
-        return bool(os.getxattr(at, "system.posix_acl_access"))
-    return False
+    # By its path: what is open as a mere step (O_PATH) cannot be asked.
+    path = f"/proc/self/fd/{at}" if isinstance(at, int) else at
+    try:
+        return bool(os.getxattr(path, "system.posix_acl_access"))
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.ENOTSUP):
+            return False
+        raise
 
 
 def path_writers(path: Path) -> Iterator[str]:

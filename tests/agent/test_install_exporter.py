@@ -142,10 +142,42 @@ def test_what_others_have_there_stays(host: Path) -> None:
     written(host)
     (host / "flight" / "notes").touch()
     (Path(install.SERVICE) / "mine").touch()
-    install.disable()
+    assert [[f"{host}/flight", "Directory not empty"]] == install.disable()[1]
     assert [[install.SERVICE]] == [kept[:1] for kept in install.remove(install.SERVICE)["kept"]]
     assert (host / "flight" / "notes").exists()
     assert (host / "units" / install.WANTS / "other.service").exists()
+
+
+def test_what_cannot_be_removed_is_named_and_keeps_nothing_else(host: Path) -> None:
+    """A folder that is called like a segment, or like a file of metrics that is not whole yet."""
+    installed(host)
+    written(host)
+    mine = {f"{host}/flight/loss-0000000009-0000000000001.jsonl", f"{host}/node/.a.prom.00000000"}
+    for each in mine:
+        Path(each).mkdir()
+    gone, kept = install.disable()
+    assert {(each, "Is a directory") for each in mine} == {(path, why) for path, why in kept}
+    assert {*map(str, (host / "flight").iterdir()), *map(str, (host / "node").iterdir())} == mine
+    assert not {f"{host}/flight", f"{host}/node/a.prom"} & {*gone}
+
+
+def test_nothing_is_removed_of_what_may_still_run(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would write it again; where systemd does not run, nothing of it does."""
+    installed(host)
+    written(host)
+    before = tree(host)
+    monkeypatch.setattr(install, "systemd", lambda *orders: [f"systemctl {orders[0][0]}: no"])
+    (answer,) = answers(host, {"do": "remove", "place": "export"}, monkeypatch)
+    assert ("failed", "the exporter may still run: systemctl stop: no") == (
+        answer["state"],
+        answer["why"],
+    )
+    assert f"systemctl stop {install.UNIT}" in answer["step"]
+    assert before == tree(host)
+    monkeypatch.setattr(install, "systemd", lambda *_orders: [install.NO_SYSTEMD])
+    assert f"{host}/flight" in removed()
 
 
 def test_a_recording_behind_a_link_goes_with_the_link(host: Path) -> None:
@@ -310,6 +342,7 @@ def test_a_service_is_a_request(host: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [{"state": "enabled", "failed": ["restart: no"]}] == answers(host, request, monkeypatch)
     (answer,) = answers(host, {**request, "key": OTHER}, monkeypatch)
     assert "was removed in the meantime" in answer["why"]
+    monkeypatch.setattr(install, "systemd", lambda *_orders: [])
     (answer,) = answers(host, {"do": "remove", "place": "export"}, monkeypatch)
     assert f"{host}/units/{install.UNIT}" in answer["removed"]
     monkeypatch.setattr(install, "UNITS", "/no/such")
@@ -329,9 +362,9 @@ def test_a_build_of_the_exporter_is_looked_for_in_its_place(host: Path) -> None:
 
 
 def test_what_systemd_refuses_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its own words; and that it does not run."""
+    """In its own words, but for what has not begun; and that it does not run."""
     program = tmp_path / "systemctl"
-    program.write_text('#!/bin/sh\n[ $1 = stop ] || { echo "$1: no" >&2; exit 1; }\n')
+    program.write_text('#!/bin/sh\necho "$1: no" >&2; exit 5\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(install.os.path, "isdir", lambda path: path == "/run/systemd/system")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -310,3 +311,22 @@ def test_without_root_the_umask_decides_who_reads(
         finally:
             os.umask(before)
         assert {name: of_folder, f"{name}/x": of_file}.items() <= modes(tmp_path).items()
+
+
+def test_an_own_folder_is_written_by_no_acl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor by one that cannot be read."""
+    Folder.open_own(tmp_path).close()
+    entries = ((1, 7, -1), (2, 7, STRANGER), (4, 5, -1), (16, 7, -1), (32, 5, -1))
+    acl = b"".join([struct.pack("<I", 2), *(struct.pack("<HHi", *entry) for entry in entries)])
+    os.setxattr(tmp_path, "system.posix_acl_access", acl)  # xattr(7), linux/posix_acl_xattr.h
+    with pytest.raises(PermissionError, match="can be written by whom its ACL names"):
+        Folder.open_own(tmp_path)
+
+    def refuse(*_: object) -> bytes:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(folder.os, "getxattr", refuse)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Folder.open_own(tmp_path)

@@ -32,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Optional
 
@@ -59,6 +59,9 @@ FOLDERS_OWNER, ROOTS_RIGHTS = "@owner of the folder@", " @rights of root@"
 """In the unit: the user who may write the folder of the text file, and what that takes of root."""
 LEAVING = " CAP_SETPCAP CAP_SETUID CAP_SETGID"
 """By which observer and page leave root and its rights (agent/host/privileges)."""
+NO_SYSTEMD = "systemd does not run there: it begins when the host is started"
+NOT_LOADED = ("stop", 5)
+"""An order to end what has not begun, and the exit code of systemctl for it."""
 FALLBACKS = ("/var/tmp", "/dev/shm", "/tmp")  # noqa: S108 - only new folders in them are used
 FALLBACK_PREFIX = "udpbench-agent-"
 FRESH_S = 3600
@@ -104,6 +107,12 @@ class WrongFolder(Refused):
     """A folder that the exporter must not write to."""
 
     step = "name another"
+
+
+class NotEnded(Refused):
+    """A service that systemd does not end, so that nothing of it can be removed."""
+
+    step = f"end it there (systemctl stop {UNIT}), then remove it again"
 
 
 def hear() -> Optional[dict[str, Any]]:
@@ -637,21 +646,25 @@ def _write_unit(unit: str) -> None:
 def disable() -> tuple[list[str], list[list[str]]]:
     """End the exporter, and remove what it wrote and its unit; return the paths.
 
-    And what was left, each with the reason.
+    And what was left, each with the reason. NotEnded, and nothing is removed, if it may still run.
     """
     unit, link = os.path.join(UNITS, UNIT), os.path.join(UNITS, WANTS, UNIT)
-    removed, kept = [], []
+    removed: list[str] = []
+    kept: list[list[str]] = []
     if os.path.lexists(unit):
-        systemd(("stop", UNIT))
+        failed = [why for why in systemd(("stop", UNIT)) if why != NO_SYSTEMD]
+        if failed:
+            raise NotEnded(f"the exporter may still run: {'; '.join(failed)}")
         for kind, path in WRITTEN.findall(_read(UNITS, UNIT).decode()):
             there = os.path.lexists(path)
             try:
-                (_remove_textfile if kind == "Textfile" else _remove_recording)(path)
-                removed += [path] if there else []
-            except Refused as error:
-                kept.append([path, str(error)])
-            except OSError:  # it has files of others
-                continue
+                left = (_remove_textfile if kind == "Textfile" else _remove_recording)(path)
+            except FileNotFoundError:
+                left = []
+            except (OSError, Refused) as error:
+                left = [[path, _words(error)]]
+            kept += left
+            removed += [path] if there and not left else []
     for path in (link, unit + UNFINISHED, unit):
         with suppress(FileNotFoundError):
             os.unlink(path)
@@ -663,38 +676,52 @@ def disable() -> tuple[list[str], list[list[str]]]:
     return removed, kept
 
 
-def _remove_textfile(path: str) -> None:
-    """Remove a file of metrics, and what a killed exporter left beside it."""
+def _remove_textfile(path: str) -> list[list[str]]:
+    """Remove a file of metrics, and what a killed exporter left beside it; return what was left."""
     folder, name = os.path.split(path)
     beside = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}")
-    fd = _open_folder(folder)
-    try:
-        for each in os.listdir(fd):
-            if each == name or beside.fullmatch(each):
-                os.unlink(each, dir_fd=fd)
-    finally:
-        os.close(fd)
+    return _remove_files(folder, lambda each: each == name or beside.fullmatch(each) is not None)
 
 
-def _remove_recording(path: str) -> None:
-    """Remove the segments of a recording, and its folder (behind a link, if the user changes)."""
+def _remove_recording(path: str) -> list[list[str]]:
+    """Remove the segments of a recording, and its folder (behind a link, if the user changes).
+
+    Returns what was left.
+    """
     real = os.path.realpath(path)
-    if os.path.isdir(real):
-        for name in filter(SEGMENT.fullmatch, os.listdir(real)):
-            os.unlink(os.path.join(real, name))
+    if os.path.lexists(real):
+        left = _remove_files(real, lambda each: SEGMENT.fullmatch(each) is not None)
+        if left:
+            return left
         os.rmdir(real)
     if os.path.islink(path):
         os.unlink(path)
+    return []
+
+
+def _remove_files(folder: str, is_own: Callable[[str], bool]) -> list[list[str]]:
+    """Remove files of a folder; return each that could not be, with the reason."""
+    left = []
+    fd = _open_folder(folder)
+    try:
+        for name in sorted(filter(is_own, os.listdir(fd))):
+            try:
+                os.unlink(name, dir_fd=fd)
+            except OSError as error:
+                left.append([os.path.join(folder, name), _words(error)])
+    finally:
+        os.close(fd)
+    return left
 
 
 def systemd(*orders: tuple[str, ...]) -> list[str]:
     """Give systemd orders; return what it refused, or that it does not run."""
     if not os.path.isdir("/run/systemd/system"):
-        return ["systemd does not run there: it begins when the host is started"]
+        return [NO_SYSTEMD]
     failed = []
     for words in orders:
         done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
+        if done.returncode != 0 and (words[0], done.returncode) != NOT_LOADED:
             failed.append(f"systemctl {' '.join(words)}: {' '.join(done.stderr.split())}")
     return failed
 

@@ -295,8 +295,9 @@ def _own_cluster(pairs: int) -> Iterator[LocalCluster]:
     """Yield a scheduler and a worker with a thread for each pair, in this process.
 
     They communicate in memory only: any user of this machine could send commands to a port. Their
-    HTTP servers cannot be disabled, so they have no page and listen on loopback only. Both import
-    from a folder of their own, which no other user may have made before them.
+    HTTP servers cannot be disabled, so they have no page, listen on loopback only, and end at once:
+    they keep all that anybody sends. Both import from a folder of their own, which no other user
+    may have made before them.
     """
     nothing: dict[str, Any] = {f"distributed.{who}.http.routes": [] for who in HTTP_SERVERS}
     with TemporaryDirectory(prefix="udpbench-campaign-") as folder:
@@ -312,6 +313,13 @@ def _own_cluster(pairs: int) -> Iterator[LocalCluster]:
                 resources={RESOURCE: pairs},
             )
         try:
+            cluster.sync(_end_pages, cluster)
             yield cluster
         finally:
             cluster.close(timeout=2)
+
+
+async def _end_pages(cluster: LocalCluster) -> None:
+    for process in (cluster.scheduler, *cluster.workers.values()):
+        process.http_server.stop()
+        await process.http_server.close_all_connections()

@@ -23,6 +23,8 @@ from udpbench.printable import printable
 RECORDINGS = "/var/lib"
 PATH = re.compile(r"/[\w./+@=,-]+", re.ASCII)
 """What needs no quotes in a unit."""
+WORD, PLAIN = re.compile(r"[\w./+@=,:[\]-]+", re.ASCII), "letters, digits and _./+@=,:[]-"
+"""What systemd takes as it is, of all other options."""
 EXACT = "CAP_BPF CAP_PERFMON CAP_NET_ADMIN CAP_SYS_ADMIN"
 SAMPLING = "CAP_PERFMON CAP_SYSLOG CAP_IPC_LOCK"
 HIDING = ("ProtectKernelTunables", "ProtectKernelLogs")
@@ -68,6 +70,12 @@ def check_service(options: Options) -> None:
         Problem("not a whole path of plain characters", name, path, "such as /etc/udpbench/a.pem")
         for name, path in _paths(options).items()
         if not PATH.fullmatch(path) or ".." in PurePosixPath(path).parts
+    ]
+    words = words_of(options)
+    problems += [
+        Problem("not plain characters", name, printable(value, keep=""), PLAIN)
+        for name, value in zip(words, words[1:])
+        if name not in _paths(options) and not WORD.fullmatch(value)
     ]
     record = options.record
     if record is not None and str(PurePosixPath(record).parent) != RECORDINGS:

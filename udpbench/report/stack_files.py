@@ -49,7 +49,7 @@ def _folded(trials: Sequence[tuple[str, dict[Stack, int]]]) -> str:
         for name, times_ns in trials
         for stack, time_ns in sorted(times_ns.items())
     ]
-    return "\n".join(all_printable(lines)) + "\n"
+    return "\n".join(all_printable(lines, keep="")) + "\n"
 
 
 def _speedscope(trials: Sequence[tuple[str, dict[Stack, int]]]) -> str:

@@ -11,6 +11,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import requires
 from itertools import product
 from pathlib import Path
@@ -21,7 +22,13 @@ from packaging.requirements import Requirement
 
 import udpbench
 from udpbench.control.deployment import bundle, wheels
-from udpbench.control.deployment.bundle import Bundle, Target, key_of, make_bundle
+from udpbench.control.deployment.bundle import (
+    Bundle,
+    Target,
+    key_of,
+    make_bundle,
+    make_exporter,
+)
 from udpbench.control.deployment.elf import Requirements
 from udpbench.errors import ConnectError, InputError
 
@@ -32,9 +39,11 @@ CONTENTS = {
     "cffi": ("_cffi_backend.so", "cffi/api.py", "cffi.libs/libffi.so"),
     "psutil": ("psutil/__init__.py", "psutil/_pslinux.py", "psutil/_pswindows.py"),
     "pyroute2": ("pyroute2/__init__.py", "pyroute2/netlink/__init__.py"),
+    "prometheus_client": ("prometheus_client/__init__.py",),
 }
 """Project → files of its wheel."""
-SENT = {name for names in CONTENTS.values() for name in names} - {
+OF_AGENTS = [name for name in CONTENTS if name != "prometheus_client"]
+SENT = {name for project in OF_AGENTS for name in CONTENTS[project]} - {
     "cffi/api.py",
     "psutil/_pswindows.py",
 }
@@ -58,10 +67,15 @@ def write_wheels(folder: Path, *names: str) -> Path:
     return folder
 
 
+def project_of(name: str) -> str:
+    """Return the project of a wheel, as a lock has it."""
+    return name.partition("-")[0].replace("_", "-")
+
+
 def write_lock(file: Path, wheels_by_name: dict[str, bytes]) -> Path:
     """Write a lock of version 99.0 of each wheel's project."""
     lines = [
-        f"{name.partition('-')[0]}==99.0 --hash=sha256:{hashlib.sha256(content).hexdigest()}\n"
+        f"{project_of(name)}==99.0 --hash=sha256:{hashlib.sha256(content).hexdigest()}\n"
         for name, content in sorted(wheels_by_name.items())
     ]
     file.write_text("".join(lines))
@@ -110,12 +124,25 @@ def test_a_bundle_holds_what_an_agent_imports_and_no_more(agent_bundle: Bundle) 
     assert not any(name.startswith(("udpbench/control", "udpbench/report")) for name in own)
 
 
+def test_an_exporter_gets_a_library_of_the_lock(
+    offered: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever is installed here: it comes from a wheel as all others do."""
+    (tmp_path / "prometheus_client").mkdir()
+    (tmp_path / "prometheus_client" / "__init__.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "prometheus_client", raising=False)
+    files = make_exporter(HERE, offered, print, "1").files
+    assert {"prometheus_client/__init__.py", "udpbench/export/service.py"} < files.keys()
+    assert b"# prometheus_client/__init__.py\n" == files["prometheus_client/__init__.py"]
+
+
 def test_the_same_content_has_the_same_key_and_bytes(
     agent_bundle: Bundle, offered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever order it comes: a host that has it needs nothing."""
-    reverse = {file.name: file.read_bytes() for file in sorted(offered.iterdir(), reverse=True)}
-    monkeypatch.setattr(bundle, "obtain", lambda *_: reverse)
+    obtained = reversed(wheels.obtain(HERE, offered, print).items())
+    monkeypatch.setattr(bundle, "obtain", lambda *_, again=dict(obtained): again)
     again = make_bundle(HERE, None, print)
     assert (agent_bundle.key, agent_bundle.archive()) == (again.key, again.archive())
 
@@ -147,7 +174,7 @@ def test_wheels_are_fetched_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     fetched = wheels.obtain(HERE, None, messages.append)
     monkeypatch.setenv("PIP_FIND_LINKS", str(cache))
     assert fetched == wheels.obtain(HERE, None, messages.append)
-    pinned = ", ".join(f"{name}==99.0" for name in CONTENTS)
+    pinned = ", ".join(f"{name}==99.0" for name in OF_AGENTS)
     assert [f"fetching {pinned} for {HERE}"] == messages
     (kept,) = (cache / wheels.KEPT).iterdir()
     assert 0o700 == kept.stat().st_mode & 0o777
@@ -245,10 +272,22 @@ def test_a_wheel_that_differs_from_the_lock_is_refused(
 
 @pytest.mark.parametrize("minor", range(9, 16))
 def test_the_lock_has_what_an_agent_requires(minor: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One version of each project that pyproject.toml requires without a marker, and that fits."""
+    """One version of each project that pyproject.toml requires without a marker, and that fits.
+
+    And of the exporter's, where one is sent.
+    """
     monkeypatch.setattr(wheels, "LOCK", RELEASED_LOCK)
-    required = [Requirement(text) for text in requires("udpbench") or () if ";" not in text]
-    lines = wheels.locked(Target((3, minor), HERE.machine, "glibc", "2.31"))
+    texts = requires("udpbench") or ()
+    required = [Requirement(text) for text in texts if ";" not in text]
+    target = Target((3, minor), HERE.machine, "glibc", "2.31")
+    more = [Requirement(text) for text in texts if 'extra == "export"' in text]
+    assert [wheels.EXPORTERS] == [each.name for each in more]
+    fits(required, wheels.locked(target))
+    fits([*required, *more], wheels.locked(replace(target, exports=True)))
+
+
+def fits(required: list[Requirement], lines: dict[str, str]) -> None:
+    """Assert that the lines of a lock are what is required."""
     pinned = [Requirement(text) for text in lines]
     assert sorted(r.name for r in required) == sorted(r.name for r in pinned)
     for requirement, pin in product(required, pinned):

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
-from dataclasses import fields
+from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def test_options_are_typed_as_those_of_the_command(options: Options) -> None:
 
 
 def test_what_a_service_cannot_do_is_said_before_anything_is_sent(golden: Golden) -> None:
-    """Paths, which are the host's, by their form; and an address that others could read."""
+    """Paths, which are the host's, and other words of the unit by their form; and who could read."""
     check_service(ALL)
     check_service(TLS)
     for options in (
@@ -55,6 +55,8 @@ def test_what_a_service_cannot_do_is_said_before_anything_is_sent(golden: Golden
         Options("127.0.0.1:1", textfile="a b.prom", record="/srv/flight"),
         Options(textfile="/var/%n.txt", tls_cert="c", tls_key="/a/../k", tls_client_ca="/ca"),
         Options("0.0.0.0:10717"),
+        Options("[::1%x\nUser=root\nX=]:1", every="5 s", at_most="2\nGiB"),
+        replace(TLS, listen="[fe80::1%eth0]:1"),
     ):
         with golden.raises(InputError):
             check_service(options)

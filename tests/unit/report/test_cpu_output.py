@@ -105,6 +105,17 @@ def test_stacks_have_all_of_the_time(form: str, tmp_path: Path) -> None:
         assert profile["endValue"] == sum(profile["weights"])
 
 
+def test_a_name_of_a_foreign_run_is_no_line_of_its_own(tmp_path: Path) -> None:
+    """Such as a function's, in a file of a line for each chain."""
+    seen = sampled.Seen(0, sampled.NAPI.pid, ("ip_rcv\nx;y 1", "__napi_poll"), 5)
+    (file,) = document.write(
+        [stored(tmp_path / "run", [sampled.record(seen)])], tmp_path, ["folded"]
+    )
+    lines = file.read_text().splitlines()
+    assert 1 == sum("ip_rcv\\nx:y 1 " in line for line in lines)
+    assert all(line.startswith("example#1;") for line in lines)
+
+
 def test_a_run_without_samples_has_no_stacks(tmp_path: Path, golden: Golden) -> None:
     """The error says how to get them."""
     with golden.raises(InputError):

@@ -107,13 +107,11 @@ def install_on(destination: str, options: Options, wheels: Path | None) -> None:
     from udpbench.control.deployment.deploy import install_exporter
     from udpbench.control.deployment.deployer import Deployer
     from udpbench.control.watch import lab_to_watch
-    from udpbench.export.run import require_library
     from udpbench.export.service import check_service, unit_of
 
     if (options.listen, options.textfile, options.record) == (None, None, None):
         options = replace(options, listen=LISTEN)
     check_service(options)
-    require_library()
     (host,) = lab_to_watch(destination, None).hosts
     unit = partial(unit_of, shipped("unit"), options)
     deployer = Deployer(say_of_host, wheels)

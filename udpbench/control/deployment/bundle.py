@@ -15,8 +15,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib.util import find_spec
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import udpbench
@@ -29,8 +28,6 @@ __all__ = ["Bundle", "Target", "make_bundle"]
 
 PACKAGE = Path(udpbench.__file__).parent
 EXPORTER = "udpbench.export.service"
-LIBRARY = "prometheus_client"
-"""What the exporter imports of others: as it is installed here, since it is Python alone."""
 EXTENSION = "_native.abi3.so"
 PORTABLE = PACKAGE / "portable"
 """Extensions for other machines and C libraries, if some were built (``noxfile.py portable``)."""
@@ -79,9 +76,9 @@ def make_exporter(
     target: Target, wheels: Path | None, progress: Callable[[str], None], version: str
 ) -> Bundle:
     """Return what ``export`` as a service needs there; raises as ``make_bundle``."""
-    agent = make_bundle(target, wheels, progress)
+    agent = make_bundle(replace(target, exports=True), wheels, progress)
     start = f"from {EXPORTER} import main\n\nmain({version!r})\n"
-    files = {**agent.files, **exporter_files(), **_library(), "__main__.py": start.encode()}
+    files = {**agent.files, **exporter_files(), "__main__.py": start.encode()}
     files = dict(sorted(files.items()))
     return Bundle(key_of(files), files)
 
@@ -111,13 +108,6 @@ def _imported(source: bytes) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             names += [node.module or "", *(f"{node.module}.{each.name}" for each in node.names)]
     return [name for name in names if name.split(".")[0] == PACKAGE.name]
-
-
-def _library() -> dict[str, bytes]:
-    spec = find_spec(LIBRARY)
-    folders = [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []
-    files = [(folder, file) for folder in folders for file in sorted(folder.rglob("*.py"))]
-    return {file.relative_to(folder.parent).as_posix(): file.read_bytes() for folder, file in files}
 
 
 def key_of(files: Mapping[str, bytes]) -> str:

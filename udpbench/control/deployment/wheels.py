@@ -1,4 +1,4 @@
-"""The wheels that an agent imports, for one kind of host: fetched by pip once, then cached.
+"""The wheels that agents and exporters import, for one kind of host: fetched by pip, then cached.
 
 Owns the cache of wheels. pip alone selects the wheels, among the files whose digests are in the
 lock: they may run as root on hosts. Must never change this machine's own packages.
@@ -27,6 +27,8 @@ KEPT = "udpbench/wheels"
 """Below the user's cache folder."""
 LOCK = Path(__file__).with_name("wheels.lock")
 """Projects, versions and digests, as pip reads them; ``noxfile.py lock`` writes it."""
+EXPORTERS = "prometheus-client"
+"""The project of the lock that no agent imports."""
 DIFFERS = re.compile(r"DO NOT MATCH THE HASHES.*?^ +(\S+) from (\S+)", re.DOTALL | re.MULTILINE)
 """What pip says of a file that is not in the lock."""
 QUIETLY = ("--quiet", "--disable-pip-version-check", "--retries", "1")
@@ -45,6 +47,8 @@ class Target:
     """``glibc`` or ``musl``."""
     libc_version: str
     """Such as ``2.31``."""
+    exports: bool = False
+    """An exporter runs there, too."""
 
     def __str__(self) -> str:
         """Return it for a message."""
@@ -77,6 +81,8 @@ def locked(target: Target) -> dict[str, str]:
             continue
         text, *digests = line.split("--hash=")
         requirement = Requirement(text)
+        if requirement.name == EXPORTERS and not target.exports:
+            continue
         if requirement.marker is None or requirement.marker.evaluate(environment):
             pinned = f"{requirement.name}{requirement.specifier}"
             lines[pinned] = " --hash=".join([pinned, *map(str.strip, digests)])
