@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -18,6 +19,7 @@ from settings_world import BOOT_ID, fake, fake_host
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.journal import Journal, leftovers
 from udpbench.errors import RestoreError
+from udpbench.model.host import Setting
 
 
 @pytest.fixture
@@ -218,6 +220,36 @@ def test_a_journal_of_another_namespace_is_not_ours(
     journal.begin(fake("a", 10), 1)
     journal.close()
     assert ((), ()) == (leftovers(host).here, leftovers(host).stale)
+    with golden.raises(RestoreError):
+        Journal.open(host, journal.path)
+
+
+def test_a_card_that_came_back_from_a_namespace_that_ended_is_no_secret(
+    host: Host, journal: Journal, golden: Golden
+) -> None:
+    """It has what a dead run set there: the kernel moves it, and nothing restores it."""
+    (lo,) = (name for index, name in socket.if_nameindex() if index == 1)
+    mounts, card = host.root / "proc/self/mountinfo", host.root / f"sys/class/net/{lo}/device"
+    mounts.write_text("21 1 0:4 net:[7] /run/netns/a rw - nsfs nsfs rw")
+    (host.root / "proc/5/ns").mkdir(parents=True)
+    journal.identity = replace(journal.identity, netns=7, netns_cookie=0)
+    journal.begin(Setting("rings", lo, 4096), 512, index=1)
+    journal.begin(Setting("napi_state", lo, None), {}, index=1)
+    journal.begin(Setting("rings", "other", 4096), 512, index=1)
+    journal.begin(Setting("rps", "proc/sys", 1), 0)
+    card.mkdir(parents=True)
+    held = leftovers(host).here  # its agent lives
+    journal.close()
+    here = [held, leftovers(host).here]
+    mounts.write_text("")
+    (host.root / "proc/5/ns/net").symlink_to("net:[7]")
+    here.append(leftovers(host).here)
+    (host.root / "proc/5/ns/net").unlink()
+    card.rmdir()
+    here.append(leftovers(host).here)
+    card.mkdir()
+    assert [()] * 4 == here
+    assert (journal.path,) == leftovers(host).here
     with golden.raises(RestoreError):
         Journal.open(host, journal.path)
 

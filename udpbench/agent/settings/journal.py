@@ -101,7 +101,7 @@ class Journal:
             journal = cls(host, identity.run)
             journal._elsewhere = not identity.same_place(journal.identity)
             if journal._elsewhere:
-                _check_of_machine(path, identity, journal.identity, entries)
+                _check_of_machine(host, path, identity, journal.identity, entries)
             os.ftruncate(file, size)
         except BaseException:
             os.close(file)
@@ -239,13 +239,46 @@ def _of_machine(written: Identity, own: Identity, entries: dict[int, Entry]) -> 
 
 
 def _check_of_machine(
-    path: Path, written: Identity, own: Identity, entries: dict[int, Entry]
+    host: Host, path: Path, written: Identity, own: Identity, entries: dict[int, Entry]
 ) -> None:
     if not _of_machine(written, own, entries):
+        returned = _returned(host, written, own, entries)
+        if returned:
+            raise RestoreError(
+                f"{path}: the network namespace is gone in which run {written.run} set what an "
+                "interface that came back from it may still have; set back by hand what is not as "
+                f"it was ({'; '.join(returned)}), then type: rm {path}"
+            )
         raise RestoreError(
             f"{path}: the journal belongs to another boot or network namespace; "
             f"there is nothing to restore here; remove it: rm {path}"
         )
+
+
+def _returned(host: Host, written: Identity, own: Identity, entries: dict[int, Entry]) -> list[str]:
+    """Return what cards had before, and may not have, that came here from a namespace that ended.
+
+    The kernel gives them to its first namespace, by index and name unless these are taken there;
+    what is virtual ends (net/core/dev.c: default_device_exit_net).
+    """
+    if written.boot_id != own.boot_id:
+        return []
+    values = []
+    for entry in entries.values():
+        name = host.name_of(entry.index) if entry.index is not None else None
+        setting = entry.setting
+        is_set = name is not None and name in setting.target and setting.value is not None
+        if is_set and host.exists(f"/sys/class/net/{name}/device"):
+            values.append(f"{setting.kind} {setting.target}: {entry.before}")
+    return values if values and _has_ended(host, written.netns) else []
+
+
+def _has_ended(host: Host, netns: int) -> bool:
+    """Return whether a network namespace has neither a process nor a name."""
+    link = f"net:[{netns}]"
+    processes = filter(str.isdecimal, host.listdir("/proc"))
+    inhabited = any(link == host.link_target(f"/proc/{pid}/ns/net") for pid in processes)
+    return not inhabited and link not in host.read_text("/proc/self/mountinfo")
 
 
 def _load(path: Path) -> tuple[Identity, dict[int, Entry], int, int]:
@@ -296,8 +329,9 @@ class Leftovers:
     """Journals on this host: those to restore from this namespace, and stale ones to remove.
 
     From here, too: changes of the machine by another namespace's agent, if it and its guardian are
-    dead. Stale are journals of another boot, and of a namespace made for a run whose agent and
-    guardian are dead. Journals of this boot's other namespaces are in neither list.
+    dead, and those of cards that came back from one that ended. Stale are journals of another boot,
+    and of a namespace made for a run whose agent and guardian are dead. Journals of this boot's
+    other namespaces are in neither list.
     """
 
     here: tuple[Path, ...]
@@ -327,7 +361,10 @@ def leftovers(host: Host) -> Leftovers:
             continue
         if identity.boot_id != own.boot_id or (identity.ends_with_run and _is_dead(path)):
             stale.append(path)
-        elif identity.same_place(own) or (_of_machine(identity, own, entries) and _is_dead(path)):
+        elif identity.same_place(own) or (
+            _is_dead(path)
+            and (_of_machine(identity, own, entries) or _returned(host, identity, own, entries))
+        ):
             here.append(path)
     return Leftovers(tuple(here), tuple(stale))
 
