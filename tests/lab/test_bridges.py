@@ -18,6 +18,8 @@ from test_path import (
     assert_spans,
     before_the_proof,
     conducted,
+    counted,
+    deafen_sender,
     entries,
     inside,
     namespace_of,
@@ -148,6 +150,61 @@ def test_a_container_sends_through_its_hosts_bridge(tmp_path: Path) -> None:
 def deafen_container() -> None:
     """Keep answers of the host from the container's sockets."""
     rule(namespace_of("eth0", "172.17.0.2/"), "input", "ip", "protocol", "icmp", "drop")
+
+
+PUBLISHED = f"""
+add table ip plants
+add chain ip plants before {{ type filter hook prerouting priority raw ; }}
+add chain ip plants published {{ type nat hook prerouting priority dstnat ; }}
+add chain ip plants behind {{ type filter hook forward priority 0 ; }}
+add rule ip plants before ip daddr {RECEIVER}.2 numgen inc mod 5 == 0 counter drop
+add rule ip plants published ip daddr {RECEIVER}.2-{RECEIVER}.5 udp dport 4321 dnat to numgen inc \
+mod 2 map {{ 0 : {RECEIVER}.1, 1 : {RECEIVER}.6 }}
+add rule ip plants published ip daddr {RECEIVER}.7 dnat to {RECEIVER}.20
+add rule ip plants behind ct original ip daddr {RECEIVER}.3 numgen inc mod 5 < 2 counter drop
+add rule ip plants behind ct status dnat ip daddr {{ {RECEIVER}.1, {RECEIVER}.6 }} counter accept
+"""
+"""Addresses whose flows get one of two backends each, and .7, whose backend has no route."""
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize(("lab", "node"), [("router", "router1"), ("containers", "docker")])
+def test_losses_before_and_behind_a_translated_destination_are_told_apart(
+    tmp_path: Path, lab: str, node: str
+) -> None:
+    """The load goes to addresses that rules rewrite: each loss is exact, and nothing remains."""
+    pids: list[int] = []
+    counts: list[list[int]] = []
+
+    def plants() -> None:
+        pids.append(namespace_of("in0" if lab == "router" else "veth1"))
+        (deafen_sender if lab == "router" else deafen_container)()
+        for line in PUBLISHED.strip().splitlines():
+            inside(pids[0], "nft", line)
+        inside(pids[0], "ip", "route", "add", "unreachable", f"{RECEIVER}.20")
+
+    def tell(progress: Progress) -> None:
+        before_the_proof(plants)(progress)
+        begins = progress.event == "phase" and progress.phase == "measured"
+        if begins or (progress.event == "step" and progress.text == "verify"):
+            counts.append(counted(pids[0]))
+
+    _, record, result = conducted(
+        tmp_path, load_lab(lab), tell, traffic=traffic(7), path_check="explained"
+    )
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    before, behind, passed = (
+        last - first for first, last in zip(counts[0], counts[-1], strict=True)
+    )
+    assert (EACH // 5, 2 * EACH // 5) == (before, behind)
+    assert 4 * EACH - before - behind == passed
+    assert 6 * EACH - before - behind == result.received_packets
+    stage = "fwd_prerouting" if lab == "router" else "fwd_bridge"
+    assert {
+        f"{node}.{stage}": (before, None),
+        f"{node}.fwd_netfilter": (behind, None),
+        f"{node}.fwd_route": (EACH, None),
+    } == entries(result)
 
 
 class Switched:
