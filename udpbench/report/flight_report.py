@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from udpbench.analysis.watch.incidents import Event, Flight, Incident, Loss
+from udpbench.analysis.watch.incidents import CHANGE, Event, Flight, Incident, Loss
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
 from udpbench.model.limits import SECOND_NS
@@ -28,7 +28,7 @@ FORMATS = ("html", "csv", "parquet")
 TEMPLATE = "flight.html.jinja"
 TENTH_NS = SECOND_NS // 10
 LISTED_LOSSES, LISTED_EVENTS = 10, 20
-"""What is listed of one incident."""
+"""What is listed of one incident: changes of the machine, and as many other events."""
 
 
 def clock_of(at_ns: int) -> str:
@@ -59,13 +59,22 @@ def _lines(course: Flight) -> Iterator[str]:
         yield (
             "   what had changed:" if incident.events else "   nothing that is recorded had changed"
         )
-        for event in incident.events[-LISTED_EVENTS:]:
+        listed = _listed(incident.events)
+        for event in listed:
             yield f"      {clock_of(event.at_ns)}  {event.what}"
+        yield from _more(incident.events[len(listed) :], "      ", "changes")
     for first_ns, last_ns in course.gaps:
         yield f"nothing is recorded from {clock_of(first_ns)} to {clock_of(last_ns)}"
     if course.left_out:
         yield f"{course.left_out} further events are left out: ask for a shorter time"
     yield from _unrecorded(course)
+
+
+def _listed(events: Sequence[Event]) -> list[Event]:
+    """Return the latest changes of the machine, and as many of what anybody may bring about."""
+    changes = [event for event in events if event.kind == CHANGE][-LISTED_EVENTS:]
+    others = [event for event in events if event.kind != CHANGE][-LISTED_EVENTS:]
+    return sorted([*changes, *others], key=lambda event: event.at_ns)
 
 
 def _unrecorded(course: Flight) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 from analysis.test_sums import DNS, FACTS, POD, look, survey
 from analysis.test_watch import CHECKSUM, RCVBUF, counted
 from udpbench.analysis.watch import incidents
-from udpbench.analysis.watch.incidents import Flight, Loss, _Replay, course_of
+from udpbench.analysis.watch.incidents import Event, Flight, Loss, _Replay, course_of
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import UdpSocket
 from udpbench.model.survey import MachineLook, Moment, SpaceLook
@@ -118,9 +118,9 @@ def test_what_had_changed_is_named() -> None:
     assert [
         "net.core.rmem_max: 212992 → 4096",
         "firewall changed",
-        "hog 5 uses 100 % of a CPU",
         "dns 9 0.0.0.0:53: receive buffer 104KiB → 2KiB",
         "web 7 closed 0.0.0.0:99",
+        "hog 5 uses 100 % of a CPU",
         "packets that come: 100 pps → 5.0 kpps",
         "web 7 opened 0.0.0.0:99",
     ] == [event.what for event in incident.events]
@@ -349,17 +349,21 @@ def test_what_a_user_loses_in_plenty_hides_no_loss_of_another_nor_the_sum() -> N
 def test_what_a_user_changes_in_plenty_hides_no_change_of_another_nor_of_the_machine() -> None:
     """Busy processes, receive buffers and sockets that come and go have room of their own."""
     replayed = _Replay(0)
+    replayed._use(Event(0, "early", kind="busy"), 0.2)
     for number in range(1500):
-        replayed._event("busy", number, f"x {number} uses 40 % of a CPU")
+        replayed._use(Event(number, f"x {number}", kind="busy"), 0.4)
         replayed._event("buffer", number, "x: receive buffer", "host", 4321)
         replayed._coming(number, "x closed", "host", 4321)
+    replayed._use(Event(1500, "backup 9 uses 99 % of a CPU", kind="busy"), 0.99)
     replayed._event("change", 0, "net.core.rmem_max: 1 → 2")
     replayed._event("buffer", 0, "dns: receive buffer", "host", 101)
     replayed._coming(0, "dns closed", "host", 101)
-    assert 500 + 500 + 1480 == replayed.left_out
     assert ["net.core.rmem_max: 1 → 2", "dns: receive buffer", "dns closed"] == [
         event.what for event in replayed.events[-3:]
     ]
+    assert 502 + 500 + 1480 == replayed.course().left_out
+    assert "backup 9 uses 99 % of a CPU" in {event.what for event in replayed.events}
+    assert "early" not in {event.what for event in replayed.events}
 
 
 def test_what_had_changed_before_each_loss_of_an_incident_is_named() -> None:

@@ -54,7 +54,8 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_says_when_it_began_which_socket_and_what_had_changed(golden: Golden) -> None:
     """And what was not recorded, or is left out."""
     golden.check(text(COURSE))
-    many = Incident((LOSS,) * 12, (EVENT,) * 30)
+    busy = replace(EVENT, what="sh 9 uses 40 % of a CPU", kind="busy")
+    many = Incident((LOSS,) * 12, (EVENT,) * 3 + (busy,) * 30)
     golden.check(text(replace(COURSE, incidents=(many,), gaps=(), left_out=3)))
     golden.check(text(replace(COURSE, gaps=(), left_out_losses=1500, left_out_packets=9000)))
     golden.check(text(replace(COURSE, incidents=(), gaps=())))

@@ -38,6 +38,7 @@ LOAD_LOOKS = 30
 LEAST_PPS = 100
 FULL, SHOWN_PROGRAMS = 0.5, 4
 """The part of a CPU from which on it is said what it did, and of how much of that."""
+CHANGE = "change"
 BY_RULES = tuple(stage.name for stage in STAGES if stage.meant_by == "rules")
 LEAST_REFUSED_PPS = 10
 OWN = "host"
@@ -64,6 +65,8 @@ class Event:
     what: str
     netns: str = ""
     """The namespace that alone has it; empty: it is of the whole machine."""
+    kind: str = CHANGE
+    """A change of the machine, or what anybody may bring about."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,8 @@ class _Replay:
     held: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     """Namespace and user → how many of these are theirs."""
     events: list[Event] = field(default_factory=list)
+    uses: list[tuple[float, Event]] = field(default_factory=list)
+    """CPU time of processes, each with its share."""
     seconds: list[Second] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     busy: dict[str, float] = field(default_factory=dict)
@@ -348,7 +353,7 @@ class _Replay:
             self.left_out += 1
             return
         self.kept.update((own, group))
-        self.events.append(Event(at_ns, what, netns))
+        self.events.append(Event(at_ns, what, netns, kind))
 
     def _coming(self, at_ns: int, what: str, netns: str = "", user: int | None = None) -> None:
         """Note a socket that came or went; what others do all the time hides nothing else."""
@@ -365,15 +370,15 @@ class _Replay:
         """Note what differs between two looks but for counters and sockets."""
         now_ns, old, new = moment.survey.wall_ns, before.survey, moment.survey
         for each in differences(old.settings, new.settings):
-            self._event("change", now_ns, f"{each.path}: {each.before} → {each.after}")
+            self._event(CHANGE, now_ns, f"{each.path}: {each.before} → {each.after}")
         for name, count in new.changed.items():
             if count > old.changed.get(name, count):
-                self._event("change", now_ns, f"{name.removeprefix('changed.')} changed")
+                self._event(CHANGE, now_ns, f"{name.removeprefix('changed.')} changed")
         for name, facts in moment.facts.items():
             known = before.facts.get(name)
             if known is not None and known is not facts and known != facts:
                 for each in differences(dict(flat(known)), dict(flat(facts))):
-                    self._event("change", now_ns, f"{name}: {each}")
+                    self._event(CHANGE, now_ns, f"{name}: {each}")
         went = [f"{name} {GONE}" for name in sorted(_interfaces(old) - _interfaces(new))]
         there = {space.netns for space in new.spaces}
         ended = [space.name for space in old.spaces if space.netns not in there]
@@ -394,10 +399,24 @@ class _Replay:
         }
         for name, share in sorted(shares.items(), key=lambda item: -item[1]):
             if share >= MUCH > 2 * self.busy.get(numbers[name], 0.0):
-                self._event("busy", now_ns, f"{name} uses {show_percent(share)} of a CPU")
+                what = f"{name} uses {show_percent(share)} of a CPU"
+                self._use(Event(now_ns, what, kind="busy"), share)
         self.busy = {numbers[name]: share for name, share in shares.items()}
         self.cpu_ns.update({numbers[name]: ns for name, ns in processes.items()})
         self.cpu_at_ns = now_ns
+
+    def _use(self, event: Event, share: float) -> None:
+        """Keep the largest uses: of processes nobody knows whose they are."""
+        if event.at_ns < self.since_ns - BEFORE_NS:
+            return
+        self.uses.append((share, event))
+        if len(self.uses) > 2 * MOST_EVENTS:
+            self._drop_uses()
+
+    def _drop_uses(self) -> None:
+        self.uses.sort(key=lambda each: -each[0])
+        self.left_out += len(self.uses[MOST_EVENTS:])
+        del self.uses[MOST_EVENTS:]
 
     def _compare_sockets(
         self,
@@ -444,6 +463,8 @@ class _Replay:
         for group in self.losses.values():
             for whose in {each.whose for each in group}:
                 self._lessen(group, 1, whose)
+        self._drop_uses()
+        self.events += [event for _, event in self.uses]
         until_ns = self.before.survey.wall_ns if self.before is not None else self.since_ns
         return Flight(
             host=self.host,
