@@ -1195,6 +1195,14 @@ def test_a_namespace_of_another_name_is_not_entered(there: There, tmp_path: Path
         "ip route add 10.2.0.2/32 via 10.3.0.2",
         "ip route replace 10.2.0.0/24 via 10.3.0.2",
         "nft add rule ip nat pre udp dport 4321 dnat to 10.3.0.2",
+        (
+            "nft delete element ip nat backends { 4321 } ; "
+            "add element ip nat backends { 4321 : 10.3.0.2 }"
+        ),
+        (
+            "nft add chain ip nat now { type filter hook prerouting priority -300 ; } ; "
+            "add rule ip nat now udp dport 4321 ip daddr set 10.3.0.2"
+        ),
         "ip route add 10.2.0.2/32 encap seg6 mode encap segs fc00:3::2 dev eth2",
         "ip route add 10.2.0.2/32 encap seg6 mode encap.red segs fc00:3::2 dev eth2",
         "ip route add 10.2.0.2/32 encap seg6 mode l2encap segs fc00:3::2 dev eth2",
@@ -1206,6 +1214,9 @@ def test_whoever_changes_the_path_nothing_leaves_a_node_by_another_way(
     """A route or a backend is changed under load: what lies beyond gets no packet of the lab."""
     there.inside("gateway", "nft add table ip nat")
     there.inside("gateway", "nft add chain ip nat pre { type nat hook prerouting priority -100 ; }")
+    backends = "{ type inet_service : ipv4_addr ; elements = { 4321 : 10.2.0.2 } ; }"
+    there.inside("gateway", f"nft add map ip nat backends {backends}")
+    there.inside("gateway", "nft add rule ip nat pre dnat to udp dport map @backends")
     there.inside("gateway", "ip neigh add 10.3.0.2 lladdr 02:00:00:00:00:03 dev eth3")
     leads_through_ipv6(there)
     attacked: list[str] = []
