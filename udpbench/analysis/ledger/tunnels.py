@@ -1,7 +1,8 @@
 """Nodes that forward frames, and what a tunnel that begins or ends there took and gave.
 
 Owns which of a node's interfaces is which; the rows are with those of ``forwarding``. What is
-counted of WireGuard: docs/kernel.md, WireGuard of the kernel and WireGuard in a process.
+counted of WireGuard: docs/kernel.md, WireGuard of the kernel; docs/kernel.md, WireGuard in a
+process.
 """
 
 from __future__ import annotations
