@@ -93,6 +93,14 @@ def processes_of(pid: int) -> list[psutil.Process]:
     return [first, *first.children(recursive=True)]
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """Return the command of a process; none of one that has just ended."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
 def used_ns(processes: Sequence[psutil.Process]) -> float:
     """Return the CPU time of processes up to now, with that of their children that have ended."""
     return sum(sum(process.cpu_times()[:4]) for process in processes) * 1e9
@@ -101,7 +109,7 @@ def used_ns(processes: Sequence[psutil.Process]) -> float:
 def tested(of: Stage, name: str, options: Sequence[str]) -> Side:
     """Run a client against a server."""
     with served(of, name) as processes:
-        receiving = [each for each in processes if RECEIVES[name] in each.cmdline()]
+        receiving = [each for each in processes if RECEIVES[name] in words_of(each)]
         assert 1 == len(receiving), processes
         before = used_ns(receiving), used_ns(processes)
         pinned = f"{of.cpu('sender')},{of.cpu('receiver')}"
