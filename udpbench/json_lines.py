@@ -253,10 +253,12 @@ def whole_lines(
         while size_bytes <= MOST_BYTES and (line := file.readline(MOST_LINE_BYTES + 1)):
             number += 1
             whole = line.endswith(b"\n")
-            if not whole and (len(line) > MOST_LINE_BYTES or file.read(1)):
+            if not whole and len(line) > MOST_LINE_BYTES:
                 limit = f"{MOST_LINE_BYTES // 2**20}MiB"
                 raise DamagedLine(number, f"longer than {limit}: not a line of udpbench's")
             yield number, line if whole else None, len(line)
+            if not whole:
+                break  # what comes behind it meanwhile is its rest
             size_bytes = max(size_bytes, file.tell())  # somebody may append to it meanwhile
     if size_bytes > MOST_BYTES:
         raise OSError(errno.EFBIG, f"larger than {MOST_BYTES // 2**20}MiB", str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -479,6 +480,29 @@ def test_a_file_that_grows_while_it_is_read_is_read_so_far(
     with pytest.raises(OSError, match="larger than 0MiB"):
         follow()
     assert file.stat().st_size <= 2 * 30 + 3
+
+
+class Followed(io.BufferedReader):
+    """A file to whose last line its writer adds the rest as soon as it was read."""
+
+    def readline(self, size: int | None = -1) -> bytes:
+        """Return a line; then there is more."""
+        line = super().readline(size)
+        if line and not line.endswith(b"\n"):
+            with Path(f"/proc/self/fd/{self.fileno()}").readlink().open("ab") as more:
+                more.write(b": 1}\n{}\n")
+        return line
+
+
+def test_a_line_that_is_written_while_it_is_read_is_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rest is no line of its own, and none too long."""
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(b'{}\n{"a"')
+    opened = Followed(io.FileIO(file))
+    monkeypatch.setattr("udpbench.json_lines.open_regular", lambda *_: opened)
+    assert [(1, {}, 3), (2, None, 4)] == [*read_lines(file, Room())]
 
 
 @pytest.mark.parametrize("name", [RUN_FILE, SERIES_FILE])
