@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -103,7 +103,11 @@ def words_of(process: psutil.Process) -> list[str]:
 
 def used_ns(processes: Sequence[psutil.Process]) -> float:
     """Return the CPU time of processes up to now, with that of their children that have ended."""
-    return sum(sum(process.cpu_times()[:4]) for process in processes) * 1e9
+    taken_s = 0.0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # it has just ended: its parent has its time
+            taken_s += sum(process.cpu_times()[:4])
+    return taken_s * 1e9
 
 
 def tested(of: Stage, name: str, options: Sequence[str]) -> Side:
