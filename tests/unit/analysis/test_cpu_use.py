@@ -133,6 +133,12 @@ def test_programs_are_blamed_for_all_that_they_may_have_used() -> None:
     assert [expected] == cpu_findings(record)
 
 
+def test_another_run_is_not_taken_for_this_one() -> None:
+    """A process of our own name that is not of this run is another's."""
+    ((_, _, value),) = cpu_findings(shared(LOAD_MS + 400, hog(400, name="udpbench")))
+    assert "20.00 %, most by another udpbench (pid 77)" == value
+
+
 def test_what_the_run_itself_takes_is_told_apart() -> None:
     """No other program is blamed for it, and nothing is struck out."""
     record = shared(LOAD_MS + 200, own(150), own(50, pid=11))
