@@ -21,12 +21,14 @@ from udpbench.analysis.checks import (
 )
 from udpbench.analysis.checks.checklist import CHECKS, Check
 from udpbench.analysis.checks.checklist import check as check_all
+from udpbench.analysis.cpu_use import OTHERS
 from udpbench.analysis.readings import readings_of
 from udpbench.host_settings import Settings, VethPair
 from udpbench.model.experiment import Answers, Flows, Receive, Search, Traffic
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import SECOND_NS, PhaseName
 from udpbench.model.record import ClockReading, Finding, Histogram, TrialRecord
+from udpbench.model.result import CpuLoad
 from udpbench.model.served import ServedTest
 
 
@@ -38,6 +40,24 @@ def test_a_sender_of_a_number_of_packets_may_make_up_for_what_holds_it_up() -> N
     ample = replace(late.trial, send=replace(late.trial.send, bucket_ns=SECOND_NS))
     (finding,) = findings(offered_load.sender_bound, replace(late, trial=ample))
     assert "bucket" not in str(finding.next_step)
+
+
+@pytest.mark.parametrize(
+    ("share", "receives", "step"),
+    [
+        (0.4, False, "lower traffic.rate"),
+        (0.8, False, "stop what else uses the sender's CPUs"),
+        (0.8, True, "lower traffic.rate"),
+    ],
+)
+def test_a_sender_whose_cpu_others_took_need_not_send_less(
+    share: float, receives: bool, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 5 kpps beside a compiler a lower rate is no remedy."""
+    load = CpuLoad("machine", 1, 1.0, receives, {OTHERS: share})
+    monkeypatch.setattr(offered_load, "cpu_loads", lambda _: (load,))
+    (finding,) = findings(offered_load.sender_bound, build.record(900, of=build.paced(1000)))
+    assert str(finding.next_step).startswith(step)
 
 
 def test_what_no_stage_explains_of_the_path_check_has_no_stage_to_look_up() -> None:

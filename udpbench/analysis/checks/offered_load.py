@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from udpbench.analysis.cpu_use import OTHERS, cpu_loads
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.intended_load import (
     arrived,
@@ -23,6 +24,10 @@ from udpbench.units import plural, show_ratio
 OFFERED_SHARE = 0.995
 """An offered load below this share of the intended one measures the sender (RFC 2285 3.5)."""
 SENDER_BOUND = "sender-bound: the senders did not reach the intended load"
+OWN_STEP = "lower traffic.rate, or give the sender more workers or CPUs"
+OTHERS_STEP = "stop what else uses the sender's CPUs, then repeat"
+MOST = 0.5
+"""Share of a CPU."""
 MS_NS = 10**6
 UNSEEN_NS = 50 * MS_NS
 """Without a look for so long after a load, a search cannot tell its rate: 5 % of a second."""
@@ -47,9 +52,15 @@ def sender_bound(readings: Readings) -> Iterator[Finding]:
             "sender",
             show_ratio(offered),
             f"at least {show_ratio(OFFERED_SHARE)} of the intended load",
-            "lower traffic.rate, or give the sender more workers or CPUs"
+            (OTHERS_STEP if _is_held_up(readings) else OWN_STEP)
             + (MADE_UP if _may_make_up(readings) else ""),
         )
+
+
+def _is_held_up(readings: Readings) -> bool:
+    """Return whether others took most of a CPU that sends."""
+    loads = (load for load in cpu_loads(readings) if not load.receives)
+    return any(load.uses.get(OTHERS, 0.0) >= MOST for load in loads)
 
 
 def _may_make_up(readings: Readings) -> bool:
