@@ -212,9 +212,9 @@ def show_count(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ")
 
 
-def unbroken(text: str) -> str:
+def unbroken(text: str, blank: str = "\u00a0") -> str:
     """Return a text in which no line ends within a number, or between it and its unit."""
-    return _BREAKS.sub("\u00a0", text)
+    return _BREAKS.sub(blank, text)
 
 
 def plural(number: int, noun: str) -> str:

@@ -17,7 +17,7 @@ from udpbench.model.limits import SECOND_NS
 from udpbench.printable import all_printable, printable
 from udpbench.protocol import encode
 from udpbench.report.document import refuse_shared, wrong_formats
-from udpbench.units import counted, format_duration, show_count, show_pps
+from udpbench.units import counted, format_duration, show_count, show_pps, unbroken
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -206,7 +206,7 @@ def page(course: Flight) -> str:
     data = {
         "title": f"What {course.host} lost",
         "span": f"{_day_of(course.since_ns)} to {_day_of(course.until_ns)}",
-        "answer": answer(course),
+        "answer": unbroken(answer(course)),
         "incidents": [
             {
                 "title": title_of(each),

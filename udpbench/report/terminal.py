@@ -5,7 +5,6 @@ Every table is drawn here, from its columns and cells.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -13,15 +12,14 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from udpbench.printable import printable
+from udpbench.units import unbroken
 
-GROUPS = re.compile(r"(?<=\d) (?=\d{3}(?!\d))")
-"""The space between groups of a number's digits."""
 JOINT = "\ue000"
-"""Stands for it while lines are broken: rich breaks them at a no-break space, too."""
+"""Stands for a blank at which no line may be broken: rich breaks them at a no-break space, too."""
 
 
 class Terminal(Console):
@@ -34,10 +32,12 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Yield the segments of a renderable, their texts printable; no line ends in a number."""
-        if isinstance(renderable, Text) and GROUPS.search(renderable.plain):
-            renderable = renderable.copy()
-            renderable.plain = GROUPS.sub(JOINT, renderable.plain)
+        """Yield the segments of a renderable, printable; no line parts a number from its unit."""
+        if isinstance(renderable, Text):
+            joined = unbroken(renderable.plain, JOINT)
+            if joined != renderable.plain:
+                renderable = renderable.copy()
+                renderable.plain = joined
         for segment in super().render(renderable, options):
             text = segment.text.replace(JOINT, " ")
             yield segment if segment.control else segment._replace(text=printable(text))
@@ -76,6 +76,14 @@ class LongTable(Table):
         for cells in zip(*(column.cells for column in self.columns), strict=True):
             yield from self._row(console, cells, widths)
 
+    def _calculate_column_widths(self, console: Console, options: ConsoleOptions) -> list[int]:
+        """Return rich's widths, paddings included, in which words are whole where that is possible.
+
+        Rich narrows the widest columns, be their words blanks apart or names of a setting.
+        """
+        widths = super()._calculate_column_widths(console, options)
+        return _with_whole_words(widths, self.columns, PADDING)
+
     def _widths(self, room: int) -> list[int] | None:
         """Return the width of each column; None if rich has to find a way.
 
@@ -93,7 +101,9 @@ class LongTable(Table):
                 width if column.no_wrap else min(width, limit)
                 for width, column in zip(widths, self.columns, strict=True)
             ]
-        return widths if sum(widths) <= room else None
+        if sum(widths) > room:
+            return None
+        return _with_whole_words(widths, self.columns)
 
     def _row(
         self, console: Console, cells: Iterable[RenderableType], widths: list[int]
@@ -121,6 +131,35 @@ class LongTable(Table):
             else:
                 yield from segments
             yield Segment.line()
+
+
+def _with_whole_words(
+    widths: Sequence[int], columns: Sequence[Column], padding: int = 0
+) -> list[int]:
+    """Return widths that columns give to those whose longest word has no room, as far as they can.
+
+    No word gets more than two thirds of the table.
+    """
+    most = 2 * sum(widths) // 3
+    least = [
+        width if column.no_wrap else min(_longest_word(column) + padding, most)
+        for width, column in zip(widths, columns, strict=True)
+    ]
+    given = list(widths)
+    for place, width in enumerate(least):
+        while given[place] < width:
+            spare = [more - enough for more, enough in zip(given, least, strict=True)]
+            if max(spare) <= 0:
+                return given
+            given[spare.index(max(spare))] -= 1
+            given[place] += 1
+    return given
+
+
+def _longest_word(column: Column) -> int:
+    cells = (unbroken(str(cell), JOINT) for cell in (column.header, *column.cells))
+    longest = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
+    return longest if column.max_width is None else min(longest, column.max_width)
 
 
 def drawn(

@@ -202,6 +202,18 @@ def test_a_plan_has_room_on_80_columns() -> None:
     assert "neighbour receive0/192.168.254.30  none → 02:75:62:01:00:01" in out.getvalue()
 
 
+def test_a_long_name_of_a_setting_stays_whole() -> None:
+    """The line breaks before it, and what is said of its change has the rest."""
+    out = StringIO()
+    name = "net.ipv4.neigh.receive0.base_reachable_time_ms"
+    refusal = "Operation not permitted, because the host's namespace is owned by somebody else"
+    refused = (planned("sysctl", name, None, "30000", refusal),)
+    print_rehearsal(Terminal(file=out, width=80), [Rehearsed(("x",), {"receiver": refused})])
+    printed = out.getvalue().splitlines()
+    assert any(line.split()[:1] == [name] or f" {name} " in line for line in printed)
+    assert max(map(len, printed)) <= 80
+
+
 def test_what_sets_of_settings_have_in_common_is_printed_once() -> None:
     """And then a line for each set with what it has besides, also where that is nothing."""
     out = StringIO()

@@ -53,6 +53,15 @@ def test_a_table_without_room_wraps_what_may_wrap() -> None:
     assert all(f"{n}000000" in here for n in range(5))
 
 
+@pytest.mark.parametrize("width", [30, 60, 80])
+def test_a_word_is_whole_where_other_columns_have_room(width: int) -> None:
+    """Their lines break between words; no word takes more than two thirds of the table."""
+    rows: list[tuple[str | Text, ...]] = [("a.long.name.of.24.letters", "of many words " * 9, "7")]
+    for text in long_and_short(rows, width):
+        assert max(map(len, text.splitlines())) <= width
+        assert ("a.long.name.of.24.letters" in text) is (width > 30)
+
+
 def test_the_style_of_a_cell_stays() -> None:
     """The whole text, and a part of it."""
     part = Text("red and plain")
@@ -73,8 +82,8 @@ def test_what_is_not_printable_is_left_to_rich(cell: str) -> None:
 
 @pytest.mark.parametrize("width", [11, 12, 15, 17, 20, 40])
 def test_a_line_never_ends_within_a_number(width: int) -> None:
-    """Its groups stay together, of a text alone and of one in a table; nothing else is joined."""
-    text = "up to 1 312 456 packets did 2 runs"
+    """Nor before its unit, of a text alone and of one in a table; nothing else is joined."""
+    text = "up to 1 312 456 packets did 2 runs, 95 % of 80 kpps"
     out = StringIO()
     console = Terminal(file=out, width=width)
     console.print(Text(text))
@@ -82,4 +91,4 @@ def test_a_line_never_ends_within_a_number(width: int) -> None:
     console.print(listed([("", Text(text, style="red"))]))
     lines = [line.strip() for line in out.getvalue().splitlines()]
     assert " ".join(filter(None, lines)).split() == (3 * f"{text} ").split()
-    assert not [line for line in lines if re.search(r"\b(1|312|1 312)$", line)]
+    assert not [line for line in lines if re.search(r"\b(1|312|1 312|95|80)$", line)]

@@ -25,7 +25,7 @@ from udpbench.report.html_page import filled
 from udpbench.report.summary import LAB_LABEL
 from udpbench.store.history import PointHistory, histories, refuse_many
 from udpbench.store.pairs import ALPHA, FEWEST_TRIALS, PointOnPairs, beside, differing_facts
-from udpbench.units import show_percent
+from udpbench.units import show_percent, unbroken
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,7 @@ def campaign_data(
         "store": store,
         "again": shlex.join(["udpbench", "history", store]),
         "lab": LAB_LABEL if built_in else "",
-        "answer": answer(trials, pairs, changed),
+        "answer": unbroken(answer(trials, pairs, changed)),
         "headings": HEADINGS,
         "notes": NOTES,
         "pairs": names,
