@@ -17,6 +17,7 @@ from PIL import Image
 from report.stored import ODD, header, stored, swept
 from udpbench.errors import InputError
 from udpbench.judged_run import judged
+from udpbench.model.experiment import PointPair
 from udpbench.model.host import Change, Setting
 from udpbench.report import document, pages
 from udpbench.report.figures.style import styled
@@ -116,6 +117,28 @@ def test_what_does_not_fit_on_page_one_has_no_page_of_its_own(tmp_path: Path) ->
     assert "What limits" in second
     (stages,) = (page for page in pages if "docs/ledger.md has remedies" in page)
     assert "udp_rcvbuf" in stages
+
+
+@pytest.mark.parametrize("others", ["b", "bcd"])
+def test_page_one_of_a_comparison_ends_with_what_to_type(others: str, tmp_path: Path) -> None:
+    """Where its figure has no room above the steps it is below them."""
+    points = [paced(point=name) for name in f"a{others}"]
+    pairs = tuple(PointPair("a", name, "loss_ratio", 0.001, (7,)) for name in others)
+    records = [
+        lossy(1000, LOST, 250, of=replace(each, repetition=n))
+        if each.point == "a"
+        else record(of=replace(each, repetition=n))
+        for n in range(1, 8)
+        for each in points
+    ]
+    of = experiment(points=points, repetitions=7, compare=pairs)
+    run = stored(tmp_path / "run", records, of, command=("udpbench", "run", "pairs.yaml"))
+    document.write([run], tmp_path, ["pdf"])
+    first, *rest = texts(tmp_path)
+    assert "750 received (75.00 %)" in first
+    assert "udpbench run pairs.yaml" in first
+    assert ("repetition, in the order of the run" in first) is (others == "b")
+    assert "repetition, in the order of the run" in " ".join([first, *rest])
 
 
 def test_the_lab_is_labelled_on_every_page(whole: Path) -> None:
