@@ -27,7 +27,7 @@ from udpbench.report.captions import COLUMNS, HEADINGS, NOTES
 from udpbench.report.data_frames import DATA, write_frames
 from udpbench.report.embedded_data import packed
 from udpbench.report.figures.experiment_figures import NARROW, draw
-from udpbench.report.figures.ladder_figure import draw_ladder
+from udpbench.report.figures.ladder_figure import NARROW_NAME, draw_ladder
 from udpbench.report.html_page import html_page
 from udpbench.report.ladder import Ladder, ladder_data, ladders
 from udpbench.report.pages import chapter_data, overview, run_data, stages, trials_data
@@ -359,7 +359,8 @@ def _ladder_section(
     folder = room / FIGURES / name
     folder.mkdir()
     drawn = [f"{FIGURES}/{name}/{figure}.svg" for figure in draw_ladder(ladder, folder, suffixes)]
-    return {**ladder_data(ladder), **overview(ladder), "figures": drawn}
+    narrow = f"{FIGURES}/{name}/{NARROW_NAME}.svg" if drawn else ""
+    return {**ladder_data(ladder), **overview(ladder), "figures": drawn, "narrow": narrow}
 
 
 def _compile(room: Path, folder: Folder, form: Pages) -> list[Path]:

@@ -43,8 +43,9 @@ def html_page(data: Mapping[str, Any], room: Path, stored: str) -> str:
                 wide = not kind.endswith(NARROW)
                 drawn[file] = Markup(figures.inline(room / file, label, wide))  # noqa: S704 – ours
     for study in data["ladders"]:
-        for file in study["figures"]:
-            drawn[file] = Markup(figures.inline(room / file, study["title"]))  # noqa: S704
+        for file in filter(None, (*study["figures"], study["narrow"])):
+            wide = file != study["narrow"]
+            drawn[file] = Markup(figures.inline(room / file, study["title"], wide))  # noqa: S704
     return filled(TEMPLATE, figures, {**data, "drawn": drawn, "link": LINK, "packed": stored})
 
 

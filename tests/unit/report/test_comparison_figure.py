@@ -16,6 +16,7 @@ from udpbench.judged_run import chapters_of
 from udpbench.model.experiment import PointPair
 from udpbench.report.figures.comparison_figure import draw_comparisons
 from udpbench.report.figures.experiment_figures import draw
+from udpbench.report.figures.style import NARROW_INCHES
 from udpbench.report.pages import chapter_data
 from udpbench.report.summary import resolved
 
@@ -48,6 +49,17 @@ def test_a_panel_has_a_dot_per_block_margin_and_interval(
     spans = [(p.get_y(), p.get_y() + p.get_height()) for p in axes.patches]
     assert bands == [pytest.approx(band, abs=1e-3) for band in spans]
     assert axes.get_title(loc="left").startswith(f"b against a: {comparison.verdict} by ")
+
+
+def test_a_title_has_its_interval_on_a_telephone_too() -> None:
+    """In two lines, none of which ends between a number and its unit."""
+    long = replace(MORE, a="small-buffer", b="large-buffer", low=0.001, high=0.4)
+    (wide,) = draw_comparisons([long]).axes
+    (narrow,) = draw_comparisons([long], NARROW_INCHES).axes
+    title = narrow.get_title(loc="left")
+    assert wide.get_title(loc="left") == title.replace("\n", " ")
+    assert "\n" in title
+    assert title.endswith("]")
 
 
 def test_an_experiment_that_compares_shows_it_first(tmp_path: Path) -> None:

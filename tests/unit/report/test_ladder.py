@@ -309,6 +309,7 @@ def test_it_is_drawn_where_there_is_something(tmp_path: Path) -> None:
     assert ["ladder-1"] == draw_ladder(climbed(), tmp_path, ["svg"])
     drawn = (tmp_path / "ladder-1.svg").read_text()
     assert "02 – not measured" in drawn
+    assert "02 – not measured" in (tmp_path / "ladder-narrow.svg").read_text()
     assert "delivered (kpps, logarithmic), n = 2 trials" in drawn
     bare = [experiment(points=[trial(experiment=name)], name=name) for name in "ab"]
     (nothing,) = ladders(judged(bare, []))

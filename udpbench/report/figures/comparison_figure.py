@@ -6,6 +6,7 @@ Places what the analysis returned; drift of an effect shows as a slope of the do
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from udpbench.report.figures.style import (
@@ -20,6 +21,7 @@ from udpbench.report.figures.style import (
     short_name,
     show_values,
 )
+from udpbench.units import unbroken
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 PANELS_PER_FIGURE = 4
 PANEL_INCHES = 1.45
 TITLE_LETTERS = 110
+"""In a line of the wide figure."""
+TITLE_LINES = 2
 
 
 def draw_comparisons(shown: Sequence[Comparison], width: float = WIDTH_INCHES) -> Figure:
@@ -47,8 +51,9 @@ def draw_comparisons(shown: Sequence[Comparison], width: float = WIDTH_INCHES) -
 
 
 def _draw(axes: Axes, comparison: Comparison, letters: int) -> None:
-    title = short_name(f"{comparison.b} against {comparison.a}: {comparison.text}", letters)
-    axes.set_title(title, fontsize=9, loc="left")
+    title = unbroken(f"{comparison.b} against {comparison.a}: {comparison.text}")
+    lines = wrap(short_name(title, TITLE_LINES * letters), letters, break_on_hyphens=False)
+    axes.set_title("\n".join(lines), fontsize=9, loc="left")
     none = 0.0 if comparison.share else 1.0
 
     def percent(value: float) -> float:

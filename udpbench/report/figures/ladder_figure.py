@@ -16,8 +16,10 @@ from udpbench.report.figures.style import (
     GREY,
     GRID,
     LOG_FROM,
+    NARROW_INCHES,
     PALE,
     RED,
+    WIDTH_INCHES,
     empty_figure,
     save,
     show_values,
@@ -34,7 +36,9 @@ ROW_INCHES = 0.2
 MOST_RUNGS, UNEVEN = 28, 3
 """Rungs per figure, and the permitted deviation, so that it fits below a summary; further rungs go
 into further figures with the same axis."""
-LABEL_LETTERS = 44
+LABEL_LETTERS = {WIDTH_INCHES: 44, NARROW_INCHES: 26}
+NARROW_NAME = "ladder-narrow"
+"""The first figure for a telephone."""
 NARROWEST = 0.004
 """Width of a single published number, as a share of the axis."""
 
@@ -42,7 +46,8 @@ NARROWEST = 0.004
 def draw_ladder(ladder: Ladder, folder: Path, suffixes: Sequence[str]) -> list[str]:
     """Draw the rungs into files of a folder; return their names without suffix, none drawn empty.
 
-    A rung that was neither published nor measured is not drawn.
+    A rung that was neither published nor measured is not drawn. Beside them is ``NARROW_NAME``, as
+    SVG alone.
     """
     shown = [rung for rung in ladder.rungs if rung.published is not None or rung.trials]
     names = []
@@ -52,6 +57,9 @@ def draw_ladder(ladder: Ladder, folder: Path, suffixes: Sequence[str]) -> list[s
             figure = _draw(part, ladder.metric, _ends(shown))
             save(figure, [folder / f"{name}.{suffix}" for suffix in suffixes])
             names.append(name)
+        for part in parts(shown)[:1]:
+            figure = _draw(part, ladder.metric, _ends(shown), NARROW_INCHES)
+            save(figure, [folder / f"{NARROW_NAME}.svg"])
     return names
 
 
@@ -85,18 +93,22 @@ def _ends(rungs: Sequence[Rung]) -> tuple[float, float]:
     return min(positive, default=1.0), max(positive, default=1.0)
 
 
-def _draw(rungs: Sequence[Rung], name: str, ends: tuple[float, float]) -> Figure:
+def _draw(
+    rungs: Sequence[Rung], name: str, ends: tuple[float, float], width: float = WIDTH_INCHES
+) -> Figure:
     low, high = ends
     log = high >= LOG_FROM * low
     scale, unit, _ = rate_scale(high) if name == "pps" else (1.0, "MiB/s", 0)
-    figure, axes = empty_figure(0.9 + ROW_INCHES * len(rungs))
+    columns = 4 if width == WIDTH_INCHES else 1
+    figure, axes = empty_figure(1.4 - 0.125 * columns + ROW_INCHES * len(rungs), width)
     if log:
         axes.set_xscale("log")
     axes.set_xlim(0.8 * low / scale if log else 0, (1.3 if log else 1.04) * high / scale)
     _draw_experiments(axes, rungs)
     _draw_published(axes, rungs, scale, high, log)
     _draw_trials(axes, rungs, name, scale)
-    axes.set_yticks(range(len(rungs)), map(_label, rungs), fontsize=7.5)
+    labels = (_label(rung, LABEL_LETTERS[width]) for rung in rungs)
+    axes.set_yticks(range(len(rungs)), labels, fontsize=7.5)
     axes.set_ylim(len(rungs) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     counted = [valid for rung in rungs for _, valid in rung.trials]
@@ -111,13 +123,13 @@ def _draw(rungs: Sequence[Rung], name: str, ends: tuple[float, float]) -> Figure
         axes.minorticks_off()
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", color=GRID)
-    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(loc="outside upper center", ncols=columns, frameon=False)
     return figure
 
 
-def _label(rung: Rung) -> str:
+def _label(rung: Rung, letters: int) -> str:
     note = "" if rung.trials else f" – {rung.limits or 'not measured'}"
-    return label(rung, LABEL_LETTERS) + note
+    return label(rung, letters) + note
 
 
 def _draw_experiments(axes: Axes, rungs: Sequence[Rung]) -> None:
