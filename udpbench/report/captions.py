@@ -5,11 +5,14 @@ Only text that does not depend on the run; the rest is in ``pages``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from udpbench.judged_run import Chapter
 from udpbench.report.answers import pictured_points
-from udpbench.report.path_picture import pictures
-from udpbench.report.sheets import LADDER_COLUMNS, LEFT_OUT_BLOCKS, VERDICT_COLUMNS
-from udpbench.report.summary import resolved
+from udpbench.report.path_picture import PathPicture, pictures
+from udpbench.report.sheets import LADDER_COLUMNS, VERDICT_COLUMNS, legends
+from udpbench.report.summary import accounted, resolved
+from udpbench.report.watch import read_apart
 
 HEADINGS = {
     "limits": "What limits",
@@ -118,6 +121,7 @@ TRIALS_OF_PATHS = {
     "highest": "The path is that of the trial with the highest load: none above it was tried.",
     "unrated": "The path is that of one of the trials: no highest rate is known.",
     "point": "The path is that of the trial with median delivery.",
+    "worst": "The path is that of the point that lost most: of its trial with median delivery.",
     "missed": "A path is that of the trial by which an expectation does not hold; else of the one "
     "with median delivery.",
     "points": "Each path is that of the point's trial with median delivery.",
@@ -130,11 +134,10 @@ def _is_rated(chapter: Chapter) -> bool:
     return any(search.headline.lower_pps is not None for search in chapter.searches)
 
 
-def _paths(chapter: Chapter) -> str:
-    """Return whose the paths of the packets are, and what hatches mean if there are any."""
-    shown = pictures(chapter, points=pictured_points(chapter))
+def _paths(chapter: Chapter, shown: Sequence[PathPicture]) -> str:
+    """Return whose the paths that are shown are, and what hatches mean if there are any."""
     several = any(len(point.results) > 1 for point in chapter.points)
-    kind = "points" if len(shown) > 1 else "point"
+    kind = "points" if len(shown) > 1 else "worst" if len(accounted(chapter)) > 1 else "point"
     kind = "missed" if any(verdict.missed for verdict in chapter.verdicts) else kind
     if chapter.searches:
         kind = "search" if _is_rated(chapter) else "unrated"
@@ -143,6 +146,7 @@ def _paths(chapter: Chapter) -> str:
     parts = [TRIALS_OF_PATHS[kind]] if chapter.searches or several else []
     if any(not stop.observable for picture in shown for stop in picture.stops):
         parts.append(UNOBSERVED_PART)
+    parts += read_apart(chapter.results)
     return " ".join(parts)
 
 
@@ -151,13 +155,13 @@ def captions(chapter: Chapter, published: bool, over_time: str) -> dict[str, str
 
     ``over_time`` says which points are shown over time.
     """
-    paths = _paths(chapter)
-    shown = {**_CAPTIONS, "timelines": over_time, "paths": paths, "ways": paths}
+    paths = _paths(chapter, pictures(chapter, points=pictured_points(chapter)))
+    ways = _paths(chapter, pictures(chapter))
+    shown = {**_CAPTIONS, "timelines": over_time, "paths": paths, "ways": ways}
     if chapter.searches:
         shown["results"] = RESULTS_OF_SEARCHES
         shown["searches"] += f" {HIGHEST_RATE if _is_rated(chapter) else NO_RATE}"
-    if any(comparison.lost for comparison in chapter.comparisons):
-        shown["comparisons"] += f" {LEFT_OUT_BLOCKS}"
+    shown["comparisons"] = " ".join([shown["comparisons"], *legends(chapter.comparisons)])
     for change in resolved(chapter.comparisons):
         shown["comparisons"] += (
             f" By the scatter of these blocks {change}: changes that are called in 4 of 5 attempts."

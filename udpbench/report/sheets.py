@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from udpbench.analysis.comparison.comparisons import Comparison
+from udpbench.analysis.comparison.blocks import LEFT_OUT
+from udpbench.analysis.comparison.comparisons import EXTRA_BLOCKS, Comparison
 from udpbench.analysis.comparison.stage_costs import StageChange, changes_between
 from udpbench.analysis.ledger.ledger import OR, lost_at_any, unobserved
 from udpbench.analysis.ledger.skbs import exactly
@@ -38,6 +39,13 @@ FEW_NS = 10
 """Below it a fraction is shown."""
 NOT_OBSERVABLE = "not observable"
 LEFT_OUT_BLOCKS = "A block is left out if its trials are invalid, failed or, for rates, struck out."
+NOT_REPLACED = (
+    f"A run has at most {EXTRA_BLOCKS} others in place of such blocks, and none if these are more "
+    "than a third of all."
+)
+TOGETHER = (
+    "The intervals of these {} comparisons are decided together: alone, each may be narrower."
+)
 Mark = Literal["", "aside", "struck"]
 
 
@@ -271,11 +279,22 @@ def change_cells(change: StageChange) -> list[str]:
     return [name, change.stage, f"{before} ns", f"{after} ns", f"{moved} ns [{low} – {high}]"]
 
 
+def legends(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield what explains a table of comparisons, where it has what is explained."""
+    if any(each.lost for each in comparisons):
+        yield LEFT_OUT_BLOCKS
+    if any(each.paired and each.lost > EXTRA_BLOCKS for each in comparisons):
+        yield NOT_REPLACED
+    bounded = sum(each.low is not None and each.high is not None for each in comparisons)
+    if bounded > 1:
+        yield TOGETHER.format(bounded)
+
+
 def comparison_cells(comparison: Comparison) -> list[str]:
-    """Return a comparison's row."""
+    """Return a comparison's row; why blocks are left out is said once, by ``legends``."""
     return [
         compared_name(comparison),
         comparison.metric,
-        comparison.text,
+        comparison.text.replace(LEFT_OUT, LEFT_OUT.partition(":")[0]),
         f"{comparison.blocks}{f' ({comparison.lost} left out)' * bool(comparison.lost)}",
     ]

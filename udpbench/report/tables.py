@@ -28,7 +28,6 @@ from udpbench.report.sheets import (
     CHANGE_COLUMNS,
     COMPARISON_COLUMNS,
     LADDER_COLUMNS,
-    LEFT_OUT_BLOCKS,
     POINT_COLUMNS,
     VERDICT_COLUMNS,
     LedgerRow,
@@ -37,6 +36,7 @@ from udpbench.report.sheets import (
     changes_of,
     comparison_cells,
     ledger_rows,
+    legends,
     point_rows,
     result_sheets,
     trial_name,
@@ -58,6 +58,7 @@ from udpbench.report.summary import (
     trials_label,
 )
 from udpbench.report.terminal import drawn, listed
+from udpbench.report.watch import read_apart
 from udpbench.units import plural
 
 ANSWER_STYLE = {"yes": "green", "no": "red", "cannot tell": "yellow", "skipped": "dim"}
@@ -124,6 +125,8 @@ def closing(run: Run, width: int) -> Iterator[Text]:
     if few and drawn:
         yield Text()
         yield from path_lines(max(drawn, key=lambda picture: picture.lost_share), width)
+        for line in read_apart([result for chapter in chapters for result in chapter.results]):
+            yield Text(line, style="dim")
     for does, line in to_try(run):
         yield Text()
         yield Text(does)
@@ -323,8 +326,7 @@ def comparison_parts(comparisons: Sequence[Comparison]) -> Iterator[Table | Text
         style = "red" if comparison.worse else "green" if comparison.answered else "yellow"
         rows.append([Text(cell, style=style) for cell in comparison_cells(comparison)])
     yield drawn(COMPARISON_COLUMNS, rows, "comparisons")
-    if any(comparison.lost for comparison in comparisons):
-        yield Text(LEFT_OUT_BLOCKS, style="dim")
+    yield from (Text(legend, style="dim") for legend in legends(comparisons))
     yield from map(Text, resolved(comparisons))
 
 

@@ -21,6 +21,7 @@ from udpbench.analysis.watch.host import FORWARDING, GONE, SOCKET_STAGES, LiveHo
 from udpbench.analysis.watch.sockets import NOT_KNOWN, NOT_YET_KNOWN, SocketLoss
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding
+from udpbench.model.result import Result
 from udpbench.printable import all_printable, printable
 from udpbench.records.run import now_utc
 from udpbench.report.live_rates import queue_rate
@@ -37,6 +38,11 @@ LOST_BEFORE = "dropped: "
 """The same in folders of earlier versions."""
 OTHERS = "other sockets"
 """What a finding of the packets that sockets lost which were not watched is called."""
+READ_APART = (
+    f"sockets are read up to {SKEW_NS // 10**6} ms before their stages: what is lost in between "
+    "is in only one of both numbers"
+)
+"""Why a stage and its sockets have different numbers."""
 LOSING_IN_LINE = 3
 """Maximum sockets in a plain line."""
 NAMESPACES = 3
@@ -143,7 +149,14 @@ def losses(hosts: Sequence[LiveHost]) -> list[Finding]:
             for live in hosts
             if live.others_dropped
         ),
+        *(Finding("note", READ_APART, live.host) for live in hosts if live.read_apart),
     ]
+
+
+def read_apart(results: Sequence[Result]) -> list[str]:
+    """Return why the ledger of a watch and its answer have different numbers; empty if not so."""
+    apart = any(each.what == READ_APART for result in results for each in result.findings)
+    return [f"{READ_APART[:1].upper()}{READ_APART[1:]}."] if apart else []
 
 
 def _packets(number: int) -> str:
@@ -264,6 +277,8 @@ def view(live: LiveHost, rows: int, width: int = WIDE) -> RenderableType:
         parts += [Text(f"{loss.owner} {loss.address}: {why(loss)}") for loss in lost]
     if not live.lost:
         parts.append(Text("nothing lost"))
+    if live.read_apart:
+        parts.append(Text(READ_APART, style="dim"))
     parts += [Text(f"{name} {GONE}") for name in live.gone]
     for stage, helps in live.helps.items():
         parts.append(Text(f"{stage}: {helps}"))

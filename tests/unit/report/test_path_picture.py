@@ -318,6 +318,13 @@ def test_a_caption_says_what_the_picture_has(monkeypatch: pytest.MonkeyPatch) ->
     other = replace(lone, trial=replace(lone.trial, point="other"))
     two = captions(chapter(lone, again, other), False, "")["paths"]
     assert "Each path is that of the point's trial with median delivery." == two
+    trials = [
+        replace(lone.trial, point=name, repetition=number) for name in "abc" for number in (1, 2)
+    ]
+    worst = captions(chapter(*(replace(lone, trial=each) for each in trials)), False, "")
+    most = "The path is that of the point that lost most: of its trial with median delivery."
+    assert most == worst["paths"]
+    assert worst["ways"] == two
     shown = picture(lone)
     unseen = replace(shown, stops=(replace(shown.stops[0], observable=False), *shown.stops[1:]))
     monkeypatch.setattr("udpbench.report.captions.pictures", lambda *_, **__: [unseen])

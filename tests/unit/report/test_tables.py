@@ -41,7 +41,15 @@ from udpbench.model.experiment import Experiment
 from udpbench.model.limits import LEDGER_STAGES
 from udpbench.model.record import Finding, Histogram, TrialRecord
 from udpbench.model.result import Bottleneck, LedgerEntry
-from udpbench.report.sheets import LEFT_OUT_BLOCKS, comparison_cells, packets_cell, point_cells
+from udpbench.report.sheets import (
+    LEFT_OUT_BLOCKS,
+    NOT_REPLACED,
+    TOGETHER,
+    comparison_cells,
+    legends,
+    packets_cell,
+    point_cells,
+)
 from udpbench.report.summary import diagnosed, findings_of, is_aside, left_out, merged
 from udpbench.report.tables import (
     closing,
@@ -278,6 +286,17 @@ def test_blocks_that_are_left_out_are_counted() -> None:
     assert "6 (2 left out)" == comparison_cells(lacking)[-1]
     for each, explained in ((plain, False), (lacking, True)):
         assert explained is (LEFT_OUT_BLOCKS in printed(*comparison_parts([each]), width=200))
+
+
+def test_why_blocks_are_not_run_again_and_why_an_interval_is_wider_than_alone() -> None:
+    """Only below comparisons of which it is so."""
+    plain = Comparison("a", "b", "udp_rcvbuf", 0.001, "cannot tell", low=-0.06, high=0.01, blocks=7)
+    assert [] == list(legends([replace(plain, lost=0)]))
+    assert [LEFT_OUT_BLOCKS] == list(legends([replace(plain, lost=5)]))
+    assert [LEFT_OUT_BLOCKS, NOT_REPLACED] == list(legends([replace(plain, lost=7)]))
+    assert [LEFT_OUT_BLOCKS] == list(legends([replace(plain, lost=7, paired=False)]))
+    assert [TOGETHER.format(2)] == list(legends([plain, plain]))
+    assert [] == list(legends([plain, replace(plain, low=None)]))
 
 
 def test_a_wide_terminal_shows_times() -> None:

@@ -29,8 +29,10 @@ from udpbench.report.document import write
 from udpbench.report.figure_data import timelines
 from udpbench.report.sessions import to_type
 from udpbench.report.sheets import ledger_rows
+from udpbench.report.tables import closing
 from udpbench.report.terminal import Terminal
 from udpbench.report.watch import (
+    READ_APART,
     line,
     live_json,
     losses,
@@ -196,6 +198,28 @@ def test_packets_to_a_port_without_a_socket_are_a_finding(golden: Golden) -> Non
     golden.check(finding)
 
 
+def test_a_stage_and_its_socket_may_differ_by_what_came_between_their_readings() -> None:
+    """Neither is adjusted; that they were read apart is said where it explains the difference."""
+    drops = replace(LIVE.sockets[0], dropped=360_500)
+    live = replace(LIVE, sockets=(drops,), ended_dropped=0, unlisted=0)
+    text = shown(live)
+    assert ("361 200" in text, "360 500" in text) == (True, True)
+    assert READ_APART in " ".join(text.split())
+    (note,) = (each for each in losses([live]) if each.what == READ_APART)
+    assert ("note", "left", None) == (note.severity, note.where, note.value)
+    for sockets in (
+        (replace(drops, dropped=361_200),),  # as many
+        (replace(drops, dropped=340_000),),  # too few of them
+        (),
+    ):
+        other = replace(live, sockets=sockets)
+        assert not other.read_apart
+        assert READ_APART not in shown(other)
+    assert not replace(live, unlisted=700).read_apart, "these are of sockets that no look listed"
+    watched = replace(live, unwatched=SOCKET_STAGES, sockets=(replace(drops, dropped=361_300),))
+    assert watched.read_apart, "one counted more than the stage of all"
+
+
 def test_a_line_names_the_worst_sockets(golden: Golden) -> None:
     """And says when nothing is lost now."""
     golden.check(line(LIVE))
@@ -265,12 +289,17 @@ def test_a_kept_watch_has_the_report_of_a_run(tmp_path: Path, golden: Golden) ->
             "link.eth0.rx_packets": 1000 * second,
         }
         kept.add(Snapshot("left", second * SECOND_NS, counters), known)
-    kept.finish(losses([LIVE]))
+    drops = replace(LIVE.sockets[0], dropped=361_000)
+    apart = replace(LIVE, sockets=(drops,), ended_dropped=0, unlisted=0)
+    kept.finish(losses([apart]))
     run = read_run(folder)
     (page,) = write([run], folder, ["html"])
+    between = "Sockets are read up to 20 ms before their stages"
+    assert between in page.read_text()
+    assert sum(between in str(line) for line in closing(run, 80)) == 1
     assert "What helps: that depends on each socket" in page.read_text()
     (chapter,) = chapters_of(run)
-    assert sentence(LIVE) == answer(chapter)
+    assert sentence(apart) == answer(chapter)
     rows = [(row.name, *row.cells) for row in ledger_rows(chapter.results)]
     assert [("udp_rcvbuf", "300"), ("received", "2 700")] == [r for r in rows if r[1] != "0"]
     assert not {"intended", "sent", "unaccounted"} & {name for name, _ in rows}

@@ -137,6 +137,18 @@ class LiveHost:
             return 0
         return _unlisted(self.stages, self.sockets, self.ended_dropped)
 
+    @property
+    def read_apart(self) -> bool:
+        """Whether stages and sockets differ by what was lost between the readings of both alone."""
+        counted = sum(loss.packets for loss in self.stages if loss.stage in SOCKET_STAGES)
+        listed = sum(loss.dropped for loss in self.sockets) + self.ended_dropped
+        if not counted or counted == listed or self.unlisted or self.others_dropped:
+            return False
+        # At the first look, and at this.
+        lost_pps = listed * SECOND_NS / max(self.elapsed_ns, 1)
+        lost_pps += sum(loss.dropped_pps for loss in self.sockets)
+        return abs(counted - listed) <= lost_pps * SKEW_NS / SECOND_NS
+
     def helps_at(self, stages: Sequence[str]) -> str:
         """Return what helps against a loss at a stage, or at each of which it may be any."""
         return at_each({stage: self.helps[stage] for stage in stages if stage in self.helps})
