@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain, islice, product
@@ -59,6 +59,8 @@ COUNTED_BY = {
 }
 """Rate → its count: of 0 packets there is no time to divide by, and still no more than a rate of 0.
 """
+FEW_POINTS = 3
+"""Maximum points that are named which have the same text; of more the others are counted."""
 _WORDS = {False: "is not", None: "may or may not be", True: "is"}
 
 
@@ -210,11 +212,11 @@ def _measured(experiment: Experiment, results: Sequence[Result]) -> _Measured:
 def _verdict(expectation: Expectation, measured: _Measured, names: Sequence[str]) -> Verdict:
     compared = [_compare(expectation, name, measured) for name in names]
     answers = [_answer(expectation, comparison) for comparison in compared]
-    texts = [
-        _text(comparison, expectation.op, len(compared) > 1, _digits_of(expectation))
-        for comparison in compared
-        if not comparison.skipped
-    ]
+    texts: dict[str, list[str]] = {}
+    for comparison in compared:
+        if not comparison.skipped:
+            text = _text(comparison, expectation.op, _digits_of(expectation))
+            texts.setdefault(text, []).append(comparison.point or "all")
     settled = (
         measured.points[name if side.point is None else side.point]
         for name, answer in zip(names, answers, strict=True)
@@ -229,10 +231,17 @@ def _verdict(expectation: Expectation, measured: _Measured, names: Sequence[str]
     return Verdict(
         expectation.text,
         _worst(answers),
-        "; ".join(texts) or "skipped",
+        "; ".join(_of_points(texts) if len(compared) > 1 else texts) or "skipped",
         frozenset((point.experiment, point.name) for point in settled),
         frozenset(chain.from_iterable(missed)),
     )
+
+
+def _of_points(texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield each text once, behind the points that it is said of."""
+    for text, names in texts.items():
+        several = f"{', '.join(names[:FEW_POINTS])} and {len(names) - FEW_POINTS} more"
+        yield f"{', '.join(names) if len(names) <= FEW_POINTS else several}: {text}"
 
 
 def _worst(answers: Sequence[Answer]) -> Answer:
@@ -472,28 +481,22 @@ def _missed(comparison: _Comparison, op: str) -> tuple[str, ...]:
     return comparison.trials[place] if comparison.trials else (comparison.each[place],)
 
 
-def _text(
-    comparison: _Comparison,
-    op: str,
-    named: bool,
-    digits: Callable[[float], str] | None = None,
-) -> str:
+def _text(comparison: _Comparison, op: str, digits: Callable[[float], str] | None = None) -> str:
     """Return the pair that is furthest from holding as text: ``3.000 is < 5.000``."""
-    head = f"{comparison.point or 'all'}: " if named else ""
     if comparison.values is not None:
-        return head + _text_of_blocks(comparison, op, *comparison.values)
+        return _text_of_blocks(comparison, op, *comparison.values)
     place = _furthest(comparison, op)
     left, right = comparison.pairs[place] if place is not None else (None, None)
     if place is None or left is None or right is None:
-        return f"{head}{comparison.lack}"
+        return comparison.lack
     holds, (a, b) = _holds(op, left, right), _both(left, right, digits)
     if not comparison.trials:
         number = comparison.each[place].rpartition("#")[2] if comparison.each and not holds else ""
         where = f", in #{number} of {len(comparison.each)} trials" if number else ""
-        return f"{head}{a} {_WORDS[holds]} {op} {b}{where}"
+        return f"{a} {_WORDS[holds]} {op} {b}{where}"
     (of_a, of_b), count = comparison.trials[place], comparison.known
     how = f"; of {count} pairs, each trial with each" if count > 1 else ""
-    return f"{head}{a} [{of_a}] {_WORDS[holds]} {op} {b} [{of_b}]{how}"
+    return f"{a} [{of_a}] {_WORDS[holds]} {op} {b} [{of_b}]{how}"
 
 
 def _apart(a: tuple[float, float], b: tuple[float, float]) -> float:

@@ -13,9 +13,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePath
+from typing import TypeGuard
 
 from udpbench.analysis.checks.offered_load import SENDER_BOUND
-from udpbench.analysis.comparison.comparisons import TOO_NOISY, Comparison, more_text
+from udpbench.analysis.comparison.blocks import LEFT_OUT
+from udpbench.analysis.comparison.comparisons import (
+    TOO_NOISY,
+    Comparison,
+    is_difference,
+    more_text,
+)
 from udpbench.analysis.points import Point, but_lossy, estimate, metric, trials_with
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.search import PointSearch, robbed_text
@@ -98,12 +105,15 @@ def answer(chapter: Chapter) -> str:
         body = [_of_points(chapter), _reason(chapter)]
     failed = any(verdict.answer == "no" for verdict in chapter.verdicts)
     body = body[-1:] if failed else body
+    uncounted = doubts(chapter, not _is_burst(chapter))
+    if uncounted:  # which says why blocks are left out
+        body = [text.replace(LEFT_OUT, LEFT_OUT.partition(":")[0]) for text in body]
     against = chapter.against.sentence if chapter.against is not None else ""
     parts = [
         against,
         *_expectations(chapter.verdicts),
         *body,
-        doubts(chapter, not _is_burst(chapter)),
+        uncounted,
     ]
     return " ".join(filter(None, parts))
 
@@ -216,12 +226,30 @@ def _expectations(verdicts: Sequence[Verdict]) -> Iterator[str]:
 def _of_comparisons(chapter: Chapter) -> str:
     """Return the verdicts with their intervals as one sentence; of many the first ones."""
     shown = chapter.comparisons[:FEW_POINTS]
-    texts = [_verdict(each, chapter) for each in shown]
+    texts = [_verdict(each, chapter) for each in shown if each.answered]
+    texts += _undecided([each for each in shown if not each.answered])
     more = len(chapter.comparisons) - len(shown)
     texts += [f"{more} more below"] if more else []
     blocks = {each.blocks for each in shown if each.answered and each.paired and each.blocks}
     times = " – ".join(str(pick(blocks)) for pick in (min, max)[: len(blocks)]) if blocks else ""
     return f"{'; '.join(texts)}.{f' Each was measured {times} times, in turn.' * bool(times)}"
+
+
+def _undecided(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield what lacks for an answer, once for all comparisons that lack the same.
+
+    ``b against a (±4.1 %) and c against a (±3.2 %), offered_pps: cannot tell: too noisy …``.
+    """
+    alike: dict[tuple[str, str, str], list[Comparison]] = {}
+    for each in comparisons:
+        alike.setdefault((each.metric, each.verdict, each.lack), []).append(each)
+    for (name, verdict, lack), those in alike.items():
+        if len(those) == 1:
+            yield f"{compared_name(those[0])}, {name}: {those[0].text}"
+            continue
+        names = [compared_name(e) + (f" ({e.width})" if e.width else "") for e in those]
+        text = ": ".join(filter(None, [verdict, lack]))
+        yield f"{', '.join(names[:-1])} and {names[-1]}, {name}: {text}"
 
 
 def _verdict(comparison: Comparison, chapter: Chapter) -> str:
@@ -333,11 +361,26 @@ def _without_answer(chapter: Chapter) -> str:
         return "No answer: no valid trial."
     needed = f", needed: {finding.limit}" if finding.limit else ""
     value = f" ({finding.value}{needed})" if finding.value else ""
+    cause = _not_offered(chapter) if finding.what == SENDER_BOUND else None
+    why = f"{cause.place}{cause.why}" if cause is not None and cause.stage == "unsent" else ""
+    step = cause.helps if _is_others(cause) else _step(finding)
+    return " ".join(filter(None, [f"No answer: {finding.clause}{value}.", why, step]))
+
+
+def _not_offered(chapter: Chapter) -> Bottleneck | None:
+    """Return what held up the sender at the first point of which that is known.
+
+    Else what limits the first trial.
+    """
     shown = (representative(point) for point in chapter.points)
-    limits = (each for result in shown if result is not None and (each := limit(result)))
-    unsent = (f"{each.place}{each.why}" for each in limits if each.stage == "unsent")
-    why = next(unsent, "") if finding.what == SENDER_BOUND else ""
-    return " ".join(filter(None, [f"No answer: {finding.clause}{value}.", why, _step(finding)]))
+    known = (limit(result) for result in (*filter(None, shown), *chapter.results))
+    limits = [each for each in known if each is not None]
+    return next((each for each in limits if each.stage == "unsent"), next(iter(limits), None))
+
+
+def _is_others(cause: Bottleneck | None) -> TypeGuard[Bottleneck]:
+    """Return whether others, not the load's own work, are the cause."""
+    return cause is not None and cause.name in ("others_cpu", "steal")
 
 
 def _first_reason(chapter: Chapter) -> Finding | None:
@@ -504,15 +547,18 @@ def _rate_text(point: Point) -> str:
 
 def _reason(chapter: Chapter) -> str:
     """Return what limits the point that lost most, or the best one if none lost anything."""
-    shown = explained(chapter)
-    known = [(point, result, limit(result)) for point, result in shown if point.valid]
-    causes = [(point, result, first) for point, result, first in known if first is not None]
-    if not causes:
+    if (worst := _worst(chapter)) is None:
         return ""
-    point, result, _ = max(causes, key=lambda each: each[1].loss_ratio or 0.0)
+    point, result = worst
     head = f"{name_of(point)}: " if len(chapter.points) > 1 else ""
     but = "" if result.diagnosis[0].stage else but_lossy(point.results)
     return f"{head}{why_of(result)}{but}"
+
+
+def _worst(chapter: Chapter) -> tuple[Point, Result] | None:
+    """Return the point that lost most of those whose limit is known, and its trial."""
+    known = [each for each in explained(chapter) if each[0].valid and limit(each[1]) is not None]
+    return max(known, key=lambda each: each[1].loss_ratio or 0.0, default=None)
 
 
 def why_of(result: Result) -> str:
@@ -564,11 +610,12 @@ def to_try(run: Run) -> Iterator[tuple[str, str]]:
         if any(search.held_up for search in chapter.searches):
             yield f"{_as_sentence(REMEDIES['busy'].text)} Then repeat it:", shlex.join(words)
             return
-        shown = [representative(point) for point in chapter.points]
-        lossy = [result for result in shown if result is not None and result.valid]
-        first = limit(max(lossy, key=_loss)) if lossy else None
+        worst = _worst(chapter)
+        first = limit(worst[1]) if worst is not None else None
         keys = {each.partition("=")[0] for each in first.sets} if first is not None else set()
         of_program = any(trial.receive.command for trial in chapter.experiment.points)
+        if first is not None and of_program and not keys and _is_told_apart(chapter, worst):
+            continue  # what helps is measured already
         if first is not None and first.stage and of_program and not keys:
             yield f"{first.helps} Then measure it again:", shlex.join(words)
             return
@@ -578,6 +625,14 @@ def to_try(run: Run) -> Iterator[tuple[str, str]]:
         kept = [word for word in words if PurePath(word).stem not in others]
         yield first.helps, shlex.join([*kept, *_sets(first.sets)])
         return
+
+
+def _is_told_apart(chapter: Chapter, worst: tuple[Point, Result] | None) -> bool:
+    """Return whether another point is known to lose less than the one that lost most."""
+    name = worst[0].name if worst is not None else None
+    return any(
+        is_difference(each) and name == (each.a, each.b)[each.worse] for each in chapter.comparisons
+    )
 
 
 def _more_blocks(chapter: Chapter) -> tuple[str, int] | None:
@@ -638,10 +693,11 @@ def _to_change(chapters: Sequence[Chapter], words: Sequence[str]) -> Iterator[tu
         return
     chapter, finding = causes[0]
     sets = []
-    if finding.what == SENDER_BOUND and (taken := _taken_from_sender(chapter)) is not None:
-        yield f"{taken.helps} Then repeat it.", shlex.join(words)
+    if finding.what == SENDER_BOUND and _is_others(cause := _not_offered(chapter)):
+        yield f"{cause.helps} Then repeat it.", shlex.join(words)
         return
-    if finding.what == SENDER_BOUND and "traffic.rate" not in _varied(chapter):
+    slower = finding.what == SENDER_BOUND and "traffic.rate" in finding.next_step
+    if slower and "traffic.rate" not in _varied(chapter):
         reached = [pps for result in chapter.results if (pps := _reached(result)) is not None]
         sets = [f"traffic.rate={format_rate(Rate(_below(min(reached))))}"] if reached else []
     does = _step(finding)
@@ -662,12 +718,6 @@ def _without(words: Sequence[str], sets: Sequence[str]) -> list[str]:
         if word == "--set" and value.partition("=")[0] in keys
     }
     return [word for place, word in enumerate(words) if not anew & {place, place - 1}]
-
-
-def _taken_from_sender(chapter: Chapter) -> Bottleneck | None:
-    """Return the first trial's bottleneck if others, not the sender's own work, held it up."""
-    first = next((each for each in map(limit, chapter.results) if each is not None), None)
-    return first if first is not None and first.name in ("others_cpu", "steal") else None
 
 
 def _reached(result: Result) -> float | None:

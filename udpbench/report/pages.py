@@ -45,6 +45,7 @@ from udpbench.report.summary import (
     diagnosed,
     ended,
     findings_of,
+    first_reason,
     hosts_of,
     in_groups,
     left_out,
@@ -198,11 +199,12 @@ def trials_data(chapter: Chapter) -> list[dict[str, Any]]:
     findings, and only its own value as a text.
     """
     numbers = _shared_findings(chapter)
+    before = ["", *map(first_reason, chapter.every_trial)]
     return [
         {
             "name": trials_label([result.trial.name]),
             "valid": result.valid,
-            "line": one_line(result),
+            "line": one_line(result, known),
             "rows": [
                 {"name": row.name, "packets": row.cells[0]}
                 for row in (ledger_rows([result]) if result.ledger is not None else ())
@@ -210,7 +212,7 @@ def trials_data(chapter: Chapter) -> list[dict[str, Any]]:
             ],
             **_findings_of_trial(result, numbers),
         }
-        for result in chapter.every_trial
+        for result, known in zip(chapter.every_trial, before, strict=False)
     ]
 
 

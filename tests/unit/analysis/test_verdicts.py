@@ -71,7 +71,7 @@ CABLED = [
 @pytest.mark.parametrize(
     ("results", "text", "answer", "measured"),
     [
-        (TWO, "unaccounted == 0", "yes", "one: 0 is == 0; two: 0 is == 0"),
+        (TWO, "unaccounted == 0", "yes", "one, two: 0 is == 0"),
         (TWO, "udp_rcvbuf > 0", "yes", "one: 500 is > 0; two: 100 is > 0"),
         (STRUCK, "delivered_pps[one] > 1", "cannot tell", "not counted (struck out): shared"),
         (STRUCK, "loss_ratio[one] < 0.46", "yes", "45.00 % is < 46.00 %"),
@@ -134,7 +134,7 @@ CABLED = [
         (CABLED, "link == 0", "cannot tell", "one: 0 is == 0; two: 0 to 7 may or may not be == 0"),
         (CABLED, "link[one] == 0", "yes", "0 is == 0"),
         (TWO[:2], "unaccounted == 0", "cannot tell", "one: 0 is == 0; two: nothing to compare"),
-        ([], "unaccounted == 0", "cannot tell", "one: nothing to compare; two: nothing to compare"),
+        ([], "unaccounted == 0", "cannot tell", "one, two: nothing to compare"),
     ],
 )  # fmt: skip
 def test_an_expectation_is_answered(
@@ -250,9 +250,23 @@ def test_few_pairs_decide_as_all_of_them(
     every = replace(plain, pairs=tuple(product(scaled, spans[1])))
     assert verdicts._answer(expected, every) == verdicts._answer(expected, few)
     assert len(few.pairs) <= 7
-    texts = [verdicts._text(each, op, named=False) for each in (every, few)]
+    texts = [verdicts._text(each, op) for each in (every, few)]
     for word in (" is not ", " may or may not be ", "nothing"):
         assert (word in texts[0]) == (word in texts[1])
+
+
+def test_what_is_said_of_many_points_is_said_once() -> None:
+    """As of fifteen whose rates are struck out for one reason; the first points are named."""
+    names = [f"p{number}" for number in range(15)]
+    struck = [result(name, 500, findings=SHARED) for name in names[:14]]
+    of = build.experiment(
+        build.expectation("delivered_pps", ">", "1"), points=[build.trial(name) for name in names]
+    )
+    (verdict,) = evaluate(of, [*struck, result("p14", 500)])
+    assert (
+        "p0, p1, p2 and 11 more: not counted (struck out): shared; p14: 500 is > 1"
+        == verdict.measured
+    )
 
 
 def test_expectations_and_comparisons_are_one_family() -> None:

@@ -233,6 +233,15 @@ def test_each_trial_is_folded_with_its_ledger_and_findings(odd: tuple[Path, Run,
     assert "failed: </script>" in third
 
 
+def test_a_reason_that_trials_in_a_row_share_is_there_once(tmp_path: Path) -> None:
+    """Fifteen lines with the same reason hide what differs."""
+    busy = [replace(shared(LOAD_MS + 400, hog(400)), trial=trial(repetition=n)) for n in (1, 2, 3)]
+    (chapter,) = chapters_of(stored(tmp_path / "run", busy, experiment(repetitions=3)))
+    first, *others = (each["line"] for each in pages.trials_data(chapter))
+    assert first.startswith("struck out: machine: CPU 0: other programs used CPUs of the load (")
+    assert all(line.startswith("struck out as before (") for line in others)
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run, Page]:
     """Write the page of a study of a hundred trials, each with a series."""

@@ -33,6 +33,7 @@ from analysis.test_shared_hosts import Mixture
 from golden import Golden
 
 from report.stored import stored, swept
+from udpbench.analysis.comparison.blocks import LEFT_OUT
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.judge import judge
 from udpbench.analysis.points import Point
@@ -518,6 +519,44 @@ def test_the_owner_of_a_program_is_told_last_what_to_change(tmp_path: Path) -> N
     assert "udpbench run mine.yaml" == line
 
 
+@pytest.mark.parametrize("worse", [False, True])
+def test_a_remedy_that_a_comparison_has_shown_is_not_advised(
+    worse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The point that loses most loses more than one that has it."""
+    slow = planted()["slow-work"]
+    receive = replace(slow.trial.receive, command=("./server",))
+    of = experiment(points=[replace(slow.trial, receive=receive, point=name) for name in "ab"])
+    of = replace(of, name=slow.trial.experiment)
+    records = [replace(slow, trial=each) for each in of.points]
+    run = stored(tmp_path, records, of, command=("udpbench", "run", "mine.yaml"))
+    compared = Comparison("a", "b", "loss_ratio", 0.001, "more" if worse else "less", worse)
+    known = replace(chapters_of(run)[0], comparisons=(compared,))
+    monkeypatch.setattr("udpbench.report.answers.chapters_of", lambda _: (known,))
+    assert worse is any("measure it again" in does for does, _ in to_try(run))
+
+
+def test_what_several_comparisons_lack_is_said_once() -> None:
+    """With the interval of each; why blocks are left out only where nothing else says it."""
+    tells = Comparison("a", "b", "offered_pps", 0.03, "cannot tell", low=0.97, high=1.05, blocks=15)
+    noisy = replace(tells, blocks_more=150)
+    other = replace(noisy, b="c", low=0.98, high=1.03)
+    text = answer(replace(chapter(record()), comparisons=(noisy, other)))
+    assert text.startswith(
+        "b against a (±4.0 %) and c against a (±2.5 %), offered_pps: cannot tell: too noisy to tell "
+        "in reasonable time; longer trials or a quieter machine would help."
+    )
+    assert 1 == text.count("cannot tell")
+    away = replace(tells, why=f"7 of 7 blocks {LEFT_OUT}", low=None, high=None)
+    both = (away, replace(away, b="c"))
+    text = answer(replace(chapter(BUSY), comparisons=both))
+    assert text.startswith(
+        "b against a and c against a, offered_pps: cannot tell: 7 of 7 blocks are left out. "
+    )
+    assert "(struck out), because other programs used CPUs of the load" in text
+    assert f"7 of 7 blocks {LEFT_OUT}." in answer(replace(chapter(record()), comparisons=both))
+
+
 def test_more_blocks_are_asked_for_by_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -609,10 +648,15 @@ def test_a_sender_that_others_held_up_need_not_send_less(name: str) -> None:
     held_up = replace(point, results=(replace(point.results[0], diagnosis=(late,)),))
     words = ["udpbench", "run", "fast.yaml"]
     ((does, line),) = _to_change([replace(short, points=(held_up,))], words)
+    text = answer(replace(short, points=(held_up,)))
+    assert "thers took 78 %" in text
     if name == "sender_cpu":
         assert does.startswith("Lower traffic.rate")
+        assert "Lower traffic.rate" in text
     else:
         assert ("Stop them. Then repeat it.", "udpbench run fast.yaml") == (does, line)
+        assert "Stop them." in text
+        assert "Lower traffic.rate" not in text
 
 
 def test_a_rate_that_was_set_is_set_anew() -> None:

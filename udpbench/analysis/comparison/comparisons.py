@@ -112,19 +112,22 @@ class Comparison:
         if self.verdict == SKIPPED:
             return SKIPPED
         if not self.answered:
-            kind = "block" if self.paired else "trial"
-            parts = (
-                [self.why]
-                if self.why
-                else [
-                    self._width(),
-                    more_text(self.blocks_more, self.more_ns, kind) or self._lumps_text(),
-                ]
-            )
-            return ": ".join([self.verdict, *filter(None, ["; ".join(filter(None, parts))])])
+            parts = filter(None, [self.width, self.lack])
+            return ": ".join([self.verdict, *filter(None, ["; ".join(parts)])])
         ends = sorted(self._size(end) for end in (self.low, self.high))
         size, *ends_text = (_shown(each, ends[1]) for each in (self._size(value), *ends))
         return f"{self.verdict} by {size}{self._unit} [{' – '.join(ends_text)}]"
+
+    @property
+    def width(self) -> str:
+        """Return the interval of what cannot be told, in words; empty without one."""
+        return self._width() if not self.why else ""
+
+    @property
+    def lack(self) -> str:
+        """Return what is missing for an answer, in words; empty if that is unknown."""
+        kind = "block" if self.paired else "trial"
+        return self.why or more_text(self.blocks_more, self.more_ns, kind) or self._lumps_text()
 
     @property
     def beyond_margin(self) -> bool | None:
