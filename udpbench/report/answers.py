@@ -437,7 +437,11 @@ def _of_points(chapter: Chapter) -> str:
 def _losses(chapter: Chapter) -> list[tuple[Point, Estimate]]:
     """Return the points that lost least and most, if any loss is known."""
     known = [(p, loss) for p in chapter.points if (loss := estimate(p, "loss_ratio")) is not None]
-    return [pick(known, key=lambda pair: pair[1].median) for pick in (min, max)] if known else []
+    if not known:
+        return []
+    # Of equal medians the one that is more certainly so.
+    least = min(known, key=lambda pair: (pair[1].median, pair[1].high or 0.0))
+    return [least, max(known, key=lambda pair: (pair[1].median, pair[1].low or 0.0))]
 
 
 def _lossy_alike(chapter: Chapter) -> str:

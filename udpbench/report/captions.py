@@ -161,7 +161,9 @@ def captions(chapter: Chapter, published: bool, over_time: str) -> dict[str, str
     if chapter.searches:
         shown["results"] = RESULTS_OF_SEARCHES
         shown["searches"] += f" {HIGHEST_RATE if _is_rated(chapter) else NO_RATE}"
-    shown["comparisons"] = " ".join([shown["comparisons"], *legends(chapter.comparisons)])
+    shown["comparisons"] = " ".join(
+        [shown["comparisons"], *legends(chapter.comparisons, chapter.tuning is None)]
+    )
     for change in resolved(chapter.comparisons):
         shown["comparisons"] += (
             f" By the scatter of these blocks {change}: changes that are called in 4 of 5 attempts."

@@ -279,14 +279,17 @@ def change_cells(change: StageChange) -> list[str]:
     return [name, change.stage, f"{before} ns", f"{after} ns", f"{moved} ns [{low} – {high}]"]
 
 
-def legends(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield what explains a table of comparisons, where it has what is explained."""
+def legends(comparisons: Sequence[Comparison], together: bool = True) -> Iterator[str]:
+    """Yield what explains a table of comparisons, where it has what is explained.
+
+    Those of a tune are not decided ``together``.
+    """
     if any(each.lost for each in comparisons):
         yield LEFT_OUT_BLOCKS
     if any(each.paired and each.lost > EXTRA_BLOCKS for each in comparisons):
         yield NOT_REPLACED
     bounded = sum(each.low is not None and each.high is not None for each in comparisons)
-    if bounded > 1:
+    if together and bounded > 1:
         yield TOGETHER.format(bounded)
 
 

@@ -158,7 +158,7 @@ def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Re
     served = any(point.served for point in chapter.experiment.points)
     yield from findings_parts(chapter, everything or served)  # its few notes explain its numbers
     if chapter.comparisons:
-        yield from comparison_parts(chapter.comparisons)
+        yield from comparison_parts(chapter.comparisons, chapter.tuning is None)
         yield from map(Text, hints(told_by_loss(chapter)))
         yield from changes_parts(changes_of(chapter))
     if chapter.verdicts:
@@ -319,14 +319,16 @@ def findings_table(findings: Sequence[tuple[Finding, Sequence[str]]]) -> Table:
     )
 
 
-def comparison_parts(comparisons: Sequence[Comparison]) -> Iterator[Table | Text]:
+def comparison_parts(
+    comparisons: Sequence[Comparison], together: bool = True
+) -> Iterator[Table | Text]:
     """Yield each comparison with its verdict, and what the scatter of their blocks can resolve."""
     rows = []
     for comparison in comparisons:
         style = "red" if comparison.worse else "green" if comparison.answered else "yellow"
         rows.append([Text(cell, style=style) for cell in comparison_cells(comparison)])
     yield drawn(COMPARISON_COLUMNS, rows, "comparisons")
-    yield from (Text(legend, style="dim") for legend in legends(comparisons))
+    yield from (Text(legend, style="dim") for legend in legends(comparisons, together))
     yield from map(Text, resolved(comparisons))
 
 

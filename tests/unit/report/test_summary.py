@@ -133,6 +133,23 @@ def test_bursts_are_compared_by_what_they_lost() -> None:
     assert re.match(r"Best of 5 points: . lost least, 0\.00 %, .*\. Worst: a lost 20\.00 %\.", text)
 
 
+def test_of_bursts_that_lost_alike_the_surest_is_the_best() -> None:
+    """An outlier of the first is no reason to name it, nor to leave it out."""
+    moves = {"left": {"link.send0.tx_dropped": 250}}
+    traffic = Traffic(count_packets=1250)
+    points = [trial(name, traffic=traffic) for name in "abcde"]
+    lost = {"a": (0, 0, 1), "b": (0, 0, 0), "c": (1, 1, 1), "d": (1, 0, 1), "e": (1, 1, 1)}
+    records = [
+        lossy(1250, moves, 250, of=of) if bad else record(1250, of=of)
+        for point in points
+        for number, bad in enumerate(lost[point.point], 1)
+        for of in [replace(point, repetition=number)]
+    ]
+    text = answer(chapter(*records, of=experiment(points=points, repetitions=3)))
+    assert text.startswith("Best of 5 points: b lost least, 0.00 %, not certainly less than a, d.")
+    assert "Worst: c lost 20.00 %." in text
+
+
 def test_a_burst_is_told_by_what_it_lost(golden: Golden) -> None:
     """With its interval; rates that are struck out are no doubt about it."""
     of = trial(traffic=Traffic(count_packets=1250))

@@ -296,6 +296,7 @@ def test_why_blocks_are_not_run_again_and_why_an_interval_is_wider_than_alone() 
     assert [LEFT_OUT_BLOCKS, NOT_REPLACED] == list(legends([replace(plain, lost=7)]))
     assert [LEFT_OUT_BLOCKS] == list(legends([replace(plain, lost=7, paired=False)]))
     assert [TOGETHER.format(2)] == list(legends([plain, plain]))
+    assert [] == list(legends([plain, plain], together=False)), "a tune decides one by one"
     assert [] == list(legends([plain, replace(plain, low=None)]))
 
 

@@ -323,8 +323,15 @@ def _draw_panel(axes: Axes, swept: Sweep, name: str, axis: _Axis) -> None:
 def _mark_best(axes: Axes, swept: Sweep, name: str, axis: _Axis, scale: float) -> None:
     """Draw a ring around the best median, whose point and value are in the legend."""
     known = [(line, p) for line in swept.lines for p in line.places if name in p.medians]
-    pick, word = (min, "least lost") if name == "loss_ratio" else (max, "highest")
-    line, best = pick(known, key=lambda pair: pair[1].medians[name].median)
+    pick, word, end = (
+        (min, "least lost", "high") if name == "loss_ratio" else (max, "highest", "low")
+    )
+
+    def rank(pair: tuple[Line, LinePoint]) -> tuple[float, float]:
+        median = pair[1].medians[name]
+        return median.median, getattr(median, end) or 0.0
+
+    line, best = pick(known, key=rank)
     median = best.medians[name]
     at = ", ".join(filter(None, (line.name, f"{swept.key.rpartition('.')[2]}={best.text}")))
     axes.scatter(
