@@ -17,6 +17,7 @@ from proc_files import stat
 from udpbench.agent.host import cpu_sampler, native
 from udpbench.agent.host.cpu_sampler import CpuSampler
 from udpbench.agent.host.system import Host
+from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import CpuSamples
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="samples the kernel, which only root may")
@@ -112,7 +113,6 @@ def kernel(tmp_path: Path, **files: str) -> Host:
     [
         (errno.EACCES, {"sys__kernel__perf_event_paranoid": "4"}, "perf_event_paranoid is 4"),
         (errno.EPERM, {}, "perf_event_paranoid is ?"),
-        (errno.EINVAL, {"sys__kernel__perf_event_max_sample_rate": "500"}, "sample_rate is 500"),
         (errno.ENOSYS, {}, "Function not implemented"),
         (None, {"kallsyms": "0000000000000000 T _text\n"}, "hides its addresses"),
     ],
@@ -179,10 +179,13 @@ ffffffff81000300 D data
 """
 
 
+TIMER_NS = 1000 * cpu_sampler.TIMERS_A_CPU
+
+
 def sampled(pid: int, time_ns: int, *chain: int, mode: int = 1) -> bytes:
-    """Return a PERF_RECORD_SAMPLE, its chain innermost first."""
+    """Return a PERF_RECORD_SAMPLE that stands for 1000 ns, its chain innermost first."""
     marked = (2**64 - 128, *chain) if chain else ()
-    body = struct.pack("=QIIQQQ", (*chain, 0)[0], pid, pid, time_ns, 1000, len(marked))
+    body = struct.pack("=QIIQQQ", (*chain, 0)[0], pid, pid, time_ns, TIMER_NS, len(marked))
     body += struct.pack(f"={len(marked)}Q", *marked)
     return struct.pack("=IHH", 9, mode, 8 + len(body)) + body
 
@@ -207,7 +210,7 @@ class Ring(cpu_sampler._Ring):
         for place, byte in enumerate(content):
             memory[page + (begun + place) % size] = byte
         struct.pack_into("=Q", memory, 1024, begun + len(content))
-        super().__init__(-1, memory, size, most, tail=begun)
+        super().__init__((), memory, size, most, tail=begun)
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -363,3 +366,32 @@ def test_rings_of_many_cpus_share_their_memory() -> None:
     assert [2**22, 2**22, 2**21, 2**18] == [
         cpu_sampler._ring_bytes(cpus) for cpus in (1, 64, 65, 4096)
     ]
+
+
+def test_no_two_timers_have_the_same_period() -> None:
+    """Neither of a CPU nor of two: they would come at the same moments of a load for a whole phase."""
+    periods = [ns for cpu in range(256) for ns in cpu_sampler.periods_ns(cpu, 1_001_001)]
+    assert 1e-5 < min(b / a - 1 for a, b in zip(sorted(periods), sorted(periods)[1:]))
+    per_period = [
+        sum(1_001_001 / ns for ns in cpu_sampler.periods_ns(cpu, 1_001_001)) for cpu in range(256)
+    ]
+    assert 0.97 < min(per_period) <= max(per_period) < 1.03
+
+
+@root
+def test_who_is_woken_by_samples_is_sampled_as_often_as_it_runs() -> None:
+    """A sleep may end up to 50 us late, and ends sooner if a timer comes: with a sample, so after it."""
+    sampler, host, allowed = CpuSampler(Host()), Host(), os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    sampler.begin(4987)
+    sampler.mark("begin", host.clock_ns())
+    before_ns, end_ns = time.process_time_ns(), host.clock_ns() + SECOND_NS
+    while host.clock_ns() < end_ns:
+        time.sleep(50e-6)
+        spin(10**5, time.thread_time_ns)
+    ran_ns = time.process_time_ns() - before_ns
+    sampler.mark("end", host.clock_ns())
+    os.sched_setaffinity(0, allowed)
+    seen = sampler.end()
+    sampled = zip(seen.sampled_pids, seen.sampled_ns)
+    assert 0.6 < sum(ns for pid, ns in sampled if pid == os.getpid()) / ran_ns < 1.2

@@ -78,6 +78,9 @@ class Thing:
     within: float = WITHIN
     rules: str = ""
     """A script for nft, in the namespace of that end."""
+    blocks: int = 20
+    frequency: int = 4987
+    """Samples of a CPU in a second."""
 
 
 def chain(hook: str, count: int, family: str = "ip") -> str:
@@ -98,59 +101,76 @@ BY_PORT = {
     "without": {"traffic.flows.to": f"receiver.addresses[1]:{PORT}"},
     "with": {"traffic.flows.to": f"receiver.addresses[1]:{PLANTED}"},
 }
-LONG = {"traffic": {"size": "1472B", "rate": "60kpps"}}
+READING = {"settings": {"receiver": {"link": {"receive": "inline"}}}, "send.pace": "sleep"}
+"""The sender's CPU takes the packets to the socket, and nothing but their reader is on the receiver's."""
+LONG = {**READING, "traffic": {"size": "1472B", "rate": "80kpps"}}
 THINGS: dict[str, Thing] = {
-    "rules-100": Thing(("rx_netfilter",), BY_PORT, rules=chain("input", 100)),
-    "rules-1000": Thing(
-        ("rx_netfilter",), BY_PORT, {"traffic.rate": "20kpps"}, rules=chain("input", 1000)
+    "work": Thing(
+        ("rx_application",),
+        {"without": {"receive.work": "0us"}, "with": {"receive.work": "10us"}},
+        {**READING, "traffic.rate": "30kpps"},
+        within=0.02,
+    ),
+    "rules-1000": Thing(("rx_netfilter",), BY_PORT, rules=chain("input", 1000)),
+    "rules-100": Thing(
+        *(("rx_netfilter",), BY_PORT, {"traffic.rate": "40kpps"}),
+        rules=chain("input", 100),
+        blocks=30,
     ),
     "early-rules": Thing(
-        ("rx_netfilter",), BY_PORT, {"traffic.rate": "50kpps"}, rules=chain("prerouting", 200)
+        *(("rx_netfilter",), BY_PORT, {"traffic.rate": "40kpps"}),
+        rules=chain("prerouting", 200),
     ),
+    # More samples wake more often who sends: what runs behind one is seen by the other timers alone.
     "sender-rules": Thing(
-        *(("tx_netfilter",), BY_PORT, {"traffic.rate": "50kpps"}, "sender"),
-        rules=chain("output", 300),
+        *(("tx_netfilter",), BY_PORT, {"traffic.rate": "10kpps", "send.pace": "sleep"}, "sender"),
+        rules=chain("output", 1000),
+        frequency=1999,
     ),
-    "conntrack": Thing(("rx_conntrack", "rx_netfilter"), BY_PORT, rules=TRACKED),
     "copy": Thing(
-        ("rx_copy",),
+        ("rx_copy", "rx_read", "rx_syscall"),
         {"without": {"receive.read": "none"}, "with": {"receive.read": "copy"}},
         LONG,
+        blocks=40,
     ),
     "verify": Thing(
         ("rx_application",),
         {"without": {"receive.read": "header"}, "with": {"receive.read": "verify"}},
         LONG,
+        blocks=40,
     ),
     "timestamps": Thing(
-        ("rx_read", "rx_core", "rx_poll", "rx_application", "rx_syscall", "rx_copy"),
+        ("rx_read", "rx_application", "rx_syscall", "rx_copy"),
         {"without": {"receive.timestamps": False}, "with": {"receive.timestamps": True}},
+        {**READING, "traffic.rate": "100kpps"},
+        blocks=40,
     ),
-    "work": Thing(
-        ("rx_application",),
-        {"without": {"receive.work": "0us"}, "with": {"receive.work": "10us"}},
-        {"traffic.rate": "30kpps"},
-        within=0.02,
-    ),
+    "conntrack": Thing(("rx_conntrack", "rx_netfilter"), BY_PORT, rules=TRACKED),
 }
 
 
-def experiment_of(name: str, blocks: int, seconds: float) -> Any:
+def experiment_of(name: str, blocks: int | None, seconds: float) -> Any:
     """Return both arms as points that take turns."""
     thing = THINGS[name]
     data: Data = {
         "question": f"What does {name} cost?",
-        "traffic": {"size": "64B", "rate": "80kpps"},
-        "send": {"pace": "sleep"},
+        "traffic": {"size": "64B", "rate": "20kpps"},
+        "send": {"pace": "spin"},
+        "receive": {"wait": "nap 1ms"},
         "variants": {arm: {**thing.arms[arm]} for arm in ("without", "with")},
-        "compare": {"a": "without", "b": "with", "metric": "cpu_ns", "blocks": blocks},
+        "compare": {
+            "a": "without",
+            "b": "with",
+            "metric": "cpu_ns",
+            "blocks": blocks or thing.blocks,
+        },
         "cpu_time": True,
         "duration": f"{round(1000 * seconds)}ms",
         "warmup": "200ms",
     }
     for path, value in thing.keys.items():
         first, _, last = path.partition(".")
-        data[first] = {**data[first], **({last: value} if last else value)}
+        data[first] = {**data.get(first, {}), **({last: value} if last else value)}
     return load_experiment_data(data, name)
 
 
@@ -171,7 +191,7 @@ def planting(thing: Thing) -> Callable[[Progress], None]:
 SOAKER, SCHEDULE = "soaker", "schedule"
 LONGEST_S = 1800
 """A soaker ends by itself."""
-ROWS = 1000
+ROWS, COLUMNS = 1000, 4
 """That a soaker writes in a second."""
 CPU_TREES = tuple(t for n in ("cpu", "") if (t := Path("/sys/fs/cgroup", n)).is_dir())
 """Where cgroups of the cpu controller are: version 1, version 2."""
@@ -184,13 +204,15 @@ class Lost(NamedTuple):
     """While other tasks had the CPU."""
     interrupts_ns: int
     """By interrupts of the soaker itself, and the hypervisor."""
+    yields_ns: int
+    """By its calls that let others have the CPU, if nobody wanted it: its own time."""
 
 
 @dataclass(frozen=True)
 class Soaked:
     """What the soaker of each CPU wrote down: CPU → moments, and what it had lost by then, in ns."""
 
-    cpus: Mapping[int, tuple[Sequence[int], Sequence[int], Sequence[int]]]
+    cpus: Mapping[int, tuple[Sequence[int], ...]]
 
     def lost(self, cpu: int, start_ns: int, end_ns: int) -> Lost:
         """Return what was lost between two moments; between rows as a straight line."""
@@ -211,11 +233,12 @@ def read_soaked(folder: Path) -> Soaked:
     for path in folder.glob("cpu*"):
         numbers = array("Q")
         with path.open("rb") as file, suppress(EOFError):
-            while not numbers or numbers[-3]:
-                numbers.fromfile(file, 3 * ROWS)
-        rows = bisect_left(range(len(numbers) // 3), True, key=lambda row: not numbers[3 * row])
+            while not numbers or numbers[-COLUMNS]:
+                numbers.fromfile(file, COLUMNS * ROWS)
+        rows = range(len(numbers) // COLUMNS)
+        end = COLUMNS * bisect_left(rows, True, key=lambda row: not numbers[COLUMNS * row])
         cpus[int(path.name.removeprefix("cpu"))] = tuple(
-            numbers[column : 3 * rows : 3] for column in range(3)
+            numbers[column:end:COLUMNS] for column in range(COLUMNS)
         )
     return Soaked(cpus)
 
@@ -275,10 +298,11 @@ class Run:
     soaked: Soaked
 
 
-def measured(name: str, folder: Path, blocks: int, seconds: float) -> Run:
+def measured(name: str, folder: Path, blocks: int | None, seconds: float) -> Run:
     """Return the trials of a thing, and run them if the folder has none."""
     soaked = folder.with_name(f"{name}-{SOAKER}")
     if not (folder / RUN_FILE).exists():
+        phase.CPU_FREQUENCY = THINGS[name].frequency
         experiment, lab = experiment_of(name, blocks, seconds), load_lab("local")
         header = new_header([experiment], lab, ("ablation.py",))
         writer = RunWriter.create(folder, header)
@@ -336,7 +360,8 @@ def arm_of(record: TrialRecord, soaked: Soaked, end: Role) -> Arm | str:
             stages[stage] += ns * (ends.get((each.machine, each.cpu, stage), end) == end)
         stages += interrupts
         stages["interrupts"] += lost.interrupts_ns - interrupts.total()
-        taken_ns += sum(lost)
+        stages[SCHEDULE] -= lost.yields_ns
+        taken_ns += lost.tasks_ns + lost.interrupts_ns
     per_packet = {stage: ns / packets for stage, ns in stages.items()}
     return Arm(taken_ns / packets, per_packet, stages.total() / max(taken_ns, 1))
 
@@ -519,9 +544,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Measure, print, and return an exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("things", nargs="*", metavar="THING", help=", ".join(THINGS))
-    parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--blocks", type=int)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--frequency", type=int, default=4987, metavar="HZ")
     parser.add_argument("--mutants", type=int, default=0, metavar="N")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, metavar="FOLDER")
@@ -534,7 +558,6 @@ def main(words: Sequence[str] | None = None) -> int:
             experiment_of(name, options.blocks, options.seconds)
     except InputError as error:
         parser.error(str(error))
-    phase.CPU_FREQUENCY = options.frequency
     with tempfile.TemporaryDirectory() as room:
         return measure(options, options.out or Path(room))
 

@@ -1,9 +1,9 @@
 /* soaker CPU FILE SECONDS: uses the time of a CPU that nothing else wants, and writes down what it
  * did not get.
  *
- * Prints an empty line once it has begun. Once a millisecond FILE gets three numbers of 64 bits:
- * CLOCK_MONOTONIC, the time in ns that other tasks have had so far, and the time in ns that
- * interrupts and the hypervisor took from the loop itself. No clock of the kernel counts either,
+ * Prints an empty line once it has begun. Once a millisecond FILE gets four numbers of 64 bits:
+ * CLOCK_MONOTONIC, the time in ns that other tasks have had so far, the time in ns that interrupts
+ * and the hypervisor took from the loop itself, and that of its own calls to yield. No clock of the kernel counts either,
  * only what the loop sees pass between two turns. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -17,11 +17,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A turn takes some 30 ns, a call to yield some 300; the shortest interrupt takes longer than each.
+/* A turn takes some 30 ns, a call to yield some 1000; the shortest interrupt takes longer than each.
  */
 #define LEAST_NS 400
 #define LEAST_YIELD_NS 2000
 #define EVERY_NS 1000000
+#define COLUMNS 4
 /* The scheduler may choose a loop that waits for all others although one of them waits, and then
  * asks again at the tick, after up to 4 ms: unless it is asked before. */
 #define YIELD_NS 50000
@@ -41,7 +42,7 @@ static uint64_t now_ns(void) {
 
 int main(int count, char **words) {
     volatile struct rseq *own = (struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
-    uint64_t last, due, yield, end, tasks = 0, interrupts = 0, *row;
+    uint64_t last, due, yield, end, tasks = 0, interrupts = 0, yields = 0, *row;
     struct sched_param idle = {0};
     size_t bytes;
     cpu_set_t cpus;
@@ -51,7 +52,7 @@ int main(int count, char **words) {
         return 2;
     CPU_ZERO(&cpus);
     CPU_SET(atoi(words[1]), &cpus);
-    bytes = (size_t)atoi(words[3]) * 1000 * 3 * sizeof *row;
+    bytes = (size_t)atoi(words[3]) * 1000 * COLUMNS * sizeof *row;
     file = open(words[2], O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0 || ftruncate(file, (off_t)bytes) || sched_setaffinity(0, sizeof cpus, &cpus) ||
         sched_setscheduler(0, SCHED_IDLE, &idle) || prctl(PR_SET_PDEATHSIG, SIGKILL))
@@ -64,7 +65,7 @@ int main(int count, char **words) {
     section.abort_ip = (uintptr_t)never;
     own->rseq_cs = (uintptr_t)&section;
     last = due = yield = *row = now_ns();
-    row += 3;
+    row += COLUMNS;
     if (write(STDOUT_FILENO, "\n", 1) != 1)
         return 1;
     end = last + (uint64_t)(atoi(words[3]) - 1) * 1000000000;
@@ -84,13 +85,16 @@ int main(int count, char **words) {
             yield = now + YIELD_NS;
         } else if (now - last > least)
             interrupts += now - last;
+        else if (least == LEAST_YIELD_NS)
+            yields += now - last;
         last = now;
         if (now < due)
             continue;
         row[1] = tasks;
         row[2] = interrupts;
+        row[3] = yields;
         row[0] = now;
-        row += 3;
+        row += COLUMNS;
         due = now + EVERY_NS;
     }
     return 0;

@@ -43,7 +43,12 @@ def soaked(records: Iterable[TrialRecord], taken_ms: Iterable[int]) -> ablation.
         later.append(replace(record, phases=(moved,)))
         moments += [start_ns, end_ns]
         taken += [taken[-1], taken[-1] + ms * MS]
-    rows = ([*moments, moments[-1] + 1], [*taken, taken[-1]], [0] * (len(moments) + 1))
+    rows = (
+        [*moments, moments[-1] + 1],
+        [*taken, taken[-1]],
+        [0] * (len(moments) + 1),
+        [0] * (len(moments) + 1),
+    )
     return ablation.Run(tuple(later), ablation.Soaked({0: rows}))
 
 
@@ -130,10 +135,10 @@ def test_a_mutant_is_seen() -> None:
 
 def test_what_a_soaker_lost_is_known_between_its_rows(tmp_path: Path) -> None:
     """As a straight line; of a moment at which it did not run nothing is known."""
-    rows = (100, 0, 5, 200, 40, 5, 300, 40, 25, 0, 0, 0)
+    rows = (100, 0, 5, 0, 200, 40, 5, 8, 300, 40, 25, 8, 0, 0, 0, 0)
     (tmp_path / "cpu1").write_bytes(array("Q", rows).tobytes())
     soaker = ablation.read_soaked(tmp_path)
-    assert ((20, 10), (30, 5)) == (soaker.lost(1, 150, 250), soaker.lost(1, 125, 225))
+    assert ((20, 10, 4), (30, 5, 6)) == (soaker.lost(1, 150, 250), soaker.lost(1, 125, 225))
     with pytest.raises(ValueError, match="the soaker of CPU 1 did not run at 301"):
         soaker.lost(1, 150, 301)
 
@@ -141,17 +146,42 @@ def test_what_a_soaker_lost_is_known_between_its_rows(tmp_path: Path) -> None:
 def test_interrupts_of_the_soaker_are_the_soakers_to_say() -> None:
     """Those that the thing leaves it less of changed elsewhere: no sample has them."""
     whole = blocks([Seen(0, 30, RULES, 100)], 100)
-    moments, tasks, _ = whole.soaked.cpus[0]
+    moments, tasks, _, yields = whole.soaked.cpus[0]
     interrupts, more = [0], 20 * MS
     for place in range(1, len(moments)):
         # Each arm has two rows; a thing that was switched on spares half of 20 ms.
         spared = (place - 1) // 2 % 2
         interrupts.append(interrupts[-1] + (more >> spared) * ((place - 1) % 2))
-    spoilt = replace(whole, soaked=ablation.Soaked({0: (moments, tasks, interrupts)}))
+    spoilt = replace(whole, soaked=ablation.Soaked({0: (moments, tasks, interrupts, yields)}))
     outcome = ablation.outcome_of("rules-100", spoilt)
     assert outcome is not None
     numbers = outcome.saved, outcome.attributed, outcome.elsewhere, outcome.error
     assert (90_000, 100_000, -10_000, 0) == pytest.approx(numbers, abs=50)
+
+
+def test_calls_to_yield_are_the_soakers_own_time() -> None:
+    """Samples find them among what others took; the soaker says how long they were."""
+    yielding = Seen(0, 31, ("schedule", "__x64_sys_sched_yield"), 100)
+    whole = blocks([Seen(0, 30, RULES, 100), yielding], 200)
+    records = tuple(_named(record, {"31": ablation.SOAKER}) for record in whole.records)
+    moments, tasks, interrupts, _ = whole.soaked.cpus[0]
+    yields = [0]
+    for place in range(1, len(moments)):
+        yields.append(yields[-1] + 100 * MS * ((place - 1) // 2 % 2) * ((place - 1) % 2))
+    known = ablation.Soaked({0: (moments, tasks, interrupts, yields)})
+    for soaked, elsewhere in ((known, 0), (whole.soaked, 100_000)):
+        outcome = ablation.outcome_of("rules-100", replace(whole, records=records, soaked=soaked))
+        assert outcome is not None
+        assert elsewhere == pytest.approx(outcome.elsewhere, abs=50)
+
+
+def _named(record: TrialRecord, names: dict[str, str]) -> TrialRecord:
+    (phase,) = record.phases
+    samples = {
+        machine: replace(each, programs={**each.programs, **names})
+        for machine, each in phase.cpu_samples.items()
+    }
+    return replace(record, phases=(replace(phase, cpu_samples=samples),))
 
 
 def test_a_soaker_says_what_others_take_of_its_cpu(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ WITHIN, ERRORS = 0.03, 3
 """Part of the busy time, and standard errors, by which samples and the kernel may differ."""
 MOST_UNATTRIBUTED = 0.02
 """Part of the busy time."""
-EDGES = 2
-"""Samples that may be missing at the two edges of a phase."""
+EDGES = 3
+"""Samples that may be missing at the edges of a phase: one of each timer (agent's cpu_sampler)."""
 Z = 1.96
 """Standard errors to each side of a 95 % interval."""
 LEAST_SHARE = 0.01

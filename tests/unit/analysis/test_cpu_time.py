@@ -147,10 +147,10 @@ def test_a_cpu_whose_idle_time_is_not_known_is_struck() -> None:
 
 def test_too_much_that_is_unattributed_strikes_a_cpu() -> None:
     """2 % of its busy time, and what may be missing at the edges."""
-    strange = Seen(0, READER.pid, ("what", "is", "this"), 18)
-    most = sampled.record(strange, busy_ms=818)
+    strange = Seen(0, READER.pid, ("what", "is", "this"), 19)
+    most = sampled.record(strange, busy_ms=819)
     assert "" == known(most).balances[0].struck
-    beyond = sampled.record(strange._replace(count=19), busy_ms=819)
+    beyond = sampled.record(strange._replace(count=20), busy_ms=820)
     assert "2 % of its busy time is unattributed" == known(beyond).balances[0].struck
 
 
