@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import TypeGuard
 
-from udpbench.analysis.checks.offered_load import SENDER_BOUND
+from udpbench.analysis.checks.offered_load import OFFERED_SHARE, SENDER_BOUND
 from udpbench.analysis.comparison.blocks import LEFT_OUT
 from udpbench.analysis.comparison.comparisons import (
     TOO_NOISY,
@@ -23,6 +23,7 @@ from udpbench.analysis.comparison.comparisons import (
     is_difference,
     more_text,
 )
+from udpbench.analysis.cpu_use import OTHERS
 from udpbench.analysis.points import Point, but_lossy, estimate, metric, trials_with
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.search import PointSearch, robbed_text
@@ -363,7 +364,7 @@ def _without_answer(chapter: Chapter) -> str:
     value = f" ({finding.value}{needed})" if finding.value else ""
     cause = _not_offered(chapter) if finding.what == SENDER_BOUND else None
     why = f"{cause.place}{cause.why}" if cause is not None and cause.stage == "unsent" else ""
-    step = cause.helps if _is_others(cause) else _step(finding)
+    step = f"{cause.helps}{_too_fast(chapter)}" if _is_others(cause) else _step(finding)
     return " ".join(filter(None, [f"No answer: {finding.clause}{value}.", why, step]))
 
 
@@ -381,6 +382,22 @@ def _not_offered(chapter: Chapter) -> Bottleneck | None:
 def _is_others(cause: Bottleneck | None) -> TypeGuard[Bottleneck]:
     """Return whether others, not the load's own work, are the cause."""
     return cause is not None and cause.name in ("others_cpu", "steal")
+
+
+def _alone(result: Result) -> float | None:
+    """Return about which share of its load a trial's sender would reach without other programs."""
+    sent, intended = (result.numbers.get(f"{name}_packets") for name in ("sent", "intended"))
+    others = (load.uses.get(OTHERS, 0.0) for load in result.cpus if not load.receives)
+    taken = max(others, default=0.0)
+    return sent / intended / (1 - taken) if sent and intended and 0 < taken < 1 else None
+
+
+def _too_fast(chapter: Chapter) -> str:
+    """Return that a load is more than its sender can offer, whoever stops; else nothing."""
+    most = max((_alone(result) or 1.0 for result in chapter.results), default=1.0)
+    if most >= OFFERED_SHARE:
+        return ""
+    return f" Even then only about {show_ratio(most)} of it would be sent: lower traffic.rate, too."
 
 
 def _first_reason(chapter: Chapter) -> Finding | None:
@@ -697,15 +714,17 @@ def _to_change(chapters: Sequence[Chapter], words: Sequence[str]) -> Iterator[tu
         return
     chapter, finding = causes[0]
     sets = []
-    if finding.what == SENDER_BOUND and _is_others(cause := _not_offered(chapter)):
+    cause = _not_offered(chapter) if finding.what == SENDER_BOUND else None
+    too_fast = _too_fast(chapter) if _is_others(cause) else ""
+    slower = finding.what == SENDER_BOUND and "traffic.rate" in (too_fast or finding.next_step)
+    if _is_others(cause) and not too_fast:
         yield f"{cause.helps} Then repeat it.", shlex.join(words)
         return
-    slower = finding.what == SENDER_BOUND and "traffic.rate" in finding.next_step
     if slower and "traffic.rate" not in _varied(chapter):
         reached = [pps for result in chapter.results if (pps := _reached(result)) is not None]
         sets = [f"traffic.rate={format_rate(Rate(_below(min(reached))))}"] if reached else []
-    does = _step(finding)
-    if not sets and "repeat" in finding.next_step:
+    does = f"{cause.helps}{too_fast}" if _is_others(cause) else _step(finding)
+    if not (sets or too_fast) and "repeat" in finding.next_step:
         value = f" ({finding.value})" if finding.value else ""
         does = f"{finding.clause[:1].upper()}{finding.clause[1:]}{value}: {finding.next_step}."
     elif not sets:

@@ -35,13 +35,14 @@ from golden import Golden
 from report.stored import stored, swept
 from udpbench.analysis.comparison.blocks import LEFT_OUT
 from udpbench.analysis.comparison.comparisons import Comparison
+from udpbench.analysis.cpu_use import OTHERS
 from udpbench.analysis.judge import judge
 from udpbench.analysis.points import Point
 from udpbench.judged_run import Chapter, chapters_of, judged
 from udpbench.model.experiment import Experiment, PointPair, Traffic
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding, TrialRecord
-from udpbench.model.result import UNKNOWN, Bottleneck, Estimate, Result, rest_of
+from udpbench.model.result import UNKNOWN, Bottleneck, CpuLoad, Estimate, Result, rest_of
 from udpbench.report.answers import _below, _to_change, answer, next_steps, to_try
 from udpbench.report.pages import chapter_data
 from udpbench.report.summary import (
@@ -674,6 +675,24 @@ def test_a_sender_that_others_held_up_need_not_send_less(name: str) -> None:
         assert ("Stop them. Then repeat it.", "udpbench run fast.yaml") == (does, line)
         assert "Stop them." in text
         assert "Lower traffic.rate" not in text
+
+
+@pytest.mark.parametrize(("taken", "too_fast"), [(0.3, True), (0.8, False)])
+def test_a_load_that_no_sender_offers_is_too_fast_whoever_stops(
+    taken: float, too_fast: bool
+) -> None:
+    """What it sent beside others says what it would have sent alone."""
+    short = chapter(short_of(2000))
+    (point,) = short.points
+    late = Bottleneck("others_cpu", "certain", "unsent", 1000, "others took some", "stop them")
+    cpu = CpuLoad("machine", 1, 1.0, receives=False, uses={OTHERS: taken})
+    held_up = replace(point, results=(replace(point.results[0], diagnosis=(late,), cpus=(cpu,)),))
+    short = replace(short, points=(held_up,))
+    ((does, line),) = _to_change([short], ["udpbench", "run", "fast.yaml"])
+    more = "Stop them. Even then only about 71.43 % of it would be sent: lower traffic.rate, too."
+    assert (more in does, more in answer(short)) == (too_fast, too_fast)
+    assert ("--set traffic.rate=900pps" in line) is too_fast
+    assert "Stop them." in does
 
 
 def test_a_rate_that_was_set_is_set_anew() -> None:
