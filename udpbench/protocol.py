@@ -234,6 +234,8 @@ class Tunnel:
     port: int
     ttl: int
     """0: any."""
+    listens: int = 0
+    """The port to which the other end sends; 0: the same."""
 
 
 @dataclass(frozen=True)
@@ -467,7 +469,7 @@ class AgentVerbs:
         """
 
     @verb(5, "looking for changes")
-    def changed(self, interface: str = OWN, out: str = OWN) -> dict[str, int]:
+    def changed(self, interface: str = OWN, out: str = OWN, tunnel: str = OWN) -> dict[str, int]:
         """Return how often routes, rules and the like were changed since the first look."""
 
     @verb(10, "looking at idle workers")
@@ -489,6 +491,7 @@ class AgentVerbs:
         interface: str = OWN,
         controller: Optional[int] = OWN,
         out: str = OWN,
+        tunnel: str = OWN,
     ) -> Snapshot:
         """Return the host's counters; at edge ``end`` also processes' CPU use since ``begin``.
 

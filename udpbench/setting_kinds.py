@@ -55,6 +55,8 @@ vxlan | namespace | vxlan0 | {vni, local, remote, ttl} or null
 wireguard | namespace | wg0 | {peer, remote, allowed: [network, ...]} or null
   | an interface of WireGuard, the kernel's or one of wireguard-go, to a single other end, whose
   public key is `peer`; its own key is made for the run and told to nobody
+tunnel_counts | namespace exists | wg0 | true or null
+  | rules that count what an interface of WireGuard, which was there already, takes and gives
 port | namespace | left | {bridge, station} or null
   | a port of a bridge, and the MAC address of the one host behind it
 astray | namespace exists | vxlan0/02:75:62:ff:ff:fe | true or null

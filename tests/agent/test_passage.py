@@ -15,7 +15,7 @@ import pytest
 from settings_world import fake_host
 
 from udpbench.agent import passage as passage_module
-from udpbench.agent.host import genetlink, vxlan
+from udpbench.agent.host import genetlink, vxlan, wireguard
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.reading import Done
 from udpbench.agent.host.system import Host
@@ -26,7 +26,7 @@ from udpbench.agent.settings.own_tables import rules_of
 from udpbench.errors import SafetyError
 from udpbench.model.experiment import Send, Traffic
 from udpbench.model.work import FlowSpec, WorkerSpec
-from udpbench.protocol import Passage
+from udpbench.protocol import Hop, Passage
 
 DNAT = "*nat\n-A PREROUTING -p udp -m udp --dport 4321 -j DNAT --to-destination {}\nCOMMIT\n"
 BY_IPTABLES = {"xt": {"type": "target", "name": "DNAT"}}
@@ -295,6 +295,33 @@ def test_a_tunnel_as_the_way_out_is_named(router: Router, kind: str) -> None:
     """Its other end may be anywhere."""
     router.kind = kind
     assert (f"out0, a tunnel ({kind}),",) == look(router).unread
+
+
+def test_wireguard_that_is_there_leads_to_its_other_end(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that has no address nothing is followed."""
+    router.kind = "wireguard"
+    place = router.root / "sys/class/net/out0"
+    place.mkdir(parents=True)
+    (place / "uevent").write_text("DEVTYPE=wireguard\n")
+    end = {"peer": "0a", "remote": "", "allowed": ["0.0.0.0/0"]}
+    monkeypatch.setattr(wireguard, "device", lambda _: (51820, (end,)))
+    monkeypatch.setattr(router, "rtnl", lambda *_, **__: [])
+    monkeypatch.setattr(passage_module, "_hop", lambda *_: Hop("", TO, "none"))
+    seen = passage(router, "in0", "out0", (("10.0.1.9", TO),), (4321,))
+    text = "out0, a tunnel (wireguard) whose other end has no address yet (endpoint),"
+    assert ((text,), 51820) == (seen.unread, seen.tunnel and seen.tunnel.listens)
+    assert () == passage(router, "", "out0", (("10.0.1.9", TO),), (4321,)).outer
+    end["remote"] = "10.1.0.2"
+    monkeypatch.setattr(router, "name_of", lambda _: "low0")
+    monkeypatch.setattr(
+        router,
+        "rtnl",
+        lambda *words, **_: [Entry(type=1, RTA_OIF=5)] if words[0] == "route" else [],
+    )
+    sent = passage(router, "", "out0", (("10.0.1.9", TO),), (4321,))
+    assert ((), ["10.1.0.2"]) == (sent.unread, [hop.destination for hop in sent.outer])
 
 
 def test_rules_of_both_iptables_are_read(router: Router) -> None:

@@ -131,6 +131,23 @@ def test_what_a_tunnel_sent_and_got_without_packets_is_counted(
     }
 
 
+def test_what_an_interface_of_others_carried_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the rules of our tables alone; without any, or if they cannot be listed, nothing is known."""
+    place, host = {"family": "inet", "chain": "count"}, Kernel(tmp_path)
+    rules = [
+        {"rule": {**place, "table": table, "expr": [{"counter": {"packets": packets}}]}}
+        for table, packets in (("udpbench_sent_data", 5), ("udpbench_inner", 4), ("mine", 9))
+    ]
+    monkeypatch.setattr(module.programs, "ruleset", lambda _: rules)
+    assert {"rules.output.data": 5, "rules.prerouting.inner": 4} == module.tunnel_counts(host)
+    host.count = 0
+    assert {} == module.tunnel_counts(host)
+    host.count = None
+    assert {} == module.tunnel_counts(host)
+
+
 @pytest.mark.parametrize(
     ("path", "text", "drops"),
     [

@@ -217,6 +217,15 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
         ("port", "port1", None, "ip link set port1 nomaster"),
         ("vxlan", "vxlan0", None, "ip link del vxlan0"),
         ("wireguard", "wg0", None, "ip link del wg0"),
+        (
+            "tunnel_counts",
+            "wg0",
+            None,
+            (
+                "nft delete table inet udpbench_sent_data; "
+                "nft delete table inet udpbench_came_data; nft delete table inet udpbench_inner"
+            ),
+        ),
         ("astray", "vxlan0/02:00:00:00:00:09", None, "bridge fdb del 02:00:00:00:00:09 dev vxlan0"),
         ("up", "send0", False, "ip link set send0 down"),
         ("mtu", "send0", 1500, "ip link set send0 mtu 1500"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional, cast
@@ -20,7 +22,7 @@ from udpbench.agent.host.changes import Changes
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.wireguard import KernelWireGuard, WireGuard, public_key
 from udpbench.agent.settings.link_flap import NUD_NOARP, is_set
-from udpbench.agent.settings.wireguard import WireGuardInterface
+from udpbench.agent.settings.wireguard import TunnelCounts, WireGuardInterface
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import SettingRefused
 
@@ -168,6 +170,9 @@ def test_the_kernels_own_needs_nothing_else(
 class Netlink:
     """A kernel that keeps what it is told of a device, and tells that."""
 
+    listens = b""
+    """On which port it listens, as an attribute."""
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.did: list[str] = []
         self.fails = ""
@@ -183,7 +188,8 @@ class Netlink:
         assert ("wireguard", b"wg0\0") == (family, known[wireguard.IFNAME])
         if dump:
             assert wireguard.GET_DEVICE == command
-            return [genetlink.nest(wireguard.PEERS, peers) for peers in self.peers] or [b""]
+            answers = [genetlink.nest(wireguard.PEERS, peers) for peers in self.peers]
+            return [self.listens + answer for answer in answers] or [self.listens]
         self.key = known[wireguard.PRIVATE_KEY]
         self.peers = [known[wireguard.PEERS]]
         return []
@@ -372,9 +378,8 @@ def test_a_tunnel_is_that_of_this_agent_alone(own: Known, monkeypatch: pytest.Mo
     tunnel = wireguard.facts(host, "wg0")
     assert tunnel is not None
     assert (None, "10.1.0.2", 51820) == (tunnel.local, tunnel.remote, tunnel.port)
-    assert ("wg0, a tunnel (wireguard) with other ends: nowhere,",) == wireguard.unfollowed(
-        host, tunnel
-    )
+    why = [*wireguard.unfollowed(host, tunnel)]
+    assert ["wg0, a tunnel (wireguard) with other ends: nowhere,"] == why
 
 
 class Entry(dict[str, Any]):
@@ -390,3 +395,153 @@ def test_a_neighbour_that_the_kernel_makes_on_a_tun_device_is_not_kept(
     """It has no MAC, so that nothing could make it again, and the kernel does for each packet."""
     entry = {"flags": 0, "state": NUD_NOARP, "NDA_DST": "10.0.0.5", "NDA_LLADDR": mac}
     assert kept is is_set(Entry(entry))
+
+
+# --- interfaces that others made --------------------------------------------------------------------
+
+NEAR_END = ("0a", "10.1.0.2", ("10.0.0.0/16", "fd00::/64"))
+NARROWER = ("0b", "10.1.0.3", ("10.0.2.0/24",))
+
+
+def peers(*ends: tuple[str, str, tuple[str, ...]]) -> bytes:
+    """Return ends of a device as the kernel tells them."""
+    listed = []
+    for key, remote, networks in ends:
+        known = [genetlink.attribute(wireguard.PEER_KEY, bytes.fromhex(key * 32))]
+        if ":" in remote:
+            packed = struct.pack("=H", 10) + struct.pack("!HI16s", 51820, 0, _ip(remote))
+            known.append(genetlink.attribute(wireguard.PEER_ENDPOINT, packed))
+        elif remote:
+            packed = struct.pack("=H", 2) + struct.pack("!H4s8x", 4500, _ip(remote))
+            known.append(genetlink.attribute(wireguard.PEER_ENDPOINT, packed))
+        allowed = genetlink.nest(wireguard.PEER_ALLOWED, *map(wireguard._allowed, networks))
+        listed.append(genetlink.nest(0, *known, allowed))
+    return b"".join(listed)
+
+
+def _ip(text: str) -> bytes:
+    return ip_address(text).packed
+
+
+@pytest.fixture
+def others(netlink: Netlink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """Return a host with an interface of the kernel's that listens on a port of its own."""
+    place = tmp_path / "sys/class/net/wg0"
+    place.mkdir(parents=True)
+    (place / "uevent").write_text("DEVTYPE=wireguard\nINTERFACE=wg0\nIFINDEX=5\n")
+    netlink.listens = genetlink.attribute(wireguard.LISTEN_PORT, struct.pack("=H", 4501))
+    monkeypatch.setattr(netlink, "rtnl", lambda *_, **__: [Entry(RTA_PREFSRC="10.1.0.1")])
+    monkeypatch.setattr(Host, "rtnl", lambda *_, **__: [Entry(RTA_PREFSRC="10.1.0.1")])
+    return Host(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ends", "to", "remote", "why"),
+    [
+        ((NEAR_END, NARROWER), ("10.0.0.9", "10.0.1.9"), "10.1.0.2", ()),
+        ((NARROWER, NEAR_END), ("10.0.2.9", "10.99.0.9"), "10.1.0.3", ()),
+        (
+            (NEAR_END, NARROWER),
+            ("10.0.0.9", "10.0.2.9"),
+            "10.1.0.2",
+            ("with several ends for the receivers: 10.1.0.2:4500, 10.1.0.3:4500",),
+        ),
+        (
+            (("0a", "", ("10.0.0.0/16",)), NARROWER),
+            ("10.0.0.9", "10.0.2.9"),
+            None,
+            (
+                "with several ends for the receivers: nowhere, 10.1.0.3:4500",
+                "whose other end has no address yet (endpoint)",
+            ),
+        ),
+        ((("0a", "fd00::2", ("10.0.0.0/16",)),), ("10.0.0.9",), "fd00::2", ("over IPv6",)),
+        ((NEAR_END,), (), None, ()),
+    ],
+)
+def test_an_interface_of_others_leads_to_the_end_that_the_receivers_are_behind(
+    others: Host,
+    netlink: Netlink,
+    ends: tuple[tuple[str, str, tuple[str, ...]], ...],
+    to: tuple[str, ...],
+    remote: Optional[str],
+    why: tuple[str, ...],
+) -> None:
+    """By the longest network, as WireGuard chooses; nothing of its key is in what it tells."""
+    netlink.peers = [peers(*ends)]
+    tunnel = wireguard.facts(others, "wg0", to)
+    assert tunnel is not None
+    assert (remote, 4501) == (tunnel.remote, tunnel.listens)
+    if remote == "10.1.0.2":
+        assert ("10.1.0.1", 4500) == (tunnel.local, tunnel.port)
+    texts = [f"wg0, a tunnel (wireguard) {text}," for text in why]
+    assert texts == [*wireguard.unfollowed(others, tunnel, to)]
+
+
+def test_who_may_not_ask_an_interface_of_others_is_told_why(
+    others: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ends may be anywhere."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(genetlink, "ask", refuse)
+    tunnel = wireguard.facts(others, "wg0", ("10.0.0.9",))
+    assert tunnel is not None
+    assert (None, None, 0) == (tunnel.local, tunnel.remote, tunnel.listens)
+    (text,) = wireguard.unfollowed(others, tunnel, ("10.0.0.9",))
+    assert "whose ends this agent cannot ask for (Operation not permitted)," in text
+    assert {} == (Changes(others)._other_ends(["eth0"]) or {})
+    assert Changes(others)._other_ends(["wg0"]) is None
+
+
+def test_an_end_of_others_that_moves_is_a_change_and_one_that_is_heard_of_first_is_none(
+    others: Host, netlink: Netlink
+) -> None:
+    """It sent the first packet; from then on it stays where it is, and so does its port."""
+    looks = Changes(others)
+
+    def moved(*ends: tuple[str, str, tuple[str, ...]]) -> Optional[int]:
+        netlink.peers = [peers(*ends)]
+        return looks.counts(["wg0"]).get("changed.links")
+
+    silent = ("0a", "", ("10.0.0.0/16",))
+    assert 0 == moved(silent)
+    assert 0 == moved(("0a", "10.1.0.2", ("10.0.0.0/16",)))
+    assert 1 == moved(("0a", "10.1.0.9", ("10.0.0.0/16",)))
+    assert 2 == moved(("0a", "10.1.0.9", ("10.0.0.0/24",)))
+    assert 3 == moved(("0a", "10.1.0.9", ("10.0.0.0/24",)), NARROWER)
+    netlink.listens = genetlink.attribute(wireguard.LISTEN_PORT, struct.pack("=H", 9))
+    assert 4 == moved(("0a", "10.1.0.9", ("10.0.0.0/24",)), NARROWER)
+
+
+def test_rules_count_at_an_interface_of_others_by_the_port_where_it_listens(
+    others: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data alone: what has no packet inside passes the last rule of each table by."""
+    tables: dict[str, list[Any]] = {}
+    monkeypatch.setattr(
+        "udpbench.agent.settings.wireguard.replace_table",
+        lambda _, name, chain, rules: tables.update({f"{chain['hook']} {name}": [*rules]}),
+    )
+    monkeypatch.setattr(
+        "udpbench.agent.settings.wireguard.rules_of",
+        lambda _, name: tables.get(f"prerouting {name}"),
+    )
+    kind = TunnelCounts()
+    assert kind.read(others, "wg0") is None
+    kind.write(others, "wg0", True)
+    assert kind.read(others, "wg0")
+    for hook, field in (
+        ("output udpbench_sent_data", "sport"),
+        ("input udpbench_came_data", "dport"),
+    ):
+        *passed, data = tables[hook]
+        assert [{"accept": None}] * 4 == [rule["expr"][-1] for rule in passed]
+        left = {"payload": {"protocol": "udp", "field": field}}
+        assert {"match": {"op": "==", "left": left, "right": 4501}} == data["expr"][0]
+        assert {"counter": None} == data["expr"][-1]
+    kind.write(others, "wg0", None)
+    assert [[], [], []] == [*tables.values()]
+    assert kind.read(others, "wg0") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -286,21 +286,22 @@ class Overlay:
     """Two hosts that are there already with a tunnel between them, red before and blue behind."""
 
     names = ("red", "near", "far", "blue")
+    carries: Mapping[str, str] = {"bridge": "br0", "tunnel": "vx0"}
 
     def __init__(self) -> None:
         self.prefix = f"ub{os.getpid()}t"
 
-    def run(self, short: str, *lines: str) -> None:
-        """Run programs there."""
+    def run(self, short: str, *lines: str) -> str:
+        """Run programs there; return what they print."""
+        shown = ""
         for words in lines:
             enter = ["ip", "netns", "exec", f"{self.prefix}-{short}", *words.split()]
-            subprocess.run(enter, check=True, capture_output=True)
+            shown += subprocess.run(enter, check=True, capture_output=True, text=True).stdout
+        return shown
 
     def open(self) -> None:
         """Make them, with the tunnel's ends as an administrator would."""
-        quiet = (
-            "sysctl -qw net.ipv6.conf.default.disable_ipv6=1 net.bridge.bridge-nf-call-iptables=0"
-        )
+        quiet = "sysctl -qw net.ipv6.conf.default.disable_ipv6=1"
         for short in self.names:
             subprocess.run(["ip", "netns", "add", f"{self.prefix}-{short}"], check=True)
             self.run(short, "ip link set lo up", quiet)
@@ -312,6 +313,10 @@ class Overlay:
             veth = f"ip link add {name} type veth peer name {peer} netns {self.prefix}-{other}"
             self.run(short, veth, f"ip link set {name} up")
             self.run(other, f"ip link set {peer} up")
+        self.tunnel()
+
+    def tunnel(self) -> None:
+        """Make both ends of it, and give all addresses."""
         self.run("red", "ip addr add 10.1.0.1/24 dev eth0")
         self.run("blue", "ip addr add 10.1.0.2/24 dev eth0")
         for short, way, port, own, other in (
@@ -320,6 +325,7 @@ class Overlay:
         ):
             self.run(
                 short,
+                "sysctl -qw net.bridge.bridge-nf-call-iptables=0",
                 f"ip addr add {own}/24 dev {way}",
                 f"ip link add vx0 type vxlan id 7 local {own} remote {other} dstport 4789 nolearning",
                 "ip link add br0 type bridge mcast_snooping 0",
@@ -334,8 +340,8 @@ class Overlay:
         for short in self.names:
             subprocess.run(["ip", "netns", "del", f"{self.prefix}-{short}"], check=False)
 
-    def lab(self) -> Lab:
-        """Return the lab of all four; nothing of it is made."""
+    def lab(self, **keys: Any) -> Lab:
+        """Return the lab of all four, its nodes with further keys; nothing of it is made."""
         cpus = sorted(os.sched_getaffinity(0))
 
         def at(short: str, **more: Any) -> dict[str, Any]:
@@ -344,10 +350,9 @@ class Overlay:
         def end(short: str, cpu: int) -> dict[str, Any]:
             return at(short, interface="eth0", addresses="existing", cpus=str(cpu))
 
-        ports = {"bridge": "br0", "tunnel": "vx0"}
-
         def node(short: str) -> dict[str, Any]:
-            return at(short, name=short, interfaces={"in": "in0", "out": "out0"}, **ports)
+            ports = {"in": "in0", "out": "out0"}
+            return at(short, name=short, interfaces=ports, **self.carries, **keys)
 
         data = {
             "sender": [end("red", cpus[-1])],

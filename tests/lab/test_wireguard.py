@@ -11,12 +11,15 @@ import random
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 from test_path import (
     EACH,
     Tell,
@@ -29,11 +32,12 @@ from test_path import (
     traffic,
     way_out,
 )
+from test_tunnels import Overlay
 from waiting import wait_until
 
 from udpbench.agent.host.wireguard import PROGRAM, SOCKET, in_kernel
 from udpbench.control import path_proof
-from udpbench.definition.load import load_lab
+from udpbench.definition.load import lab_of, load_lab
 from udpbench.model.result import Progress
 
 pytestmark = [
@@ -528,3 +532,199 @@ def test_a_process_ends_with_the_agent_that_started_it(tmp_path: Path) -> None:
     assert "failed" == record.status
     assert 2 == len(ended)
     wait_until("both processes ended", lambda: not any(p.is_running() for p in ended))
+
+
+# --- an interface that is there already ---------------------------------------------------------------
+
+
+class Vpn(Overlay):
+    """Two routers that are there already, whose tunnel an administrator made with wg."""
+
+    carries: Mapping[str, str] = {"tunnel": "wg0"}
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.keys: dict[str, str] = {}
+        """Node → its public key."""
+
+    def tunnel(self) -> None:
+        """Make both ends: the second learns from packets where the first is."""
+        for short, words in (
+            ("red", ("ip addr add 10.1.0.1/24 dev eth0", "ip route add default via 10.1.0.254")),
+            ("near", ("ip addr add 10.1.0.254/24 dev in0", "ip addr add 10.2.0.1/24 dev out0")),
+            ("far", ("ip addr add 10.2.0.2/24 dev in0", "ip addr add 10.3.0.254/24 dev out0")),
+            ("blue", ("ip addr add 10.3.0.2/24 dev eth0", "ip addr add 10.3.0.3/24 dev eth0")),
+            ("blue", ("ip route add default via 10.3.0.254",)),
+        ):
+            self.run(short, *words)
+        for short, port, beyond in (("near", 4501, "10.3.0.0/24"), ("far", 4502, "10.1.0.0/24")):
+            private = subprocess.run(["wg", "genkey"], check=True, capture_output=True).stdout
+            path = self.folder / short
+            path.write_bytes(private)
+            public = subprocess.run(
+                ["wg", "pubkey"], input=private, check=True, capture_output=True
+            )
+            self.keys[short] = public.stdout.decode().strip()
+            self.run(
+                short,
+                "ip link add wg0 type wireguard",
+                f"wg set wg0 listen-port {port} private-key {path}",
+                "ip link set wg0 up",
+                f"ip route add {beyond} dev wg0",
+                "sysctl -qw net.ipv4.ip_forward=1",
+            )
+        self.lead("near", "far", "allowed-ips 10.3.0.0/24 endpoint 10.2.0.2:4502")
+        self.lead("far", "near", "allowed-ips 10.1.0.0/24")
+
+    def lead(self, short: str, other: str, words: str) -> None:
+        """Set what a node knows of another."""
+        self.run(short, f"wg set wg0 peer {self.keys[other]} {words}")
+
+    def state(self) -> str:
+        """Return what a run must leave as it was."""
+        asked = ("nft -s list ruleset", "tc qdisc show dev wg0", "wg show wg0 allowed-ips")
+        return "".join(self.run(short, *asked) for short in ("near", "far"))
+
+
+@pytest.fixture
+def vpn(tmp_path: Path) -> Iterator[Vpn]:
+    """Yield routers with a tunnel between them."""
+    hosts = Vpn(tmp_path)
+    try:
+        hosts.open()
+        yield hosts
+    finally:
+        hosts.close()
+
+
+@of_kernel
+@pytest.mark.usefixtures("rewriting")
+def test_losses_at_a_tunnel_that_is_there_are_counted_by_rules(vpn: Vpn, tmp_path: Path) -> None:
+    """Where its nodes may be changed, and others send through it as well; all is as it was then."""
+    vpn.lead("near", "far", "allowed-ips 10.3.0.2/32")
+    data = "udp dport 4502 udp length > 40 @th,64,8 4"
+    for short, priority, rule in (
+        ("far", 10, f"{data} numgen inc mod 5 == 0 counter @th,96,32 set 0x1"),
+        ("red", 0, "ip protocol icmp drop"),
+    ):
+        vpn.run(
+            short,
+            "nft add table ip plants",
+            f"nft add chain ip plants i {{ type filter hook input priority {priority} ; }}",
+            f"nft add rule ip plants i {rule}",
+        )
+    counts: list[int] = []
+
+    def tell(progress: Progress) -> None:
+        begins = progress.event == "phase" and progress.phase == "measured"
+        if begins or (progress.event == "step" and progress.text == "verify"):
+            shown = vpn.run("far", "nft list table ip plants")
+            counts.append(int(shown.split("packets ")[1].split()[0]))
+
+    before = vpn.state()
+    load = {"traffic": traffic(2), "path_check": "explained"}
+    _, record, result = conducted(tmp_path / "run", vpn.lab(change=True), tell, **load)
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    spoilt = counts[-1] - counts[0]
+    assert {
+        "near.fwd_encap": (EACH, None),
+        "far.fwd_decap": (spoilt, None),
+    } == entries(result)
+    assert EACH - spoilt == result.received_packets
+    assert spoilt == EACH // 5
+    assert before == vpn.state()
+
+
+@of_kernel
+def test_a_tunnel_that_is_there_and_read_only_tells_less(vpn: Vpn, tmp_path: Path) -> None:
+    """It carries every packet; what it lost of them is not known, or at most so much."""
+    before = vpn.state()
+    _, record, result = conducted(tmp_path / "1", vpn.lab(), traffic=traffic(2))
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    assert 2 * EACH == result.received_packets
+    assert before == vpn.state()
+    assert ((), True) == (record.changes["near"], record.wired)
+    vpn.lead("far", "near", "allowed-ips 10.9.0.0/24")
+    load = {"traffic": traffic(1), "path_check": "explained"}
+    _, record, result = conducted(tmp_path / "2", vpn.lab(), **load)
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    lost = entries(result)
+    assert {(None, EACH)} == {lost[f"{name}.fwd_encap"] for name in ("near", "far")}
+    assert (0, EACH) == lost["far.fwd_decap"]
+
+
+@of_kernel
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("endpoint 10.9.9.2:4502", "would leave by leak0, not by out0"),
+        ("endpoint 10.2.0.2:4503", "far: wg0 does not listen on port 4503, to which wg0 of near"),
+        ("remove", "near: wg0 is no WireGuard interface with both ends; without near and far"),
+    ],
+)
+def test_a_tunnel_that_is_there_and_leads_elsewhere_is_refused(
+    vpn: Vpn, tmp_path: Path, words: str, why: str
+) -> None:
+    """Its other end is proven to be a node of the lab; else what is between is `link`, without both."""
+    vpn.run(
+        "near",
+        "ip link add leak0 type veth peer name leak1",
+        "ip addr add 10.9.9.1/24 dev leak0",
+        "ip link set leak0 up",
+        "ip link set leak1 up",
+    )
+    vpn.lead("near", "far", words)
+    _, record, _ = conducted(tmp_path / "run", vpn.lab(), traffic=traffic(1))
+    assert record.error is not None
+    assert ("SafetyError", ()) == (record.error.kind, record.phases)
+    assert why in record.error.message
+
+
+@of_kernel
+def test_an_end_that_moves_stops_the_senders(vpn: Vpn, tmp_path: Path) -> None:
+    """Whoever set it, or sent from there: nobody is notified, so each look asks the kernel."""
+    changed: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and not changed:
+            vpn.lead("near", "far", "endpoint 10.2.0.9:4502")
+            changed.append("moved")
+
+    load = traffic(1) | {"rate": "500pps", "count": "5000"}
+    _, record, _ = conducted(tmp_path / "run", vpn.lab(), tell, traffic=load)
+    assert record.error is not None
+    assert ("SafetyError", "near") == (record.error.kind, record.error.host)
+    assert "links were changed there" in record.error.message
+
+
+@of_kernel
+def test_the_end_of_a_senders_own_interface_that_moves_stops_it(vpn: Vpn, tmp_path: Path) -> None:
+    """Where no node is known, too; until then every packet arrives."""
+    for short, own, other in (("near", 1, 2), ("far", 2, 1)):
+        vpn.run(short, f"ip addr add 10.8.0.{own}/24 dev wg0")
+        vpn.lead(short, "far" if short == "near" else "near", f"allowed-ips 10.8.0.{other}/32")
+    hosts = [
+        {
+            "connect": {"netns": f"{vpn.prefix}-{short}"},
+            "interface": "wg0",
+            "addresses": "existing",
+        }
+        for short in ("near", "far")
+    ]
+    data = {"sender": hosts[:1], "receiver": hosts[1:]}
+    lab = lab_of(yaml.safe_dump(data, sort_keys=False), Path("pair.yaml"))
+    _, record, result = conducted(tmp_path / "1", lab, traffic=traffic(1))
+    assert ("done", EACH) == (result.status, result.received_packets), record.error
+    changed: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and not changed:
+            vpn.lead("near", "far", "endpoint 10.2.0.9:4502")
+            changed.append("moved")
+
+    load = traffic(1) | {"rate": "500pps", "count": "5000"}
+    _, record, _ = conducted(tmp_path / "2", lab, tell, traffic=load)
+    assert record.error is not None
+    assert ("SafetyError", "sender") == (record.error.kind, record.error.host)
+    assert "links were changed there" in record.error.message

@@ -92,8 +92,9 @@ def passage(
     entry = bridge[0] if bridge else interface
     frames = len(bridge) > len((entry, interface))
     sides = dict.fromkeys(filter(None, (interface, entry, out, *beneath(host, interface, out))))
-    kind = vxlan if link_kind(host.link(out)) == "vxlan" else wireguard
-    tunnel = kind.facts(host, out)
+    by_frames = link_kind(host.link(out)) == "vxlan"
+    inside = (*destinations, *rewritten.addresses)
+    tunnel = vxlan.facts(host, out) if by_frames else wireguard.facts(host, out, inside)
     hops = () if frames else tuple(_hop(host, entry, out, pair, known) for pair in pairs)
     stations = tuple(_stations(host, out, {hop.mac for hop in hops if hop.mac is not None}))
     return Passage(
@@ -113,7 +114,7 @@ def passage(
             *_policies(destinations),
             *(_other_ports(host, *bridge) if frames else ()),
             *(_frame_tables(host) if bridge else ()),
-            *(kind.unfollowed(host, tunnel) if tunnel is not None else _tunnel(host, out)),
+            *_leading_out(host, out, tunnel, inside),
         ),
         pair=_pair(host, interface) if interface else None,
         out_pair=_pair(host, out),
@@ -172,10 +173,16 @@ def _outer(
             yield Hop("", end, ROUTE_TYPES.get(route["type"], ""), way_out, gateway_of(route))
 
 
-def _tunnel(host: Host, out: str) -> Iterator[str]:
-    """Yield a way out that puts packets into others, whose end is not followed."""
+def _leading_out(
+    host: Host, out: str, tunnel: Optional[Tunnel], destinations: Collection[str]
+) -> Iterator[str]:
+    """Yield a way out that puts packets into others, where its end is not followed."""
     kind = link_kind(host.link(out))
-    if kind in TUNNEL_KINDS:
+    if tunnel is not None and kind == "vxlan":
+        yield from vxlan.unfollowed(host, tunnel)
+    elif tunnel is not None:
+        yield from wireguard.unfollowed(host, tunnel, destinations)
+    elif kind in TUNNEL_KINDS:
         yield f"{out}, a tunnel ({kind}),"
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Callable, Optional
 
 from udpbench.agent.arp import ArpListener, send_arp
-from udpbench.agent.counters.rule_drops import rule_drops
+from udpbench.agent.counters.rule_drops import rule_drops, tunnel_counts
 from udpbench.agent.counters.snapshot import bridge_ports, redirects, snapshot
 from udpbench.agent.host.changes import Changes
 from udpbench.agent.host.cpu_sampler import CpuSampler
@@ -199,6 +199,7 @@ class Verbs:
         edge: Optional[Edge] = None,
         controller: Optional[int] = None,
         out: str = "",
+        tunnel: str = "",
     ) -> Snapshot:
         """Return every counter in this agent's scopes; at the end of a phase also CPU use.
 
@@ -208,11 +209,12 @@ class Verbs:
             self._processes.begin(self._known(interface, controller))
         inodes = self.pool.inodes() + self._losses.inodes()
         taken = snapshot(
-            self._host, self.name, interface, self.scopes, inodes, self._rule_packets, out
+            *(self._host, self.name, interface, self.scopes, inodes, self._rule_packets),
+            *(out, tunnel),
         )
         self._cpus.mark(edge, taken.clock_ns)
         if "namespace" in self.scopes:
-            taken.counters.update(self._changed(interface, out))
+            taken.counters.update(self._changed(interface, out, tunnel))
         if edge is not None:
             strange = strange_sockets(self._host, self.pool.specs, inodes, self.pool.pids())
             drops = {f"stranger.{s.inode}.drops": s.drops for s in strange if s.drops is not None}
@@ -220,16 +222,18 @@ class Verbs:
             taken = replace(taken, strangers=tuple(strange.values()))
             if "machine" not in self.scopes:
                 taken.counters.update(rule_drops(self._host, interface))
+            elif tunnel:
+                taken.counters.update(tunnel_counts(self._host))
         if edge != "end":
             return taken
         return replace(taken, processes=self._processes.end(self._known(interface, controller)))
 
-    def changed(self, interface: str, out: str = "") -> dict[str, int]:
+    def changed(self, interface: str, out: str = "", tunnel: str = "") -> dict[str, int]:
         """Return what was changed in this namespace, without waiting for anything."""
-        return {**self._changed(interface, out), "changed.redirects": redirects(self._host)}
+        changed = self._changed(interface, out, tunnel)
+        return {**changed, "changed.redirects": redirects(self._host)}
 
-    def _changed(self, interface: str, out: str) -> dict[str, int]:
-        tunnel = self._host.wireguard.name if self._host.wireguard is not None else ""
+    def _changed(self, interface: str, out: str, tunnel: str) -> dict[str, int]:
         devices = filter(None, (interface, out, tunnel, *bridge_ports(self._host, interface)))
         return self._changes.counts(tuple(devices), beneath(self._host, interface, out))
 

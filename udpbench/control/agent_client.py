@@ -111,6 +111,7 @@ class AgentClient(AgentVerbs):
         scopes: tuple[Scope, ...],
         routed: tuple[str, ...] | None = None,
         out: str = "",
+        tunnel: str = "",
     ) -> None:
         self.channel = channel
         self.name = channel.host
@@ -119,6 +120,8 @@ class AgentClient(AgentVerbs):
         self.scopes = scopes
         self.out = out
         """For a node in the middle: the interface by which packets leave."""
+        self.tunnel = tunnel
+        """The interface into which it routes them, or out of which (WireGuard)."""
         self.routed = routed
         """Networks to which a sender may send through a gateway; None: all."""
         self.pid: int | None = None

@@ -313,7 +313,8 @@ class LabAgents:
         except HostError as error:
             return error
         routed = routed_networks(lab, node)
-        return AgentClient(channel, node.part, node.interface, scopes, routed, node.out)
+        tunnel = "" if node.bridge else node.tunnel
+        return AgentClient(channel, node.part, node.interface, scopes, routed, node.out, tunnel)
 
     def _namespace(self, client: AgentClient) -> tuple[str, int]:
         hello = self._hellos[client]

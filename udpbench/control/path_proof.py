@@ -114,10 +114,11 @@ def _follow(
         pairs = _after(pairs, passage)
     routing = [way for way in ways if not _forwards_frames(way[2])]
     stops = [Stop(name, _bare(passage.addresses), passage.mac) for name, _, passage in routing]
-    for name, out, passage in begins:
-        problems += _strays(name, out, passage, stops[:1] or ends)
-    for n, (name, out, passage) in enumerate(routing):
-        problems += _strays(name, out, passage, stops[n + 1 : n + 2] or ends)
+    for way in begins:
+        problems += _strays(way, stops[:1] or ends, by_tunnel=False)
+    for n, way in enumerate(routing):
+        by_tunnel = way[2].tunnel is not None
+        problems += _strays(way, stops[n + 1 : n + 2] or ends, by_tunnel=by_tunnel)
     return ways
 
 
@@ -138,13 +139,21 @@ def _through(
     tunnel = inner.tunnel
     if tunnel is None or tunnel.local is None or tunnel.remote is None:
         kind = "VXLAN" if first.bridge else "WireGuard"
-        return [f"{first.name}: {first.tunnel} is no {kind} interface with both ends"]
+        step = f"without {first.name} and {last.name} in the lab file what is between is link"
+        return [f"{first.name}: {first.tunnel} is no {kind} interface with both ends; {step}"]
     pairs, ports = [(tunnel.local, tunnel.remote)], (tunnel.port,)
     begins = clients[first.name].passage("", first.out, pairs, ports)
     ends = clients[last.name].passage(last.interface, last.interface, pairs, ports)
     stop = Stop(last.name, _bare(ends.addresses), ends.mac)
     for node, passage in ((first, begins), (last, ends)):
         problems += _elsewhere(node.name, passage, [stop])
+    if begins.tunnel is not None:
+        problems.append(f"{first.name}: {first.out}, another tunnel, may lead packets elsewhere")
+    if not first.bridge:
+        taken = clients[last.name].passage("", last.tunnel, (), ()).tunnel
+        if taken is None or taken.listens != tunnel.port:
+            what = f"{last.tunnel} does not listen on port {tunnel.port}"
+            problems.append(f"{last.name}: {what}, to which {first.tunnel} of {first.name} sends")
     way = (first.name, first.out, begins)
     ways = _follow(lab, clients, between, [way], [stop], pairs, ports, problems)
     problems += [
@@ -234,12 +243,13 @@ def _elsewhere(name: str, passage: Passage, receivers: Sequence[Stop]) -> list[s
     ]
 
 
-def _strays(name: str, out: str, passage: Passage, following: Sequence[Stop]) -> list[str]:
+def _strays(way: Way, following: Sequence[Stop], by_tunnel: bool) -> list[str]:
     """Return why a node would not hand packets to one of those that follow on the path."""
+    name, out, passage = way
     return [
         f"{name}: {hop.source} → {hop.destination}: {why}"
         for hop in passage.hops
-        if (why := _stray(hop, out, following, by_tunnel=passage.tunnel is not None))
+        if (why := _stray(hop, out, following, by_tunnel))
     ]
 
 

@@ -32,7 +32,8 @@ def desired(
 ) -> dict[str, tuple[Setting, ...]]:
     """Return agent → the settings of the trial on it."""
     pids = {client.name: client.pid for client in agents.hosts if client.pid is not None}
-    ends = {node.name for node in lab.middle if node.tunnel and not node.bridge}
+    routed = lab.middle if lab.built_in else ()
+    ends = {node.name for node in routed if node.tunnel and not node.bridge}
     keys = {client.name: client.tunnel_key() for client in agents.middle if client.name in ends}
     context = LabContext(pids=pids, facts=facts, keys=keys)
     by_host = {node.name: settings_for(lab, trial, node, context) for node in lab.nodes}

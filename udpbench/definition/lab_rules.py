@@ -304,14 +304,10 @@ def _middle(tree: Tree, lab: Lab) -> Iterator[Problem]:
 
 
 def _tunnel_of(tree: Tree, i: int, node: Node) -> Iterator[Problem]:
-    """Yield what a node's tunnel lacks: a bridge above it, and a name of its own.
-
-    A node made for the run may have one of WireGuard, without a bridge.
-    """
-    bridged = node.bridge or node.connect.by == "namespace"
-    if node.tunnel and (not bridged or node.tunnel in (node.bridge, node.interface, node.out)):
-        what = f"{node.tunnel} is no further port of a bridge"
-        step = "name the VXLAN interface, and the bridge of which it is a port (bridge)"
+    """Yield that a node's tunnel has no name of its own."""
+    if node.tunnel and node.tunnel in (node.bridge, node.interface, node.out):
+        what = f"{node.tunnel} is one of its other interfaces"
+        step = "name the VXLAN interface that is a further port of bridge, or that of WireGuard"
         yield tree.problem(("middle", i, "tunnel"), what, "", step)
 
 

@@ -556,6 +556,63 @@ def test_a_counter_explains_its_stage_of_a_tunnel_in_the_kernel(
     assert 0 == judge(record).unaccounted
 
 
+DATA_SENT, DATA_CAME = "rules.output.data", "rules.input.data"
+NONE_FAILED = {"arp_cache.unresolved_discards": 0, "arp_cache.res_failed": 0}
+
+
+def through_others(*without: str, **changes: int) -> dict[str, int]:
+    """Return the moves of a node that routes into WireGuard of others, who send by it as well.
+
+    ``without`` names what a node that is read only does not have.
+    """
+    moves = through_kernel(**{DATA_SENT: 1000, DATA_CAME: 0, **changes})
+    moves |= {REQUESTS: moves[REQUESTS] + 50, LEFT: moves[LEFT] + 50}
+    gone = (HANDSHAKES, "rules.input.control", *without)
+    return {name: value for name, value in moves.items() if name not in gone}
+
+
+def out_of_others(*without: str, **changes: int) -> dict[str, int]:
+    """Return those of the node where it ends, to whose other sockets datagrams came."""
+    moves = out_of_kernel(**{DATA_SENT: 0, DATA_CAME: 1000, **changes})
+    moves |= {name: moves[name] + 30 for name in (RECEIVED, DELIVERED, DATAGRAMS)}
+    gone = (HANDSHAKES, "rules.input.control", *without)
+    return {name: value for name, value in moves.items() if name not in gone}
+
+
+@pytest.mark.parametrize(
+    ("stage", "ports", "moves"),
+    [
+        ("fwd_tun", INTO, through_others(**{QUEUED: 993, "qdisc.wg0.drops": 7, DATA_SENT: 993})),
+        ("fwd_encap", INTO, through_others(**{DATA_SENT: 993})),
+        ("fwd_decap", OUT_OF, out_of_others(**{RECEIVED: 1995, INNER: 993, **FEWER})),
+    ],
+)
+def test_rules_count_a_tunnel_of_others_whatever_else_their_host_sends(
+    stage: str, ports: tuple[str, ...], moves: dict[str, int]
+) -> None:
+    """Each edge by itself, as in a built-in lab."""
+    record = routed({"r": moves}, 7, NONE_FAILED, bridges={"r": ports}, built_in_lab=False)
+    assert {f"r.{stage}": 7} == entries(replace(record, wired=True))
+
+
+def test_without_rules_a_tunnel_of_others_has_an_upper_limit_at_its_end() -> None:
+    """What came to any socket and not out of it; what it made of its packets is not known."""
+    rules = (INNER, DATA_SENT, DATA_CAME)
+    limits = {}
+    for ports, moves in (
+        (INTO, through_others(*rules)),
+        (OUT_OF, out_of_others(*rules, **{RECEIVED: 1995, CAME_OUT: 995, **FEWER})),
+    ):
+        record = routed({"r": moves}, 7, NONE_FAILED, bridges={"r": ports}, built_in_lab=False)
+        ledger = judge(replace(record, wired=True)).ledger
+        assert ledger is not None
+        known = {entry.stage: (entry.packets, entry.at_most) for entry in ledger.entries}
+        assert (0, None) == known["r.fwd_tun"] == known["r.fwd_rcvbuf"]
+        limits[ports] = known["r.fwd_encap"], known["r.fwd_decap"]
+    assert ((7, 7), (0, None)) == limits[INTO], "it alone is not known"
+    assert ((None, 7), (0, 7)) == limits[OUT_OF]
+
+
 def test_without_the_count_of_handshakes_a_process_may_have_lost_anything() -> None:
     """What its rules did not count is not taken for none."""
     for ports, moves in ((INTO, through_process()), (OUT_OF, out_of_process())):

@@ -393,8 +393,10 @@ class FakeAgent:
         edge: str | None = None,
         controller: int | None = None,
         out: str = "",
+        tunnel: str = "",
     ) -> Snapshot:
-        assert (interface in ("send0", "receive0", ""), out) == (True, ""), "no node forwards"
+        ends = interface in ("send0", "receive0", "")
+        assert (ends, out, tunnel) == (True, "", ""), "no node forwards"
         assert controller is None, "it is on another machine, by its boot id"
         if edge is not None:
             self.world.edges.append(f"{edge} {self.host}")

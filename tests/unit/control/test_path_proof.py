@@ -200,11 +200,17 @@ def test_a_tunnel_that_may_end_elsewhere_is_refused(changes: dict[str, Any], why
         tunnelled(**changes)
 
 
-WG = Tunnel("wg0", 0, NEAR, FAR, 51820, 0)
+WG = Tunnel("wg0", 0, NEAR, FAR, 51820, 0, 51820)
 INNER = Hop(FROM, TO, "unicast", "wg0", None, None)
 
 
-def into_tunnel(tunnel: Tunnel | None = WG, inner: Hop = INNER, outer: Hop = OUTER) -> bool:
+def into_tunnel(
+    tunnel: Tunnel | None = WG,
+    inner: Hop = INNER,
+    outer: Hop = OUTER,
+    taken: Tunnel | None = WG,
+    nested: Tunnel | None = None,
+) -> bool:
     """Prove the path of the lab ``wireguard``."""
     ends = (("sender", "send0", f"{FROM}/24"), ("receiver", "receive0", f"{TO}/24"))
     facts = {
@@ -220,13 +226,16 @@ def into_tunnel(tunnel: Tunnel | None = WG, inner: Hop = INNER, outer: Hop = OUT
     @dataclass
     class Router(Vtep):
         def passage(self, interface: str, out: str, pairs: Any, ports: Any) -> Passage:
-            del interface, out
+            if (interface, out, pairs) == ("", "wg0", ()):
+                return passage(tunnel=taken)
             return self.outer if (pairs, ports) == ([(NEAR, FAR)], (51820,)) else self.tells
 
     agents = SimpleNamespace(
         senders=[Node("sender", "send0", "", passage(sent, out_pair=(7, 2)))],
         middle=[
-            Router("wg1", "in0", "out0", first, outer=passage(outer, out_pair=(3, 9))),
+            Router(
+                "wg1", "in0", "out0", first, outer=passage(outer, out_pair=(3, 9), tunnel=nested)
+            ),
             Router("wg2", "in0", "out0", last, outer=end),
         ],
         receivers=[Node("receiver", "receive0", "", passage(pair=(8, 5)))],
@@ -244,6 +253,10 @@ def test_what_is_routed_into_a_tunnel_is_proven_by_its_outer_packets() -> None:
         ({"tunnel": None}, "wg1: wg0 is no WireGuard interface with both ends"),
         ({"inner": replace(INNER, interface="leak0")}, "would leave by leak0, not by wg0"),
         ({"outer": replace(OUTER, interface="leak0")}, "would leave by leak0, not by out0"),
+        ({"tunnel": replace(WG, remote=None)}, "without wg1 and wg2 in the lab file what is betw"),
+        ({"taken": replace(WG, listens=9)}, "wg2: wg0 does not listen on port 51820, to which wg0"),
+        ({"taken": None}, "wg2: wg0 does not listen on port 51820, to which wg0 of wg1 sends"),
+        ({"nested": TUNNEL}, "wg1: out0, another tunnel, may lead packets elsewhere"),
     ):
         with pytest.raises(SafetyError, match=why):
             into_tunnel(**cast("dict[str, Any]", changes))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Network
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from definition_fixture import facts, write
 from golden import Golden
 
+from udpbench.control.setting_findings import desired
 from udpbench.definition import endpoints, lab_rules, load
 from udpbench.definition.binding.bind import LabContext, settings_for
 from udpbench.errors import InputError
@@ -361,13 +364,13 @@ def test_a_lab_has_nodes_in_the_middle() -> None:
         ),
         (
             "out: eth1}}",
-            "out: eth1}, tunnel: vxlan0}",
-            "middle[1].tunnel: vxlan0: vxlan0 is no further port of a bridge; name the VXLAN",
+            "out: eth1}, tunnel: wg0}",
+            "the tunnel that begins at router1 ends at no node; expected: two nodes",
         ),
         (
             "out: eth1}}",
             "out: eth1}, bridge: br0, tunnel: eth1}",
-            "middle[1].tunnel: eth1: eth1 is no further port of a bridge; name the VXLAN",
+            "middle[1].tunnel: eth1: eth1 is one of its other interfaces; name the VXLAN",
         ),
         (
             "out: eth1}}",
@@ -552,6 +555,37 @@ def test_a_tunnel_without_a_bridge_is_routed_into() -> None:
     assert "10.0.0.2" == settings["sender"]["route", "s0/10.3.0.0/24"]
     assert settings["a"]["up", "v"]
     assert 1 == settings["z"]["sysctl", "net.ipv4.ip_forward"]
+
+
+VPN = """
+sender:
+  - {connect: {netns: red}, interface: eth0, addresses: existing}
+middle:
+  - {name: near, connect: {netns: near}, interfaces: {in: in0, out: out0}, tunnel: wg0, change: true}
+  - {name: far, connect: {netns: far}, interfaces: {in: in0, out: out0}, tunnel: wg0}
+receiver:
+  - {connect: {netns: blue}, interface: eth0, addresses: existing}
+"""
+
+
+def test_a_tunnel_that_is_there_is_counted_where_its_node_may_be_changed() -> None:
+    """By a queue and rules, each optional; nothing else of it is changed, and no key is made."""
+    write(Path.cwd(), VPN, "lab.yaml")
+    lab = load.load_lab("lab.yaml")
+    assert (3, ["near", "far"]) == (lab.longest_ttl, [node.name for node in lab.routers])
+    names = [node.name for node in lab.hosts]
+    known = {name: facts(name) for name in names}
+    (trial,) = load.load_experiment_data({"question": "?"}, "x").points
+    clients = [SimpleNamespace(name=name) for name in ("near", "far")]
+    agents = cast("Any", SimpleNamespace(hosts=(), middle=clients, machine=None))
+    settings = desired(trial, lab, agents, known)
+    near = settings["near"]
+    assert () == settings["far"]
+    assert {
+        ("qdisc", "wg0"): {"pfifo": {"limit_packets": 1000}},
+        ("tunnel_counts", "wg0"): True,
+    } == {(each.kind, each.target): each.value for each in near}
+    assert all(each.optional for each in near)
 
 
 def test_both_ends_of_a_tunnel_are_of_one_kind() -> None:

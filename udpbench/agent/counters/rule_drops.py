@@ -11,7 +11,7 @@ from typing import Any, Optional
 from udpbench.agent.host import programs
 from udpbench.agent.host.files import read
 from udpbench.agent.host.reading import ReadingHost as Host
-from udpbench.agent.host.wireguard import CONTROL_TABLES, INNER_TABLE
+from udpbench.agent.host.wireguard import CONTROL_TABLES, DATA_TABLES, INNER_TABLE
 
 HOOKS = ("prerouting", "input")
 FAMILIES = ("ip", "inet")
@@ -51,9 +51,22 @@ def rule_drops(host: Host, interface: str) -> dict[str, int]:
         return {}
 
 
+def tunnel_counts(host: Host) -> dict[str, int]:
+    """Return ``rules.output.data``, ``rules.input.data`` and ``rules.prerouting.inner``.
+
+    Where a tunnel of WireGuard is that was there already, and rules count it.
+    """
+    try:
+        items = programs.ruleset(host) if host.firewall_rules() else []
+        return {f"rules.{name}": packets for name, packets in _counted_by_own(items)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def _counted_by_own(items: Collection[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
     """Yield hook and what is counted there with how many packets a table of ours counted."""
     tables = {f"{hook}.control": table for hook, table in CONTROL_TABLES.items()}
+    tables |= {f"{hook}.data": table for hook, table in DATA_TABLES.items()}
     for name, table in {**tables, "prerouting.inner": INNER_TABLE}.items():
         rules = [rule for rule in _of(items, "rule") if rule["table"] == table]
         counters = [each["counter"] for rule in rules for each in rule["expr"] if "counter" in each]

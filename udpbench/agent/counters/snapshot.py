@@ -49,12 +49,14 @@ def snapshot(
     inodes: Iterable[int],
     rule_packets: Callable[[], dict[str, int]],
     out: str = "",
+    tunnel: str = "",
 ) -> Snapshot:
     """Return the counters of the agent's scopes.
 
     ``name`` is the host's name in the lab; ``inodes`` belong to the agent's own sockets;
     ``rule_packets`` returns the packets of each of its own firewall rules; ``out`` is the interface
-    by which packets leave a node in the middle. OSError if there is no such interface.
+    by which packets leave a node in the middle, ``tunnel`` that of WireGuard there. OSError if one
+    of the former is missing.
     """
     clock_ns = host.clock_ns()
     # CPU times first: they are compared with this clock reading.
@@ -63,7 +65,12 @@ def snapshot(
     )
     if "namespace" in scopes:
         counters.update(namespace_counters(host))
-        devices = (interface, out, *beside(host, interface, out), *bridge_ports(host, interface))
+        inner = tunnel if tunnel and host.exists(f"/sys/class/net/{tunnel}") else ""
+        devices = (
+            *(interface, out, inner),
+            *beside(host, interface, out),
+            *bridge_ports(host, interface),
+        )
         for device in dict.fromkeys(filter(None, devices)):
             counters.update(device_counters(host, device))
         counters.update(socket_drops(host, inodes))
@@ -133,7 +140,7 @@ def bridge_ports(host: Host, interface: str) -> list[str]:
 
 
 def beside(host: Host, *interfaces: str) -> list[str]:
-    """Return the bridges above interfaces, those of their ports that are tunnels, and WireGuard."""
+    """Return the bridges above interfaces, and those of their ports that are tunnels."""
     names = filter(None, interfaces)
     above = [host.link_target(f"/sys/class/net/{name}/brport/bridge") for name in names]
     ports = [port for bridge in filter(None, above) for port in bridge_ports(host, bridge)]
@@ -142,8 +149,7 @@ def beside(host: Host, *interfaces: str) -> list[str]:
         for port in ports
         if VXLAN in (read(host, f"/sys/class/net/{port}/uevent") or "").split()
     ]
-    own = host.wireguard.name if host.wireguard is not None else ""
-    return [*filter(None, (*above, own)), *tunnels]
+    return [*filter(None, above), *tunnels]
 
 
 def device_counters(host: Host, interface: str) -> dict[str, int]:

@@ -16,9 +16,9 @@ import struct
 import weakref
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import Optional
+from typing import Any, Optional
 
-from udpbench.agent.host import genetlink
+from udpbench.agent.host import genetlink, wireguard
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.bpf.cgroups import own_cgroup
 from udpbench.agent.host.reading import ReadingHost as Host
@@ -92,7 +92,7 @@ class Changes:
         self._programs: dict[tuple[int, int], tuple[int, ...]] = {}
         self._legacy: tuple[bytes, ...] = ()
         self._legacy_changes = 0
-        self._ends: object = None
+        self._ends: Any = None
 
     def listen(self) -> None:
         """Begin to hear of what only takes a right to begin with, of firewall rules as well.
@@ -115,12 +115,12 @@ class Changes:
         if "unknown" not in self._counts:
             self._begin()
             self._legacy = legacy_tables(self._host)
-            self._ends = self._other_ends()
+            self._ends = self._other_ends(interfaces)
         for link, name in self._links.items():
             self._read(link, name)
         self._look_at_programs()
-        ends, self._ends = self._ends, self._other_ends()
-        if ends != self._ends:
+        ends, self._ends = self._ends, self._other_ends(interfaces)
+        if ends != _as_known(ends, self._ends):
             self._counts["links"] = self._counts.get("links", 0) + 1
         counted = {f"changed.{name}": count for name, count in self._counts.items()}
         legacy, self._legacy = self._legacy, legacy_tables(self._host)
@@ -155,15 +155,16 @@ class Changes:
             self._links[_listening(protocol, groups)] = names[0] if len(names) == 1 else ""
             self._counts.update(dict.fromkeys(names, 0))
 
-    def _other_ends(self) -> object:
-        """Return where a tunnel of WireGuard ends, of which nobody is notified; None: it has none.
+    def _other_ends(self, interfaces: Collection[str]) -> Any:
+        """Return where tunnels of WireGuard end, of which nobody is notified; None: it has none.
 
         While its process has no time to answer it has none to change that.
         """
-        if self._host.wireguard is None:
-            return None
         try:
-            return self._host.wireguard.glance()
+            if self._host.wireguard is not None:
+                return self._host.wireguard.glance()
+            there = [name for name in interfaces if wireguard.is_there(self._host, name)]
+            return {name: wireguard.device(name) for name in there}
         except socket.timeout:
             return self._ends
         except OSError:  # its process has ended, and its interface with it
@@ -300,6 +301,20 @@ class Changes:
             return False
         by_hand = bool(state & _PERMANENT)
         return self._learn(key, (mac, by_hand)) and (by_hand or known is not None)
+
+
+def _as_known(before: Any, now: Any) -> Any:
+    """Return where tunnels end without the ends that had no address before: these sent first."""
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return now
+    nowhere = {end["peer"] for _, ends in before.values() for end in ends if not end["remote"]}
+    return {
+        name: (
+            port,
+            tuple({**end, "remote": ""} if end["peer"] in nowhere else end for end in ends),
+        )
+        for name, (port, ends) in now.items()
+    }
 
 
 def _listening(protocol: int, groups: int) -> socket.socket:

@@ -1,7 +1,8 @@
 """WireGuard of the kernel, or wireguard-go on a tun device: its key, and between which ends it is.
 
 A key is made for each run, and only this process and the kernel, or wireguard-go, its child, ever
-have it: it is in no setting, no file and no command.
+have it: it is in no setting, no file and no command. Of an interface that others made no key
+is kept.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from typing import Any, Optional
@@ -31,6 +32,8 @@ CONTROL_TABLES = {"output": "udpbench_sent", "input": "udpbench_came"}
 """Hook → the table that counts messages without an inner packet there, and is ours."""
 INNER_TABLE = "udpbench_inner"
 """Counts in PREROUTING what came out of a tunnel of the kernel."""
+DATA_TABLES = {"output": "udpbench_sent_data", "input": "udpbench_came_data"}
+"""Hook → the table that counts there messages with an inner packet, of an interface of others."""
 FAMILY, GET_DEVICE, SET_DEVICE = "wireguard", 0, 1
 IFNAME, PRIVATE_KEY, FLAGS, LISTEN_PORT, PEERS = 2, 3, 5, 6, 8
 """WGDEVICE_A_* of linux/wireguard.h."""
@@ -231,30 +234,16 @@ class KernelWireGuard(WireGuard):
         genetlink.ask(
             FAMILY,
             SET_DEVICE,
-            self._named(),
+            genetlink.attribute(IFNAME, self.name.encode() + b"\0"),
             genetlink.attribute(PRIVATE_KEY, self._key),
             genetlink.number(FLAGS, REPLACE_PEERS),
             genetlink.attribute(LISTEN_PORT, struct.pack("=H", PORT)),
             genetlink.nest(PEERS, genetlink.nest(0, *given)),
         )
 
-    def _named(self) -> bytes:
-        return genetlink.attribute(IFNAME, self.name.encode() + b"\0")
-
     def _listed(self, limit_s: float) -> Sequence[Ends]:
         del limit_s  # the kernel answers at once
-        ends: dict[bytes, Ends] = {}
-        for message in genetlink.ask(FAMILY, GET_DEVICE, self._named(), dump=True):
-            peers = dict(genetlink.attributes(message)).get(PEERS, b"")
-            for _, peer in genetlink.attributes(peers):
-                known = dict(genetlink.attributes(peer))
-                key = known[PEER_KEY]
-                # What does not fit in a message follows in the next, under the key alone.
-                end = ends.setdefault(key, {"peer": key.hex(), "remote": "", "allowed": []})
-                end["remote"] = end["remote"] or _endpoint(known.get(PEER_ENDPOINT, b""))
-                listed = genetlink.attributes(known.get(PEER_ALLOWED, b""))
-                end["allowed"] += [_network(each) for _, each in listed]
-        return tuple(ends.values())
+        return device(self.name)[1]
 
 
 def _packed(address: str) -> bytes:
@@ -313,24 +302,93 @@ def _with_parent() -> None:
     enter_own_run()
 
 
-def facts(host: Host, name: str) -> Optional[Tunnel]:
-    """Return the tunnel of an interface; None if it is none of this agent's."""
+def is_there(host: Host, name: str) -> bool:
+    """Return whether an interface is one of the kernel's, whoever made it."""
+    return "DEVTYPE=wireguard" in (read(host, f"/sys/class/net/{name}/uevent") or "").split()
+
+
+def device(name: str) -> tuple[int, tuple[Ends, ...]]:
+    """Return on which port such an interface listens, and its other ends.
+
+    OSError if it is gone, or this user may not ask.
+    """
+    port, ends = 0, dict[bytes, Ends]()
+    named = genetlink.attribute(IFNAME, name.encode() + b"\0")
+    for answer in genetlink.ask(FAMILY, GET_DEVICE, named, dump=True):
+        message = dict(genetlink.attributes(answer))
+        port = genetlink.unsigned(message[LISTEN_PORT]) if LISTEN_PORT in message else port
+        for _, peer in genetlink.attributes(message.get(PEERS, b"")):
+            known = dict(genetlink.attributes(peer))
+            key = known[PEER_KEY]
+            # What does not fit in a message follows in the next, under the key alone.
+            end = ends.setdefault(key, {"peer": key.hex(), "remote": "", "allowed": []})
+            end["remote"] = end["remote"] or _endpoint(known.get(PEER_ENDPOINT, b""))
+            listed = genetlink.attributes(known.get(PEER_ALLOWED, b""))
+            end["allowed"] += [_network(each) for _, each in listed]
+    return port, tuple(ends.values())
+
+
+def facts(host: Host, name: str, destinations: Collection[str] = ()) -> Optional[Tunnel]:
+    """Return the tunnel of an interface, to the end that these are behind; None: it has none."""
     own = host.wireguard
-    if own is None or not own.runs or own.name != name:
+    if own is not None and own.runs and own.name == name:
+        listens, leads = PORT, own.ends()[:1]
+    elif is_there(host, name):
+        listens, leads = 0, ()
+        with suppress(OSError):  # ``unfollowed`` says why
+            listens, ends = device(name)
+            leads = _behind(ends, destinations)
+    else:
         return None
-    remote = next((end["remote"] for end in own.ends()), "")
+    remote, port = _apart(leads[0]["remote"]) if leads else ("", PORT)
     local = None
     with suppress(OSError):  # no route to the other end: its packets end here
-        local = host.rtnl("route", "get", dst=remote)[0].get_attr("RTA_PREFSRC")
-    return Tunnel(name, 0, local, remote or None, PORT, 0)
+        local = host.rtnl("route", "get", dst=remote)[0].get_attr("RTA_PREFSRC") if remote else None
+    return Tunnel(name, 0, local, remote or None, port, 0, listens)
 
 
-def unfollowed(host: Host, tunnel: Tunnel) -> Sequence[str]:
-    """Return why packets may leave a tunnel elsewhere than at its other end."""
-    others = [end["remote"] or "nowhere" for end in host.wireguard.ends()[1:]]
-    if others:
-        return (f"{tunnel.name}, a tunnel (wireguard) with other ends: {', '.join(others)},",)
-    return ()
+def unfollowed(host: Host, tunnel: Tunnel, destinations: Collection[str] = ()) -> Iterator[str]:
+    """Yield why packets may leave a tunnel elsewhere than at its other end."""
+    what, own = f"{tunnel.name}, a tunnel (wireguard)", host.wireguard
+    if own is not None and own.name == tunnel.name:
+        others = [end["remote"] or "nowhere" for end in own.ends()[1:]]
+        if others:
+            yield f"{what} with other ends: {', '.join(others)},"
+        return
+    try:
+        leads = _behind(device(tunnel.name)[1], destinations)
+    except OSError as error:
+        yield f"{what} whose ends this agent cannot ask for ({error.strerror}),"
+        return
+    remotes = [end["remote"] for end in leads]
+    if len(leads) > 1:
+        each = ", ".join(remote or "nowhere" for remote in remotes)
+        yield f"{what} with several ends for the receivers: {each},"
+    if "" in remotes:
+        yield f"{what} whose other end has no address yet (endpoint),"
+    if any(":" in _apart(remote)[0] for remote in remotes):
+        yield f"{what} over IPv6,"
+
+
+def _behind(ends: Sequence[Ends], destinations: Collection[str]) -> tuple[Ends, ...]:
+    """Return the ends to which packets are sent: the longest network that has an address decides.
+
+    What is behind none ends at the tunnel.
+    """
+    networks = [
+        (ip_network(text), number) for number, end in enumerate(ends) for text in end["allowed"]
+    ]
+    chosen: set[int] = set()
+    for to in map(ip_address, destinations):
+        fits = [(network.prefixlen, number) for network, number in networks if to in network]
+        chosen |= {number for _, number in [max(fits)]} if fits else set()
+    return tuple(ends[number] for number in sorted(chosen))
+
+
+def _apart(remote: str) -> tuple[str, int]:
+    """Return the address and the port of an end; of IPv6 the address alone matters."""
+    address, _, port = remote.partition(":") if remote.count(":") == 1 else (remote, "", "")
+    return address, int(port or PORT)
 
 
 def public_key(private: bytes) -> bytes:

@@ -381,7 +381,7 @@ ROWS = (
         "fwd_encap",
         _of_node(tunnels.encapsulated_skbs),
         f"built-in lab: what the tunnel was given, or its process read − Δ {REQUESTS} that carry "
-        "such packets",
+        f"such packets; of WireGuard elsewhere of its qdisc − Δ {tunnels.SENT_DATA}",
         "Not put into an outer packet: longer than the tunnel's way allows and not to be "
         "fragmented, without a way to the tunnel's other end, or lost in WireGuard: no peer, no "
         "key yet, or a full queue.",
@@ -477,7 +477,8 @@ ROWS = (
         "fwd_decap",
         _of_node(tunnels.decapsulated_skbs),
         f"Δ {' + '.join(tunnels.OF_UDP)} − Δ rx_packets and rx_errors of the tunnel; of WireGuard "
-        f"− fwd_rcvbuf and Δ {tunnels.CAME_CONTROL}, in the kernel − Δ {tunnels.CAME_OUT}",
+        f"− fwd_rcvbuf and Δ {tunnels.CAME_CONTROL}, in the kernel − Δ {tunnels.CAME_OUT}, "
+        f"elsewhere Δ {tunnels.CAME_DATA} − that",
         "An outer packet of a network (VNI) or a key that the tunnel does not have, with an "
         "invalid header, from a source that is not allowed there, to a port that no tunnel has, or "
         "for which WireGuard had no room.",

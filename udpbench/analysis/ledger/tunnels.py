@@ -14,6 +14,8 @@ OF_UDP = ("{udp}InDatagrams", "{udp}InErrors", "{udp}NoPorts")
 NO_ROOM = ("{udp}RcvbufErrors", "{udp}MemErrors")
 SENT_CONTROL, CAME_CONTROL = "rules.output.control", "rules.input.control"
 """Outer packets without an inner one, as rules of WireGuard's own count them."""
+SENT_DATA, CAME_DATA = "rules.output.data", "rules.input.data"
+"""All others, at hosts that are there already: with rules, which a node that is read only lacks."""
 CAME_OUT = "rules.prerouting.inner"
 """What came out of WireGuard of the kernel, whose rx_packets has handshakes and keepalives."""
 QUEUED = ("qdisc.{}.packets", "qdisc.{}.drops")
@@ -61,33 +63,42 @@ def given_by_ip(node: AnyNode) -> tuple[str, ...]:
 
 
 def is_uncounted(node: AnyNode) -> bool:
-    """Return whether its rules did not count, without which no kind of WireGuard is known."""
-    return bool(routed_tunnel_of(node)) and node.counter(SENT_CONTROL) is None
+    """Return whether its rules did not count, without which no kind of WireGuard is known.
+
+    That of a host that is there already is the kernel's.
+    """
+    ours = bool(routed_tunnel_of(node)) and node.view.built_in_lab
+    return ours and node.counter(SENT_CONTROL) is None
 
 
 def _in_kernel(node: AnyNode) -> bool:
     """Return whether it routes into a tunnel of the kernel: a process needs no such rule."""
-    return bool(routed_tunnel_of(node)) and node.counter(CAME_OUT) is not None
+    if not routed_tunnel_of(node):
+        return False
+    return not node.view.built_in_lab or node.counter(CAME_OUT) is not None
 
 
 def encapsulated_skbs(node: AnyNode) -> int | None:
     """Return what a tunnel was given and made no outer packet of.
 
-    Elsewhere than in the built-in lab what else the host sends hides it.
+    Elsewhere than in the built-in lab what else the host sends hides it, unless rules count it.
     """
-    tunnel, own = tunnel_of(node), node.counter(REQUESTS)
+    tunnel, sent = tunnel_of(node), node.counter(REQUESTS)
     if not tunnel:
         return 0
     if routed_tunnel_of(node):
         # The tunnel sends each by itself; ICMP is all else that the node of a lab sends.
-        aside = [node.counter(name) for name in (ICMP, SENT_CONTROL)]
         taken = QUEUED[0].format(tunnel) if _in_kernel(node) else f"link.{tunnel}.tx_packets"
-        given, extra = node.counter(taken), _sum(aside)
+        given = node.counter(taken)
+        aside = _sum([node.counter(name) for name in (ICMP, SENT_CONTROL)])
+        if not node.view.built_in_lab:
+            sent, aside = node.counter(SENT_DATA), 0
     else:
-        given, extra = node.total(*given_to(tunnel), f"link.{tunnel}.tx_errors"), 0
-    if given is None or own is None or extra is None or not node.view.built_in_lab:
+        given, aside = node.total(*given_to(tunnel), f"link.{tunnel}.tx_errors"), 0
+        sent = sent if node.view.built_in_lab else None
+    if given is None or sent is None or aside is None:
         return None
-    return given - (own - extra)
+    return given - (sent - aside)
 
 
 def _sum(counts: list[int | None]) -> int | None:
@@ -110,11 +121,16 @@ def _out_of_socket(node: AnyNode) -> tuple[int, int] | None:
     """Return the data messages that did not come out of a tunnel, and of these the unread ones.
 
     A handshake that its socket had no room for is none of them: it is known by what is missing.
+    At a host that is there already all that comes to other sockets is among them without rules.
     """
     inside = _in_kernel(node)
-    out = node.counter(CAME_OUT if inside else f"link.{routed_tunnel_of(node)}.rx_packets")
     came, full = node.total(*OF_UDP), 0 if inside else node.total(*NO_ROOM)
-    control = node.counter(CAME_CONTROL)
+    control, by_rule = node.counter(CAME_CONTROL), inside
+    if not node.view.built_in_lab:
+        data = node.counter(CAME_DATA)
+        control, by_rule = 0, data is not None
+        came = data if by_rule else came
+    out = node.counter(CAME_OUT if by_rule else f"link.{routed_tunnel_of(node)}.rx_packets")
     if came is None or full is None or out is None or control is None:
         return None
     missing = came - control - out

@@ -149,7 +149,7 @@ def gateways(lab: Lab, host: Node, family: int) -> Iterator[tuple[str, str, str]
 def _by_tunnel(lab: Lab, host: Node, family: int) -> Iterator[tuple[str, str, str]]:
     """Yield the networks beyond a tunnel into which a host routes, whose end has no address."""
     links = next(chains(lab), ())
-    for first, _, last in lab.tunnels:
+    for first, _, last in lab.tunnels if links else ():
         if host not in (first, last) or host.bridge:
             continue
         at = next(n for n, (left, _) in enumerate(links) if left.host == last)

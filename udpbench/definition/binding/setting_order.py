@@ -404,6 +404,20 @@ def _own_addresses(end: Node, facts: Mapping[str, Facts]) -> Iterator[str]:
     yield from (text.partition("/")[0] for text in written)
 
 
+def _tunnel_counts(block: HostBlock) -> Iterator[Setting]:
+    """Count what an interface of WireGuard that is there takes and gives: the kernel does not.
+
+    Optional, since its node may lack nft, or the interface have a queue of its own, which counts.
+    """
+    host = block.host
+    if not host.tunnel or host.bridge or block.lab.built_in:
+        return
+    queue = {"pfifo": {"limit_packets": QUEUE_PACKETS}}
+    for kind, value in (("qdisc", queue), ("tunnel_counts", True)):
+        path = f"middle.{host.name}.change"
+        yield Setting(kind, host.tunnel, value, path=path, optional=True)
+
+
 PARTS: tuple[Part, ...] = (
     _coming_queues,
     _link,
@@ -427,11 +441,13 @@ PARTS: tuple[Part, ...] = (
     _qdisc,
     _firewall,
     _path_guard,
+    _tunnel_counts,
     _plain,
 )
 """Their order decides within one kind; the order of kinds is in ``setting_kinds``."""
 MACHINE_PARTS: tuple[Part, ...] = (_sysctls, card.flow_table, _power, card.interrupts)
 """Parts with a setting that belongs to the machine."""
 
+QUEUE_PACKETS = 1000
 MLD_REPORT_MS = 20
 """A whole number of ticks at any CONFIG_HZ; otherwise it reads back as another value."""
