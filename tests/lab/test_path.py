@@ -1070,19 +1070,25 @@ def test_without_nodes_senders_stop_when_their_way_is_another(
     assert sent < 1500
 
 
-def test_nothing_is_sent_past_a_filter_below_the_senders_interface(
-    there: There, tmp_path: Path
-) -> None:
-    """A port of its bridge, or the device of its VLAN, may have one; also if it comes meanwhile."""
+@pytest.fixture
+def bridged(there: There) -> None:
+    """Let red send by a bridge that has its interface as a port."""
     for words in (
         "ip link add br0 type bridge",
         "ip addr flush dev eth0",
         "ip link set eth0 master br0",
         "ip addr add 10.1.0.2/24 dev br0",
         "ip link set br0 up",
-        "tc qdisc add dev eth0 clsact",
     ):
         there.inside("red", words)
+
+
+@pytest.mark.usefixtures("bridged")
+def test_nothing_is_sent_past_a_filter_below_the_senders_interface(
+    there: There, tmp_path: Path
+) -> None:
+    """A port of its bridge, or the device of its VLAN, may have one; also if it comes meanwhile."""
+    there.inside("red", "tc qdisc add dev eth0 clsact")
     leads_away = "dev eth0 egress protocol ip u32 match u32 0 0 action mirred egress mirror dev lo"
     lab = there.lab_of(there.end("gateway", "eth1"), "br0")
     there.inside("red", f"tc filter add {leads_away}")
@@ -1111,19 +1117,15 @@ frames.send(bytes([255]) * 6 + station + bytes([0x88, 0xB5]) + bytes(50))
 """
 
 
+@pytest.mark.usefixtures("bridged")
 def test_a_frame_of_another_port_of_the_senders_bridge_stops_it(
     there: There, tmp_path: Path
 ) -> None:
     """Another container's may have the receiver's MAC, and the bridge believes it."""
     for words in (
-        "ip link add br0 type bridge",
-        "ip addr flush dev eth0",
-        "ip link set eth0 master br0",
         "ip link add port1 type veth peer name stray0",
         "ip link set port1 master br0 up",
         "ip link set stray0 up",
-        "ip addr add 10.1.0.2/24 dev br0",
-        "ip link set br0 up",
     ):
         there.inside("red", words)
     done: list[str] = []

@@ -604,7 +604,7 @@ def test_losses_at_a_tunnel_that_is_there_are_counted_by_rules(vpn: Vpn, tmp_pat
     """Where its nodes may be changed, and others send through it as well; all is as it was then."""
     vpn.lead("near", "far", "allowed-ips 10.3.0.2/32")
     data = "udp dport 4502 udp length > 40 @th,64,8 4"
-    for short, priority, rule in (
+    for short, priority, words in (
         ("far", 10, f"{data} numgen inc mod 5 == 0 counter @th,96,32 set 0x1"),
         ("red", 0, "ip protocol icmp drop"),
     ):
@@ -612,7 +612,7 @@ def test_losses_at_a_tunnel_that_is_there_are_counted_by_rules(vpn: Vpn, tmp_pat
             short,
             "nft add table ip plants",
             f"nft add chain ip plants i {{ type filter hook input priority {priority} ; }}",
-            f"nft add rule ip plants i {rule}",
+            f"nft add rule ip plants i {words}",
         )
     counts: list[int] = []
 

@@ -150,7 +150,8 @@ def _stations(host: Host, out: str, macs: Collection[str]) -> Iterator[tuple[str
             bridges.add(host.index(name))
         tunnel = vxlan.facts(host, name)
         if tunnel is not None:
-            yield from ((mac, ", ".join(vxlan.ends(host, tunnel, mac))) for mac in sorted(macs))
+            table = vxlan.table(host, name)
+            yield from ((mac, ", ".join(vxlan.ends(table, tunnel, mac))) for mac in sorted(macs))
     for entry in host.rtnl("fdb", "dump") if bridges else ():
         mac = entry.get_attr("NDA_LLADDR")
         port = host.name_of(entry["ifindex"])
@@ -232,12 +233,12 @@ def _tunnels(host: Host, out: str, destinations: Sequence[str]) -> Iterator[str]
         if tunnel is None:
             continue
         yield from (text.rstrip(",") for text in vxlan.without_end(host, tunnel))
-        known = dict(_neighbours(host, out))
+        known, table = dict(_neighbours(host, out)), vxlan.table(host, name)
         for to in destinations:
             ends: tuple[str, ...] = ()
             with suppress(OSError):  # no route
                 hop = gateway_of(host.rtnl("route", "get", dst=to)[0]) or to
-                ends = vxlan.ends(host, tunnel, known.get(hop))
+                ends = vxlan.ends(table, tunnel, known.get(hop))
             if len(ends) > 1 or any(_is_group(end) for end in ends):
                 yield f"{name}, a tunnel (vxlan) with several ends for {to}: {', '.join(ends)}"
 

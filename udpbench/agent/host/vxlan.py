@@ -5,7 +5,7 @@ Reads; changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional
 
 from udpbench.agent.host.system import Host, link_kind
@@ -58,9 +58,10 @@ def without_end(host: Host, tunnel: Tunnel) -> Iterator[str]:
             yield f"{tunnel.name}, a tunnel (vxlan) {why},"
 
 
-def ends(host: Host, tunnel: Tunnel, mac: Optional[str]) -> tuple[str, ...]:
-    """Return where frames to a MAC leave a tunnel: an unknown one's do at each default end."""
-    known = table(host, tunnel.name)
+def ends(
+    known: Mapping[str, Collection[str]], tunnel: Tunnel, mac: Optional[str]
+) -> tuple[str, ...]:
+    """Return where frames to a MAC leave, by a tunnel's table: an unknown one's at each default."""
     default = known.get(ANY) or ({tunnel.remote} if tunnel.remote is not None else set())
     return tuple(sorted(known.get(mac or ANY) or default))
 
