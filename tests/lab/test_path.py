@@ -22,7 +22,7 @@ from udpbench.analysis.judge import judge
 from udpbench.control.run import Outcome, RunOptions, run
 from udpbench.definition.load import lab_of, load_experiment_data, load_lab
 from udpbench.model.lab import Lab
-from udpbench.model.limits import SECOND_NS, stage_of
+from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Progress, Result
 from udpbench.records.reader import read_run
@@ -86,7 +86,7 @@ def namespace_of(interface: str, address: str = "") -> int:
         except (OSError, psutil.Error):
             continue
         if interface in names and agent:
-            shown = inside(process.pid, "ip", "-4", "addr", "show", "dev", interface)
+            shown = inside(process.pid, "ip", "addr", "show", "dev", interface)
             if address in shown:
                 return process.pid
     raise AssertionError(f"no namespace has {interface}")
@@ -110,28 +110,37 @@ def before_the_proof(plant: Callable[[], None]) -> Tell:
     return tell
 
 
-TABLE = ("nft", "add", "table", "ip", "plants")
 HOOKS = {
+    "raw": "prerouting",
     "fwd_prerouting": "prerouting",
     "fwd_netfilter": "forward",
     "postrouting": "postrouting",
 }
-COUNTED_AT = {"postrouting": "fwd_netfilter", "blackhole": "fwd_route"}
+COUNTED_AT = {
+    "raw": "fwd_prerouting",
+    "postrouting": "fwd_netfilter",
+    "blackhole": "fwd_route",
+}
 """Plant → the stage that has it, if of another name: FORWARD and POSTROUTING share one."""
+BEFORE_NAT = {"raw": "raw"}
+"""Plant → the priority of its rule, if not 0, which is behind a translated destination."""
 RECEIVER = "192.168.253"
 
 
-def rule(pid: int, hook: str, *words: str) -> None:
+def rule(
+    pid: int, hook: str, *words: str, version: str = "ip", kind: str = "filter", order: str = "0"
+) -> None:
     """Add a rule of a firewall of our own to a hook."""
-    inside(pid, *TABLE)
-    chain = f"{{ type filter hook {hook} priority 0 ; }}"
-    inside(pid, "nft", "add", "chain", "ip", "plants", hook, chain)
-    inside(pid, "nft", "add", "rule", "ip", "plants", hook, *words)
+    place = (version, "plants", f"{hook}-{order}")
+    inside(pid, "nft", "add", "table", *place[:2])
+    chain = f"{{ type {kind} hook {hook} priority {order} ; }}"
+    inside(pid, "nft", "add", "chain", *place, chain)
+    inside(pid, "nft", "add", "rule", *place, *words)
 
 
-def counted(pid: int) -> list[int]:
+def counted(pid: int, version: str = "ip") -> list[int]:
     """Return the packets of each rule of ours, by its own counter."""
-    text = inside(pid, "nft", "list", "table", "ip", "plants")
+    text = inside(pid, "nft", "list", "table", version, "plants")
     return [
         int(line.split("packets ")[1].split()[0])
         for line in text.splitlines()
@@ -139,15 +148,22 @@ def counted(pid: int) -> list[int]:
     ]
 
 
-def deafen_sender() -> None:
+ERRORS = "{ destination-unreachable, packet-too-big, time-exceeded }"
+
+
+def deafen_sender(version: str = "ip") -> None:
     """Keep answers of routers from the sender's sockets, which would then refuse to send."""
-    rule(namespace_of("send0"), "input", "ip", "protocol", "icmp", "drop")
+    errors = ("ip", "protocol", "icmp") if version == "ip" else ("icmpv6", "type", ERRORS)
+    rule(namespace_of("send0"), "input", *errors, "drop", version=version)
 
 
 def plant(pid: int, stage: str, to: str, *counter: str) -> None:
     """Have packets to an address end at a stage of a node; a rule counts them unless asked not to."""
+    version = "ip6" if ":" in to else "ip"
     if stage in HOOKS:
-        rule(pid, HOOKS[stage], "ip", "daddr", to, *(counter or ("counter",)), "drop")
+        does = (*(counter or ("counter",)), "drop")
+        order = BEFORE_NAT.get(stage, "0")
+        rule(pid, HOOKS[stage], version, "daddr", to, *does, version=version, order=order)
     elif stage == "fwd_route":
         inside(pid, "ip", "route", "add", "unreachable", to)
     elif stage == "blackhole":
@@ -156,7 +172,8 @@ def plant(pid: int, stage: str, to: str, *counter: str) -> None:
         way = inside(pid, "ip", "-o", "route", "get", to).split()
         via = ["via", way[way.index("via") + 1]] if "via" in way else []
         dev = way[way.index("dev") + 1]
-        inside(pid, "ip", "route", "add", to, *via, "dev", dev, "mtu", "lock", "100")
+        least = "100" if version == "ip" else "1280"
+        inside(pid, "ip", "route", "add", to, *via, "dev", dev, "mtu", "lock", least)
     else:
         raise AssertionError(stage)
 
@@ -372,74 +389,131 @@ def test_full_sockets_of_frames_behind_a_full_backlog_are_told_apart(tmp_path: P
     assert (bursts * (burst - limit - 1), None) == lost["router1.fwd_backlog"]
 
 
+def host_of(network: int, number: int, family: int) -> str:
+    """Return an address in one of a chain's networks."""
+    return f"192.168.{network}.{number}" if family == 4 else f"fd75:{network}::{number:x}"
+
+
 def chain(nodes: int) -> Lab:
     """Return a built-in lab with so many routers in a row."""
     networks = [254, *range(250, 250 - nodes + 1, -1), 253]
+
+    def both(network: int, number: int, last: str = "") -> list[str]:
+        ipv4, ipv6 = (host_of(network, number, family) for family in (4, 6))
+        return [f"{ipv4}{last and '-20'}/24", f"{ipv6}{last}/64"]
+
     middle = [
         {
             "name": f"router{n}",
             "connect": "namespace",
             "interfaces": {"in": "in0", "out": "out0"},
             "addresses": {
-                "in": f"192.168.{networks[n - 1]}.{1 if n == 1 else 2}/24",
-                "out": f"192.168.{networks[n]}.{254 if n == nodes else 1}/24",
+                "in": both(networks[n - 1], 1 if n == 1 else 2),
+                "out": both(networks[n], 254 if n == nodes else 1),
             },
         }
         for n in range(1, nodes + 1)
     ]
     import yaml
 
-    data = {
-        "sender": [
-            {"connect": "namespace", "interface": "send0", "addresses": ["192.168.254.30/24"]}
-        ],
-        "middle": middle,
-        "receiver": [
-            {"connect": "namespace", "interface": "receive0", "addresses": [f"{RECEIVER}.1-20/24"]}
-        ],
-    }
+    sender = {"connect": "namespace", "interface": "send0", "addresses": both(254, 30)}
+    receiver = {"connect": "namespace", "interface": "receive0", "addresses": both(253, 1, "-14")}
+    data = {"sender": [sender], "middle": middle, "receiver": [receiver]}
     return lab_of(yaml.safe_dump(data, sort_keys=False), Path(f"chain{nodes}.yaml"))
+
+
+Fate = tuple[int, str]
+"""The node at which packets to an address end, and what ends them there."""
+
+
+class Fates:
+    """Where packets to each of a chain's addresses end, and which of these rules rewrite."""
+
+    def __init__(self, chance: random.Random, nodes: int) -> None:
+        kinds = (*PLANTS, "blackhole")
+        self.ends: dict[int, Fate | None] = {
+            number: (chance.randint(1, nodes), chance.choice(kinds))
+            if chance.random() < 0.7
+            else None
+            for number in range(2, 13)
+        }
+        self.nodes, self.family = nodes, chance.choice((4, 4, 6))
+        self.rewritten: dict[tuple[int, int], int] = {}
+        """Node and address → the backend."""
+        for number in range(2, 13) if chance.random() < 0.6 else ():
+            if chance.random() < 0.4:
+                node, fate = chance.randint(1, nodes), self.ends[number]
+                self.rewritten[node, number] = chance.choice(
+                    [n for n in range(1, 13) if n != number]
+                )
+                if fate is not None and chance.random() < 0.5:
+                    self.ends[number] = fate[0], "raw"
+        if self.family == 6:  # no counter has what a blackhole of IPv6 takes
+            self.ends = {
+                number: (fate[0], "fwd_route") if fate and fate[1] == "blackhole" else fate
+                for number, fate in self.ends.items()
+            }
+
+    def of(self, number: int) -> Fate | None:
+        """Return where packets end that are sent to an address; None: they arrive."""
+        for node in range(1, self.nodes + 1):
+            if self.ends.get(number) == (node, "raw"):
+                return node, "raw"
+            number = self.rewritten.get((node, number), number)
+            fate = self.ends.get(number)
+            if fate is not None and fate[0] == node and fate[1] != "raw":
+                return fate
+        return None
+
+    def plant(self, pids: Mapping[int, int]) -> None:
+        """Make all of it at nodes."""
+        version = "ip" if self.family == 4 else "ip6"
+        deafen_sender(version)
+        for (node, number), backend in self.rewritten.items():
+            to, other = (host_of(253, each, self.family) for each in (number, backend))
+            words = (version, "daddr", to, "udp", "dport", "4321", "dnat", "to", other)
+            nat = {"version": version, "kind": "nat", "order": "-100"}
+            rule(pids[node], "prerouting", *words, **nat)
+        for number, fate in self.ends.items():
+            if fate is not None:
+                plant(pids[fate[0]], fate[1], host_of(253, number, self.family))
+
+    def counted(self, pids: Mapping[int, int]) -> dict[int, int]:
+        """Return node → what its rules have dropped, of those that have any."""
+        version = "ip" if self.family == 4 else "ip6"
+        dropping = {fate[0] for fate in self.ends.values() if fate is not None and fate[1] in HOOKS}
+        return {node: sum(counted(pids[node], version)) for node in sorted(dropping)}
 
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("seed", range(100))
 def test_random_mixtures_over_chains_balance(tmp_path: Path, seed: int) -> None:
-    """Each flow ends at a stage drawn for it, or arrives; nft counted the same, and 0 remains."""
-    chance = random.Random(seed)
+    """Each flow ends at a stage drawn for it, or arrives; nft counted the same, and 0 remains.
+
+    Some go to addresses that a node's rules rewrite: they end as whoever has their backend does.
+    """
     nodes = seed % 3 + 1
-    fates = [
-        (chance.randint(1, nodes), chance.choice((*PLANTS, "blackhole")))
-        if chance.random() < 0.7
-        else None
-        for _ in range(11)
-    ]
-    counts: dict[str, int] = {}
-    truth: dict[int, list[int]] = {}
+    drawn = Fates(random.Random(seed), nodes)
     pids: dict[int, int] = {}
+    seen: list[dict[int, int]] = []
 
     def plants() -> None:
         for n in range(1, nodes + 1):
-            own = "192.168.254.1/" if n == 1 else f"192.168.{252 - n}.2/"
-            pids[n] = namespace_of("in0", own)
-        deafen_sender()
-        for number, fate in enumerate(fates, 2):
-            if fate is not None:
-                plant(pids[fate[0]], fate[1], f"{RECEIVER}.{number}")
+            network = 254 if n == 1 else 252 - n
+            own = host_of(network, 1 if n == 1 else 2, drawn.family)
+            pids[n] = namespace_of("in0", f"{own}/")
+        drawn.plant(pids)
 
     def tell(progress: Progress) -> None:
         before_the_proof(plants)(progress)
-        if progress.event == "phase" and progress.phase == "measured":
-            truth.update({n: counted(pid) for n, pid in pids.items() if has_rules(n)})
-        if progress.event == "step" and progress.text == "verify":
-            for n, first in truth.items():
-                last = counted(pids[n])
-                counts[f"router{n}"] = sum(last) - sum(first)
+        begins = progress.event == "phase" and progress.phase == "measured"
+        if begins or (progress.event == "step" and progress.text == "verify"):
+            seen.append(drawn.counted(pids))
 
-    def has_rules(node: int) -> bool:
-        return any(fate is not None and fate[0] == node and fate[1] in HOOKS for fate in fates)
-
+    size = "200B" if drawn.family == 4 else "1400B"
+    load = traffic(12, size=size, family=drawn.family)
     _, record, result = conducted(
-        tmp_path, chain(nodes), tell, traffic=traffic(len(fates) + 1, size="200B")
+        tmp_path, chain(nodes), tell, traffic=load, path_check="explained"
     )
     nodes_counted = {
         (phase.name, edge, name): dict(each.counters)
@@ -449,26 +523,24 @@ def test_random_mixtures_over_chains_balance(tmp_path: Path, seed: int) -> None:
         if name.startswith("router")
     }
     assert ("done", 0) == (result.status, result.unaccounted), (
-        *(record.error, entries(result), truth, counts, result.received_packets),
+        *(record.error, entries(result), drawn.__dict__, seen, result.received_packets),
         nodes_counted,
     )
+    ended = [drawn.of(number) for number in range(1, 13)]
     expected: dict[str, int] = {}
-    for fate in filter(None, fates):
+    for fate in filter(None, ended):
         name = f"router{fate[0]}.{COUNTED_AT.get(fate[1], fate[1])}"
         expected[name] = expected.get(name, 0) + EACH
     silent = ("fwd_route", "fwd_rp_filter")
     by_machine = {f"router{n}.{stage}" for n in pids for stage in silent}
     assert_spans(entries(result), expected, by_machine)
+    counts = {node: packets - seen[0][node] for node, packets in seen[-1].items()}
     by_rules = {
-        node: sum(
-            packets
-            for name, packets in expected.items()
-            if name.startswith(f"{node}.") and stage_of(name) in HOOKS
-        )
+        node: EACH * sum(fate[0] == node and fate[1] in HOOKS for fate in filter(None, ended))
         for node in counts
     }
     assert by_rules == counts
-    assert EACH * (1 + fates.count(None)) == result.received_packets
+    assert EACH * ended.count(None) == result.received_packets
 
 
 # --- what must not leave the lab -----------------------------------------------------------------
