@@ -189,6 +189,10 @@ def test_the_answer_says_how_certain_it_is(trials: pd.DataFrame) -> None:
     assert alike.startswith("No pair is best: no difference is shown at 2 points. size=")
     alone = said(newest[newest.pair == "rack1"])
     assert alone.startswith("size=1472B: 804 pps [803 – 805] on rack1.")
+    struck = newest.assign(delivered_pps=newest.delivered_pps.where(newest.pair == "rack1"))
+    assert said(struck).startswith(
+        "Cannot tell which pair is best: no rate on rack2 counts. size=1472B: 804 pps"
+    )
     lossy = newest.assign(
         ledger=[{"udp_rcvbuf": 10 if pair == "rack1" else 0} for pair in newest.pair],
         intended_packets=100,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from udpbench.metrics import words_of
@@ -41,7 +41,7 @@ def answer(
 ) -> str:
     """Return which pair is best where they differ most, why, and how much was measured."""
     newest = newest_of(trials)
-    parts = [_best(pairs), *_reasons(newest, pairs)]
+    parts = [_best(pairs, newest.pair.unique()), *_reasons(newest, pairs)]
     moved = sum(bool(each.changes) for each in changed)
     if any(len(each.days) > 1 for each in changed):
         parts.append(f"{moved} of {len(changed)} histories changed level.")
@@ -58,8 +58,11 @@ def _shown(pairs: Sequence[PointOnPairs]) -> PointOnPairs | None:
     return min(pairs, key=lambda each: (each.differ is not True, each.span[2] or 0), default=None)
 
 
-def _best(pairs: Sequence[PointOnPairs]) -> str:
-    """Return the best and the worst pair with their numbers, and how certain that is."""
+def _best(pairs: Sequence[PointOnPairs], names: Collection[str]) -> str:
+    """Return the best and the worst pair with their numbers, and how certain that is.
+
+    ``names`` are those of all pairs, also of one without a number.
+    """
     point = _shown(pairs)
     if point is None:
         return "No answer: no trial counts."
@@ -69,7 +72,9 @@ def _best(pairs: Sequence[PointOnPairs]) -> str:
     least, greatest, ratio = point.span
     numbers = {pair: shown(rate) for pair, rate in point.pairs.items()}
     if least == greatest:
-        return f"{head}{numbers[least]} on {least}."
+        lacking = sorted(set(names) - numbers.keys())
+        why = f"Cannot tell which pair is best: no rate on {', '.join(lacking)} counts. "
+        return f"{why * bool(lacking)}{head}{numbers[least]} on {least}."
     best, worst = _best_and_worst(point)
     text = f"{head}{best} {numbers[best]}, {worst} {numbers[worst]}"
     by = "" if ratio is None else f" by {show_percent(1 - ratio)}"
