@@ -266,6 +266,16 @@ def test_what_is_not_observable_is_told_with_its_reason() -> None:
         assert expected == (each.severity, each.where, each.value, each.next_step, each.kind)
 
 
+@pytest.mark.parametrize(("samples", "notes"), [(50, []), (250, ["21.74 % of the CPU time"])])
+def test_a_large_part_that_a_timer_samples_late_is_named(samples: int, notes: list[str]) -> None:
+    """From a tenth of the time of the load's CPUs on."""
+    switching = Seen(0, 0, ("schedule", "irqentry_exit_to_user_mode"), samples)
+    seen = (*QUIET[:4], QUIET[4]._replace(count=1200 - samples), *QUIET[5:], switching)
+    readings = readings_of(sampled.record(seen=seen, busy_ms=800 + samples))
+    assert readings is not None
+    assert notes == [each.value for each in cpu_checks.cpu_time_unknown(readings)]
+
+
 def test_each_stage_is_a_metric() -> None:
     """By its name in brackets, and all of them together; unknown as a whole if any is struck."""
     numbers = judge(sampled.record()).numbers
