@@ -635,6 +635,9 @@ def build_id() -> str:
 class Encoded(list[Any]):
     """A list that is plain JSON data already."""
 
+    text = ""
+    """How it is written, if that is known."""
+
 
 def encode(value: Any) -> Any:
     """Return plain JSON data for a dataclass, or for a list, tuple or dict of them."""
@@ -694,16 +697,20 @@ class Repeated:
     """
 
     def __init__(self) -> None:
-        self._encoded: list[tuple[Any, Any]] = []
+        self._encoded: list[tuple[Any, Any, str]] = []
         self._decoded: list[tuple[str, Any]] = []
 
     def encode(self, items: Sequence[Any]) -> Encoded:
         """Return the plain JSON data of a list, as ``encode`` does."""
-        known = zip_longest(items, self._encoded[: len(items)], fillvalue=(None, None))
+        nothing: tuple[Any, Any, str] = (None, None, "")
+        known = zip_longest(items, self._encoded[: len(items)], fillvalue=nothing)
         self._encoded = [
-            (item, plain if item is before else encode(item)) for item, (before, plain) in known
+            before if item is before[0] else (item, plain := encode(item), _text(plain))
+            for item, before in known
         ]
-        return Encoded(plain for _, plain in self._encoded)
+        encoded = Encoded(plain for _, plain, _ in self._encoded)
+        encoded.text = f"[{','.join(text for *_, text in self._encoded)}]"
+        return encoded
 
     def decode(
         self, kind: Any, plain: Any, cleaned: Callable[[Any], Any] = lambda part: part
@@ -879,7 +886,9 @@ def write_line(message: dict[str, Any]) -> bytes:
 
 def _pieces(plain: Any) -> Iterator[str]:
     """Yield the text of plain JSON data, that of long lists in runs."""
-    if not _has_long(plain):
+    if isinstance(plain, Encoded) and plain.text:
+        yield plain.text
+    elif not _has_long(plain):
         yield _text(plain)
     elif isinstance(plain, dict):
         for place, (key, part) in enumerate(plain.items()):
@@ -899,6 +908,9 @@ def _pieces(plain: Any) -> Iterator[str]:
 
 
 def _has_long(plain: Any) -> bool:
+    """Return whether any list is long, or its text is known."""
+    if isinstance(plain, Encoded) and plain.text:
+        return True
     if isinstance(plain, list) and len(plain) > RUN:
         return True
     parts = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ()

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from functools import lru_cache
 from typing import Any, Callable, Optional
 
 from udpbench.agent.host.reading import ReadingHost
@@ -37,6 +38,8 @@ STDIN_ENDED = "stdin ended"
 
 UNGREETED_NS = 60 * SECOND_NS
 """From start to hello; a controller that hangs keeps its pipe open."""
+_signature = lru_cache(maxsize=256)(inspect.signature)
+"""Of a verb's method; to look at it took as long as to read its request."""
 
 
 class Service:
@@ -72,7 +75,7 @@ class Service:
         if not isinstance(args, dict):
             raise AgentError(f"{verb}: args must be an object, not {type(args).__name__}")
         try:
-            inspect.signature(method).bind(**args)
+            _signature(method).bind(**args)
             kinds = VERBS[verb].kinds
             read = self.repeated[verb].decode if verb in self.repeated else decode
             decoded = {name: read(kinds[name], plain) for name, plain in args.items()}

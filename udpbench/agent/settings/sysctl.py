@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any, Union
 
 from udpbench.agent.host.system import Host, own_address
@@ -94,6 +95,7 @@ def _along(host: Host, own: str) -> list[str]:
     return [name for name in names if name != own and host.exists(f"/proc/sys/{name}")]
 
 
+@lru_cache(maxsize=1024)
 def _name(target: str) -> str:
     """Return the path below /proc/sys."""
     first = re.search(r"[./]", target)
