@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from two_nodes import TwoNodes
 
+from udpbench.agent.host import environment as host_environment
 from udpbench.agent.host import facts
 from udpbench.agent.host.environment import environment
 from udpbench.agent.host.system import Host
@@ -44,6 +46,25 @@ def test_the_whole_topology_is_read(host: TwoNodes) -> None:
     } == host_facts.limits
     assert "Example CPU 8-Thread @ 2.60GHz" == host_facts.cpu_model
     assert tuple(range(8)) == host_facts.cpus
+
+
+def test_a_virtual_interface_is_not_asked_for_rings(host: TwoNodes) -> None:
+    """It has none, and a program would be started for each look."""
+    host.run = Mock(side_effect=AssertionError)  # type: ignore[method-assign]
+    assert {} == facts.rings(host, "bond0")
+
+
+def test_a_fork_knows_the_versions_that_were_read_before_it(
+    host: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each agent of a built-in lab would start three programs."""
+    monkeypatch.setattr(host_environment, "_read_before", {})
+    monkeypatch.setattr(host_environment, "Host", lambda: host)
+    host_environment.load_versions()
+    other = TwoNodes()
+    other.run = Mock(side_effect=AssertionError)  # type: ignore[method-assign]
+    known = {name: host_environment.version(other, name) for name in host_environment.PROGRAMS}
+    assert {"ethtool": "6.1", "iptables": "1.8.9 (nf_tables)", "nft": None} == known
 
 
 def test_a_kernel_that_prints_null_for_no_cpus_has_none_without_a_tick() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -17,7 +18,7 @@ import pytest
 
 from udpbench.agent.counters.parse import parse_mac_statistics, queue_statistics
 from udpbench.agent.counters.snapshot import mac_counters, queue_counters
-from udpbench.agent.host import genetlink, rtstats, udp_diag
+from udpbench.agent.host import genetlink, rtchange, rtstats, udp_diag
 from udpbench.agent.host.reading import xdp_feature_names
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.addresses import NUD_PERMANENT
@@ -139,6 +140,7 @@ def test_loopback_has_no_standard_statistics_and_that_is_no_error() -> None:
         lambda: genetlink.ask("netdev", 1, dump=True),
         lambda: list(udp_diag.dump(bytes(56))),
         lambda: rtstats.request(1),
+        lambda: rtchange.change(0, 0, b""),
     ],
 )
 def test_nobody_but_the_kernel_is_heard(
@@ -206,6 +208,69 @@ print(json.dumps([
         [NUD_PERMANENT, "02:00:00:00:00:0a"],
         None,
     ] == json.loads(done.stdout)
+
+
+CHANGES = """
+import json, socket
+from udpbench.agent.host.reading import ReadingHost
+from udpbench.agent.host.system import Host
+host = Host()
+index, loopback = host.index("d0"), host.index("lo")
+STATION = "02:00:00:00:00:0B"
+FOUR, SIX = ({"dst": text, "ifindex": index} for text in ("10.0.0.7", "fd00::7"))
+ADDRESSES = (
+    {"index": index, "address": "10.1.0.1", "prefixlen": 24},
+    {"index": index, "address": "fd02::1", "prefixlen": 64, "flags": 0x202},
+)
+REQUESTS = [("addr", "add", each) for each in ADDRESSES]
+REQUESTS += [("neigh", "replace", {**each, "lladdr": STATION}) for each in (FOUR, SIX)]
+REQUESTS += [("neigh", "replace", {**FOUR, "lladdr": "02:00:00:00:00:0c", "state": "permanent"})]
+REQUESTS += [("neigh", "del", each) for each in (FOUR, SIX)]
+REQUESTS += [("addr", "del", each) for each in ADDRESSES]
+
+def seen(make, noun, verb, fields):
+    try:
+        make(host, noun, verb, **fields)
+    except OSError as error:
+        return [error.errno, error.strerror]
+    owned = [each for family in (2, 10) for each in host.addresses(index, family)]
+    has = [[str(each.interface), each.flags, each.metric] for each in owned]
+    return has + [host.neighbour(index, each["dst"]) for each in (FOUR, SIX)]
+
+def tried(make):
+    return [seen(make, *each) for each in (*REQUESTS[:1], *REQUESTS, *REQUESTS[-3:])]
+
+print(json.dumps([tried(Host.rtnl), host._netlink is None, tried(ReadingHost.rtnl)]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a network namespace")
+def test_changes_and_refusals_are_those_of_pyroute2() -> None:
+    """In the kernel's own words: what is there already, and what is not there any more."""
+    words = ("unshare", "--net", "sh", "-c", f'{SET_UP} && exec "$0" -c "$1"')
+    done = subprocess.run(
+        (*words, sys.executable, CHANGES), capture_output=True, text=True, check=True, timeout=30
+    )
+    ours, without_pyroute2, theirs = json.loads(done.stdout)
+    assert (theirs, True) == (ours, without_pyroute2)
+    first, again, *_ = ours
+    assert ["10.1.0.1/24", 0x80, None] in first
+    assert errno.EEXIST == again[0]
+    assert [errno.ENOENT, errno.EADDRNOTAVAIL, errno.EADDRNOTAVAIL] == [e[0] for e in ours[-3:]]
+
+
+@pytest.mark.parametrize(
+    ("noun", "verb", "fields"),
+    [
+        ("addr", "add", {"index": 2, "address": "10.0.0.1", "prefixlen": 24, "label": "d0:1"}),
+        ("addr", "add", {"index": 2, "address": "10.0.0.1"}),
+        ("neigh", "replace", {"ifindex": 2, "dst": "10.0.0.1", "state": 0}),
+        ("neigh", "get", {"ifindex": 2, "dst": "10.0.0.1"}),
+    ],
+)
+def test_other_requests_are_left_to_pyroute2(noun: str, verb: str, fields: dict[str, Any]) -> None:
+    """None of what they ask for is dropped."""
+    assert rtchange.packed(noun, verb, fields) is None
 
 
 @pytest.mark.parametrize(

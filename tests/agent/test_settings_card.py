@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from network_card import CardHost
 
 from udpbench.agent.host.interrupts import affinity_files
-from udpbench.agent.host.system import Done
+from udpbench.agent.host.system import Done, Host
 from udpbench.agent.settings import steering
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.handlers import KINDS
@@ -599,3 +599,16 @@ def test_the_card_is_always_restored(
         assert before == {
             name: value for name, value in card.state().items() if "udpbench" not in name
         }
+
+
+@pytest.mark.parametrize(
+    ("there", "flaps"),
+    [((), True), (("queues",), False), (("queues", "device"), True), (("lower_eth3",), True)],
+)
+def test_a_feature_of_a_veth_takes_no_link_down(
+    tmp_path: Path, there: tuple[str, ...], flaps: bool
+) -> None:
+    """A card may, or what a card is below; and so may what cannot be read."""
+    for name in there:
+        (tmp_path / "sys/class/net/eth0" / name).mkdir(parents=True)
+    assert flaps is KINDS["feature"].may_flap(Host(tmp_path), "eth0")

@@ -290,7 +290,7 @@ def test_a_flap_is_refused_before_the_change_and_in_a_dry_run(receiver: Inside) 
         "ip route add 10.70.0.0/16 nexthop via 10.9.9.1 nexthop via 10.9.9.2"
         " && ip -6 route add default via fd09::1 proto ra && ip nexthop add id 7 dev receive0"
     )
-    requested = setting("feature", "receive0/rx-gro", True)
+    requested = setting("mtu", "receive0", 1400)
     lost = r"route 10.70.0.0/16 \(multipath\), route default \(advertised by a router\), nexthop 7"
     with pytest.raises(Refused, match=f"recreated exactly: {lost}; remove them before the run"):
         receiver.apply(requested)
@@ -301,7 +301,7 @@ def test_a_flap_is_refused_before_the_change_and_in_a_dry_run(receiver: Inside) 
     # What routers advertise meanwhile keeps nothing from being undone; other routes do.
     receiver.shell("ip -6 route add default via fd09::1 proto ra")
     receiver.shell("ip route add 10.70.0.0/16 nexthop via 10.9.9.1 nexthop via 10.9.9.2")
-    with pytest.raises(Refused, match=r"10.70.0.0/16 \(multipath\); remove .* by hand: ethtool"):
+    with pytest.raises(Refused, match=r"10.70.0.0/16 \(multipath\); remove .* by hand: ip link"):
         receiver.call("restore")
     receiver.shell("ip route del 10.70.0.0/16")
     receiver.call("restore")

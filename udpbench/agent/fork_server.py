@@ -23,6 +23,7 @@ from functools import partial
 from typing import Optional
 
 from udpbench.agent import serve
+from udpbench.agent.host.environment import load_versions
 from udpbench.agent.host.forked import Forked
 from udpbench.agent.host.namespace import enter_own, join
 from udpbench.agent.host.reading import load_libraries
@@ -117,6 +118,7 @@ def load_the_rest() -> None:
     with suppress(ImportError):  # without the C extension agents do what they can
         load_loops()
     load_libraries()
+    load_versions()
     for verb in VERBS.values():
         _ = verb.kinds
     gc.freeze()

@@ -39,7 +39,7 @@ STDIN_ENDED = "stdin ended"
 UNGREETED_NS = 60 * SECOND_NS
 """From start to hello; a controller that hangs keeps its pipe open."""
 _signature = lru_cache(maxsize=256)(inspect.signature)
-"""Of a verb's method; to look at it took as long as to read its request."""
+"""To look at that of a verb's method took as long as to read its request."""
 
 
 class Service:

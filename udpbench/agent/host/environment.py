@@ -220,9 +220,20 @@ def driver_facts(host: Host, interface: str) -> dict[str, Optional[str]]:
     }
 
 
+_read_before: dict[str, Optional[str]] = {}
+"""Program → version, as known to the process of which this one is a fork."""
+
+
+def load_versions() -> None:
+    """Read the programs' versions once for all processes that are forked later."""
+    _read_before.update({name: version(Host(), name) for name in PROGRAMS})
+
+
 @lru_cache(maxsize=len(PROGRAMS))
 def version(host: Host, program: str) -> Optional[str]:
     """Return a program's version, None if not installed; cached, because a run reads it often."""
+    if program in _read_before:
+        return _read_before[program]
     try:
         output = host.run(program, "--version").out
     except OSError:

@@ -166,7 +166,12 @@ def queue_irqs(host: Host, interface: str, way: str) -> dict[str, int]:
 
 
 def rings(host: Host, interface: str) -> dict[str, int]:
-    """Return descriptors per ring: rx, tx, rx-max and tx-max; empty if unknown."""
+    """Return descriptors per ring: rx, tx, rx-max and tx-max; empty if unknown.
+
+    A virtual interface has none, and to start ethtool takes as long as all other facts.
+    """
+    if not host.exists(f"/sys/class/net/{interface}/device"):
+        return {}
     try:
         text = ethtool.show(host, "-g", interface)
     except OSError:

@@ -13,9 +13,9 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
-from udpbench.agent.host import genetlink, nf_removal
+from udpbench.agent.host import genetlink, nf_removal, rtchange
 from udpbench.agent.host.reading import (
     KTHREADD,
     NAPI_ID,
@@ -64,6 +64,14 @@ class Host(ReadingHost):
         super().__init__(root)
         self._latency: Optional[int] = None
         self._lent: tuple[int, ...] = ()
+
+    def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:
+        """Make a request as ``ReadingHost.rtnl``; a plain change without pyroute2."""
+        request = rtchange.packed(noun, verb, fields)
+        if request is None:
+            return super().rtnl(noun, verb, **fields)
+        rtchange.change(*request)
+        return []
 
     # --- files and processes -------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Union
 
 from udpbench.agent.host import ethtool
+from udpbench.agent.host.files import names
 from udpbench.agent.host.interrupts import affinity_files
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.kind import Command, Kind, echo
@@ -174,6 +175,14 @@ class Feature(Kind):
         """Switch the feature on or off."""
         interface, _, name = target.partition("/")
         host.set_feature(interface, name, value)
+
+    def may_flap(self, host: Host, interface: str) -> bool:
+        """Return whether a card has it, or is below what has it: not of a veth.
+
+        To read what a flapping link would lose took most of the time of a built-in lab's settings.
+        """
+        there = names(host, f"/sys/class/net/{interface}")
+        return not there or any(name.startswith(("device", "lower_")) for name in there)
 
     def check(self, host: Host, target: str, value: bool, now: bool) -> None:
         """Refuse to switch off steering while rules exist: i40e, ice and bnxt delete them."""

@@ -98,7 +98,7 @@ class Engine:
         not be undone.
         """
         kept = self._staying(settings)
-        self._undo_others(kept.values())
+        self._undo_others({*kept.values()})
         result = dict(kept)
         for number, setting in enumerate(settings):
             if number in kept:
@@ -109,7 +109,7 @@ class Engine:
             try:
                 change = self._apply_one(setting)
             except SettingRefused as refused:
-                self._undo_refused(kept.values(), refused)
+                self._undo_refused({*kept.values()}, refused)
                 raise
             result[number] = _Applied(change, before_seq, self._journal.last_seq)
             self._in_force.append(result[number])
@@ -192,7 +192,8 @@ class Engine:
             if place in held and held[place].change.setting.value == settings[number].value
         }
         single = len(held) == len(self._in_force) and len({*places}) == len(places)
-        going = [applied for applied in self._in_force if applied not in kept.values()]
+        staying = {*kept.values()}
+        going = [applied for applied in self._in_force if applied not in staying]
         in_force = [applied.change.setting for applied in self._in_force]
         if single and self._bound(in_force) == self._bound(settings) and self._alone(going):
             return kept
@@ -246,7 +247,7 @@ class Engine:
                 kind.check(self._host, setting.target, setting.value, now)
                 self._check_destroyed(kind, setting)
                 self._check_reset(kind, setting, now)
-                if kind.flaps:
+                if kind.may_flap(self._host, _interface(setting)):
                     link_flap.check_flap(self._host, _interface(setting))
         except refusal.FAILURES as error:
             return Planned(setting, None, refusal.why(setting, error))
@@ -377,7 +378,7 @@ class Engine:
     def _during_write(self, kind: Kind, entry: Entry) -> Iterator[None]:
         """Restore a link that flaps; programs that outlive this agent hold the journal's lock."""
         flapping: AbstractContextManager[None] = nullcontext()
-        if kind.flaps:
+        if kind.may_flap(self._host, _interface(entry.setting)):
             note = partial(self._journal.record_along, entry)
             flapping = link_flap.restored_link(self._host, _interface(entry.setting), note)
         with self._host.lending(self._journal.file), flapping:

@@ -54,6 +54,10 @@ class Kind:
         """Return the interface whose connections it could cut; EVERY one, or none if empty."""
         return self.interface(target) if self.disruptive else ""
 
+    def may_flap(self, _host: Host, _interface: str) -> bool:
+        """Return whether a driver may take this interface's link down and up for it."""
+        return self.flaps
+
     def is_apart(self, _target: str) -> bool:
         """Return whether no other setting depends on it, nor it on others of the same target.
 
