@@ -303,7 +303,7 @@ class Counted:
 
 def ran(hosts: Hosts, plan: Plan, folder: Path) -> Counted:
     """Run a test as planned."""
-    words = ("--listen", SERVER, "--once", "--out", str(folder))
+    words = ("--listen", SERVER, "--once", "--no-report", "--out", str(folder))
     with closing(hosts.serve(*words)) as serving, closing(Planted(hosts, plan)) as test:
         for _ in test.send():
             pass

@@ -63,7 +63,7 @@ SAMPLE = [("installed", options) for options in OPTIONS]
 def tested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Test]]:
     """Serve one client after the other, each by a call."""
     folder = tmp_path_factory.mktemp("tested")
-    words = ("--listen", "::", "--out", str(folder / "runs"))
+    words = ("--listen", "::", "--no-report", "--out", str(folder / "runs"))
     with closing(Hosts(folder)) as joined, closing(joined.serve(*words)) as serving:
         yield partial(joined.test, serving)
 

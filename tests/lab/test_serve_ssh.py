@@ -89,7 +89,7 @@ def test_a_host_is_served_over_ssh_and_left_as_it_was(
     pair.write_home(User=user)
     before = tree(pair.right)
     pair.right.run("nft", DROPPING)
-    with closing(serving(tmp_path, "--once", "--out", "run")) as server:
+    with closing(serving(tmp_path, "--once", "--no-report", "--out", "run")) as server:
         client = sent(pair)
         printed = server.wait()
     assert "error" not in client, client

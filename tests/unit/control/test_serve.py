@@ -246,6 +246,15 @@ def test_only_a_stored_test_can_be_shown_again(
         assert is_stored is (tmp_path / "kept" / "report.html").exists()
 
 
+def test_a_stored_test_may_have_no_report(tmp_path: Path) -> None:
+    """Drawing takes a second of the CPU that the next client's packets need."""
+    world = Served()
+    world.run(ServeTerms(once=True))
+    kept = verb._Kept(lab_to_watch(None, None), tmp_path / "kept", once=True, report=False)
+    kept.keep(world.records[0])
+    assert (True, []) == ((tmp_path / "kept" / "run.jsonl").exists(), kept.unreported)
+
+
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_every_note_of_a_test_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], is_stored: bool

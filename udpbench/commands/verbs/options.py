@@ -99,6 +99,11 @@ Trust = Annotated[
 ]
 
 
+Reported = Annotated[
+    bool, typer.Option("--report/--no-report", help="write the report (takes seconds)")
+]
+
+
 Everything = Annotated[
     bool, typer.Option("--all", help="show every stage of the ledger, and every note")
 ]

@@ -17,6 +17,7 @@ from udpbench.commands.verbs.options import (
     NoDeploy,
     OptionalLab,
     OptionalNames,
+    Reported,
     Sets,
     Trust,
     Wheels,
@@ -61,7 +62,7 @@ def run(
     keep_logs: Annotated[
         bool, typer.Option("--keep-logs", help="keep the files of receive.log on the hosts")
     ] = False,
-    report: Annotated[bool, typer.Option(help="write the report (takes seconds)")] = True,
+    report: Reported = True,
     quiet: Annotated[
         bool,
         typer.Option("--quiet", help="print only the result, and which run is waited for"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from udpbench.commands.verbs.options import NoDeploy, Wheels
+from udpbench.commands.verbs.options import NoDeploy, Reported, Wheels
 from udpbench.commands.verbs.output import (
     open_console,
     read_stored,
@@ -68,6 +68,7 @@ def serve(
         Path | None,
         typer.Option(metavar="DIR", help="store tests: with --once there, else in folders below"),
     ] = None,
+    report: Reported = True,
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
@@ -85,7 +86,7 @@ def serve(
     lab = lab_to_watch(host, None)
     around = Surroundings(reach_observers(lab, no_deploy, wheels, *terms.observed))
     servers = serving(terms.words, deployer_of(lab, no_deploy, wheels))
-    kept = _Kept(lab, out, once)
+    kept = _Kept(lab, out, once, report)
 
     def tell(text: str) -> None:
         with reader_may_leave():
@@ -152,10 +153,11 @@ def _prove_free(out: Path, once: bool) -> None:
 class _Kept:
     """The tests of clients: printed, stored if asked for, and what they say together."""
 
-    def __init__(self, lab: Lab, out: Path | None, once: bool) -> None:
+    def __init__(self, lab: Lab, out: Path | None, once: bool, report: bool = True) -> None:
         self._lab = lab
         self._out = out
         self._once = once
+        self._reported = report
         self._tests = self._stored = 0
         self._chapters: tuple[Chapter, ...] = ()
         """What is known of the test that was answered."""
@@ -206,7 +208,8 @@ class _Kept:
         folder = self._out if self._once else next_folder(self._out)
         with self._failing():
             store_test(record, self._lab, folder, typed_command())
-            self.unreported.append(folder)
+            if self._reported:
+                self.unreported.append(folder)
             with reader_may_leave():
                 say(f"run folder: {folder}")
 

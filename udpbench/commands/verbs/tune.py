@@ -12,6 +12,7 @@ from udpbench.commands.verbs.options import (
     AllowRead,
     NoDeploy,
     OptionalLab,
+    Reported,
     Sets,
     Trust,
     Wheels,
@@ -49,7 +50,7 @@ def tune(
     out: Annotated[Path | None, typer.Option(help="run folder to create")] = None,
     sets: Sets = None,
     seed: Annotated[int | None, typer.Option(help="seed for the trial order")] = None,
-    report: Annotated[bool, typer.Option(help="write the report (takes seconds)")] = True,
+    report: Reported = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="print only the result")] = False,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="fail if another run uses a host")
