@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
+from program_forks import CONTROLLER, Forked
 from waiting import DEADLINE_S, wait_until
 
 from udpbench.records.reader import read_run
 from udpbench.records.run import Run
-
-PROGRAM = (sys.executable, str(Path(__file__).with_name("controller.py")))
 
 
 @dataclass
@@ -69,13 +69,17 @@ class Controllers:
         """Start one with a run folder and further arguments; ``within`` is a command in front."""
         folder, log = (self.below / f"{name}{len(self.started)}" for name in ("run", "log"))
         with log.open("wb") as out:
-            process = subprocess.Popen(
-                [*within, *PROGRAM, str(folder), *arguments],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, **(environment or {})},
-            )
+            how: dict[str, Any] = {
+                "stdout": out,
+                "stderr": subprocess.STDOUT,
+                "env": {**os.environ, **(environment or {})},
+            }
+            words = (CONTROLLER, str(folder), *arguments)
+            if within:
+                command = (*within, sys.executable, *words)
+                process = subprocess.Popen(command, start_new_session=True, **how)
+            else:
+                process = Forked(words, **how)
         self.started.append(Controller(folder, process, log))
         return self.started[-1]
 

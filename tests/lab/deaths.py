@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import psutil
 import settings_fixture
+from program_forks import WITH_PHASES, Forked, completed
 from ssh_hosts import Pair
 from waiting import DEADLINE_S, wait_until
 
@@ -53,13 +54,12 @@ class Run:
         self._errors = (folder / "errors").open("w+")
         words = ["run", str(folder / "mine.yaml"), "--lab", lab, "--lease", f"{lease_s}s"]
         words += ["--out", str(self.folder), "--no-report"]
-        self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests/fixtures/with_phases.py"), *words],
+        self.process = Forked(
+            (WITH_PHASES, *words),
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=folder,
             env={**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)},
-            start_new_session=True,
         )
         self._out = b""
         self._held: psutil.Process | None = None
@@ -536,14 +536,8 @@ def running(
 
 def typed(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
     """Return how a command of udpbench ended that was typed where a run of the place was."""
-    return subprocess.run(
-        (sys.executable, "-m", "udpbench", *words),
-        env={**os.environ, "HOME": str(place.home()), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    home = {"HOME": str(place.home()), "PYTHONPATH": str(ROOT)}
+    return completed(words, DEADLINE_S, env={**os.environ, **home})
 
 
 class Scene:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from busy import ended_well
 from own_namespaces import left_since, own_namespaces
+from program_forks import UDPBENCH, WITH_PHASES, Forked, completed
 from recorded_host import RecordedHost, read_recorded
 from sampled import sampled
 
@@ -30,40 +31,27 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]
 
-WITH_PHASES = str(Path(__file__).parents[1] / "fixtures/with_phases.py")
 LIMIT_S = 200.0
 STRANGER = 54321
 """Nobody has it here."""
 SHORT = ("--set", "duration=400ms", "--set", "warmup=100ms", "--set", "repetitions=1")
 
 
-def start(
-    folder: Path, *words: str, program: Sequence[str] = ("-m", "udpbench")
-) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str, program: str = UDPBENCH) -> subprocess.Popen[str]:
     """Start udpbench in a folder."""
-    return subprocess.Popen(
-        [sys.executable, *program, *words],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return Forked((program, *words), cwd=folder, text=True, **pipes)
 
 
 def start_with_phases(folder: Path, *words: str) -> subprocess.Popen[str]:
     """Start udpbench in a folder so that it prints the phases of each trial, too."""
-    return start(folder, *words, program=(WITH_PHASES,))
+    return start(folder, *words, program=WITH_PHASES)
 
 
 def done(folder: Path, *words: str) -> tuple[int, str, str]:
     """Run udpbench in a folder; return exit code, what it printed, and what it complained of."""
-    process = start(folder, *words)
-    try:
-        out, err = process.communicate(timeout=LIMIT_S)
-    finally:
-        process.kill()
-    return process.returncode, out, err
+    ended = completed(words, LIMIT_S, cwd=folder)
+    return ended.returncode, ended.stdout, ended.stderr
 
 
 def result(folder: Path, run: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import ssh_hosts
+from program_forks import completed
 from ssh_hosts import Pair, SshHost
 from test_deploy import LEFT, Dialog, hosts, pair, used
 from test_deploy import tree as shared_tree
@@ -33,8 +34,7 @@ def tree(host: SshHost) -> str:
 
 def udpbench(*words: str) -> subprocess.CompletedProcess[str]:
     """Return what a command does."""
-    command = (sys.executable, "-m", "udpbench", *words)
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return completed(words, LIMIT_S)
 
 
 def command_of(host: SshHost) -> list[str]:

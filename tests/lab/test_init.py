@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ssh_hosts
 from busy import ended_well, run_of
+from program_forks import completed
 from sampled import sampled
 from ssh_hosts import PYTHON, SSHD, UP, Pair, SshHost, listening, management, pair_of_hosts
 from test_deploy import BARE, tree
@@ -28,6 +30,7 @@ CABLE = ("eth3", "eth2")
 CACHE = str(ssh_hosts.ROOT / ".nox" / "cache")
 """Keeps what pip downloaded from one test to the next."""
 UNPRIVILEGED = "/run/unprivileged"
+LIMIT_S = 120
 
 
 @pytest.fixture
@@ -51,21 +54,21 @@ def udpbench(
     pair: Pair, *words: str, control: SshHost | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of this controller, or of one on another host."""
-    command = (sys.executable, "-m", "udpbench", *words)
+    own = {
+        "HOME": str(pair.home),
+        "PYTHONPATH": str(ssh_hosts.ROOT),
+        "XDG_CACHE_HOME": CACHE,
+    }
+    how: dict[str, Any] = {
+        "cwd": pair.home,
+        "env": {**os.environ, **own},
+        "stdin": subprocess.DEVNULL,
+    }
+    if control is None:
+        return completed(words, LIMIT_S, **how)
+    command = control.inside(sys.executable, "-m", "udpbench", *words)
     return subprocess.run(
-        control.inside(*command) if control is not None else command,
-        cwd=pair.home,
-        env={
-            **os.environ,
-            "HOME": str(pair.home),
-            "PYTHONPATH": str(ssh_hosts.ROOT),
-            "XDG_CACHE_HOME": CACHE,
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, **how
     )
 
 

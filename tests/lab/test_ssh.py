@@ -21,6 +21,7 @@ import psutil
 import pytest
 import ssh_hosts
 from controllers import Controller, controllers
+from program_forks import completed
 from ssh_hosts import (
     NETWORK,
     SUDO_RULE,
@@ -718,15 +719,8 @@ def test_a_namespace_behind_ssh_is_watched(inside: Pair, tmp_path: Path) -> None
     """By an observer that enters it before it gives up its rights."""
     (tmp_path / "lab.yaml").write_text(inside.lab(netns=INNER))
     words = ("watch", "--lab", "lab.yaml", "--json", "--for", "1s")
-    done = subprocess.run(
-        (sys.executable, "-m", "udpbench", *words),
-        cwd=tmp_path,
-        env={**os.environ, "HOME": str(inside.home)},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    environment = {**os.environ, "HOME": str(inside.home)}
+    done = completed(words, DEADLINE_S, cwd=tmp_path, env=environment)
     assert (0, "") == (done.returncode, done.stderr)
     assert {"right"} == {json.loads(line)["host"] for line in done.stdout.splitlines()}
 
@@ -750,15 +744,8 @@ def test_a_host_is_watched_over_ssh_and_left_as_it_was(pair: Pair, tmp_path: Pat
     (tmp_path / "lab.yaml").write_text(pair.lab())
     before = state(pair)
     words = ("watch", "--lab", "lab.yaml", "--json", "--for", "2s", "--exact")
-    done = subprocess.run(
-        (sys.executable, "-m", "udpbench", *words),
-        cwd=tmp_path,
-        env={**os.environ, "HOME": str(pair.home)},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    environment = {**os.environ, "HOME": str(pair.home)}
+    done = completed(words, DEADLINE_S, cwd=tmp_path, env=environment)
     looks = [json.loads(line) for line in done.stdout.splitlines()]
     assert [("right", [])] * len(looks) == [(look["host"], look["stages"]) for look in looks]
     assert (0, "") == (done.returncode, done.stderr)
@@ -773,15 +760,9 @@ def test_doctor_lists_what_is_wrong_with_either_host(pair: Pair, tmp_path: Path)
     pair.right.run("sh", "-ec", SPOILED)
     before = state(pair)
     try:
-        done = subprocess.run(
-            (sys.executable, "-m", "udpbench", "doctor", "--lab", "lab.yaml", "--json"),
-            cwd=tmp_path,
-            env={**os.environ, "HOME": str(pair.home)},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        environment = {**os.environ, "HOME": str(pair.home)}
+        words = ("doctor", "--lab", "lab.yaml", "--json")
+        done = completed(words, DEADLINE_S, cwd=tmp_path, env=environment)
         assert (1, "") == (done.returncode, done.stderr)
         assert before == state(pair)
     finally:

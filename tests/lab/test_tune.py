@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from program_forks import completed
 
 pytestmark = [
     pytest.mark.lab,
@@ -40,17 +39,9 @@ warmup: 0s
 def tune(folder: Path, text: str, *words: str) -> tuple[int, dict[str, Any]]:
     """Return the exit code of a tune, and what ``show --json`` says of it."""
     (folder / "x.yaml").write_text(text)
-    program = [sys.executable, "-m", "udpbench"]
-    command = [*program, "tune", "x.yaml", "--out", "run", "--quiet", "--no-report", *words]
-    done = subprocess.run(command, cwd=folder, timeout=LIMIT_S, check=False)
-    shown = subprocess.run(
-        [*program, "show", "--json", "run"],
-        cwd=folder,
-        timeout=LIMIT_S,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    quietly = ("tune", "x.yaml", "--out", "run", "--quiet", "--no-report", *words)
+    done = completed(quietly, LIMIT_S, cwd=folder)
+    shown = completed(("show", "--json", "run"), LIMIT_S, cwd=folder)
     assert done.returncode == shown.returncode, shown.stderr
     data: dict[str, Any] = json.loads(shown.stdout)
     return done.returncode, data

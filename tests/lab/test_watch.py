@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from program_forks import UDPBENCH, Forked, completed
 
 import udpbench
 
@@ -111,18 +112,12 @@ def holder() -> Iterator[Holder]:
     started.process.communicate()
 
 
-def watching(*arguments: str) -> tuple[str, ...]:
-    """Return the command of a watch."""
-    return (sys.executable, "-m", "udpbench", "watch", *arguments)
-
-
 def watch_until(
     arguments: tuple[str, ...], act: Callable[[], None], enough: Callable[[Look], bool]
 ) -> tuple[Look, int]:
     """Return the first look that is enough, and the exit code after Ctrl-C."""
-    with subprocess.Popen(
-        watching("--json", "--for", f"{LIMIT_S}s", *arguments), stdout=subprocess.PIPE, text=True
-    ) as process:
+    words = (UDPBENCH, "watch", "--json", "--for", f"{LIMIT_S}s", *arguments)
+    with Forked(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         look = json.loads(process.stdout.readline())
         act()
@@ -205,8 +200,7 @@ def test_a_watch_is_kept_as_a_run(holder: Holder, tmp_path: Path) -> None:
     assert dropped <= lost["udp_rcvbuf"] <= 60
     assert (50, 0) == (lost["udp_filter"], lost["udp_no_port"])
     assert {"udp_rcvbuf", "udp_filter"} <= set(frames.ledger.stage)
-    shown = (sys.executable, "-m", "udpbench", "show", str(out))
-    assert 1 == subprocess.run(shown, capture_output=True, check=False).returncode
+    assert 1 == completed(("show", str(out)), LIMIT_S).returncode
 
 
 @pytest.fixture
@@ -284,9 +278,7 @@ def test_what_is_not_there_is_one_line_and_exit_2(
 ) -> None:
     """The words are in tests/agent and tests/unit/control."""
     chosen = ("--pid", holder.pid, *arguments) if "--port" in arguments else arguments
-    ended = subprocess.run(
-        watching(*chosen), capture_output=True, text=True, check=False, timeout=LIMIT_S
-    )
+    ended = completed(("watch", *chosen), LIMIT_S)
     assert (2, "", 1) == (ended.returncode, ended.stdout, len(ended.stderr.splitlines()))
 
 
