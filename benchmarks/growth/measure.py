@@ -53,6 +53,8 @@ TIMES = 3
 """The least of them counts."""
 LEAST_S = 0.3
 """CPU time of all turns together, at least."""
+ROUNDS = 2
+"""A heap that has just held thousands of sockets takes longer for whatever is first."""
 FITTED = 4
 """Numbers over which the slope is fitted."""
 HOST = "sender"
@@ -267,7 +269,9 @@ def _costs(prepare: Callable[[int], object], number: int) -> dict[str, float]:
 
 
 def _agents_costs(host: Host) -> dict[str, float]:
-    costs = {name: least_s(prepare(host)) for name, prepare in WORKS.items()}
+    works = {name: prepare(host) for name, prepare in WORKS.items()}
+    rounds = [{name: least_s(work) for name, work in works.items()} for _ in range(ROUNDS)]
+    costs = {name: min(each[name] for each in rounds) for name in works}
     return {**costs, AGENTS_MEMORY: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
