@@ -253,8 +253,50 @@ def test_a_senders_tunnel_leads_to_a_single_end(
     assert tuple(f"{text} {ends}" for ends in why) == led_away(router, "out0", (TO,), (4321,))
     way = passage(router, "", "out0", (("10.0.1.9", TO),), (4321,))
     assert ((NEXT, leaves),) == way.stations
-    followed = [] if "," in leaves or "n" in leaves else [leaves]
+    followed = [] if "n" in leaves else leaves.split(", ")
     assert followed == [hop.destination for hop in way.outer]
+
+
+OUTER_MAC = "02:00:00:00:00:0a"
+
+
+def into_vxlan(
+    router: Router, monkeypatch: pytest.MonkeyPatch, bound: Optional[int] = None
+) -> dict[str, list[Any]]:
+    """Have a sender's VXLAN, whose outer packets leave by low0; return what netlink answers."""
+    data = {**PLAIN, "IFLA_VXLAN_LINK": bound}
+    links = {"out0": Vxlan(ifname="out0", kind="vxlan", data=data)}
+    monkeypatch.setattr(router, "link", lambda name: links.get(name) or Message(kind=""))
+    monkeypatch.setattr(router, "name_of", {3: "out0", 5: "low0", 6: "low1"}.get)
+    ways = {TO: Entry(type=1, RTA_OIF=3), "10.1.0.2": Entry(type=1, RTA_OIF=5)}
+    answers: dict[str, list[Any]] = {
+        "neigh": [
+            Entry(ifindex=3, state=2, NDA_DST=TO, NDA_LLADDR=NEXT),
+            Entry(ifindex=5, state=2, NDA_DST="10.1.0.2", NDA_LLADDR=OUTER_MAC),
+        ],
+    }
+
+    def rtnl(*words: str, **asked: Any) -> list[Any]:
+        if words[0] == "route":
+            return [Entry(type=1, RTA_OIF=asked["oif"]) if "oif" in asked else ways[asked["dst"]]]
+        return answers.get(words[0], [])
+
+    monkeypatch.setattr(router, "rtnl", rtnl)
+    monkeypatch.setattr(passage_module, "unfollowed", lambda *_: [])
+    monkeypatch.setattr(passage_module, "by_interface", lambda *_: [])
+    return answers
+
+
+def test_the_next_hop_of_a_senders_outer_packets_is_known(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever answers ARP in its place gets all that the tunnel carries."""
+    answers = into_vxlan(router, monkeypatch)
+    way = passage(router, "", "out0", (("10.0.1.9", TO),), (4321,))
+    assert [("low0", OUTER_MAC)] == [(hop.interface, hop.mac) for hop in way.outer]
+    answers["neigh"][1]["NDA_LLADDR"] = "02:00:00:00:00:66"
+    way = passage(router, "", "out0", (("10.0.1.9", TO),), (4321,))
+    assert ["02:00:00:00:00:66"] == [hop.mac for hop in way.outer]
 
 
 @pytest.mark.parametrize("key", ["COLLECT_METADATA", "RSC", "VNIFILTER"])

@@ -1234,6 +1234,35 @@ def test_nothing_is_sent_into_a_tunnel_with_several_ends(there: There, tmp_path:
     )
 
 
+def by_vxlan(there: There) -> Lab:
+    """Return the lab of a tunnel between red and the gateway, which needs no device of its own."""
+    for short, own, other in (("red", 2, 1), ("gateway", 1, 2)):
+        ends = f"local 10.1.0.{own} remote 10.1.0.{other}"
+        there.inside(short, f"ip link add vx0 type vxlan id 7 dstport 4789 {ends}")
+        there.inside(short, f"ip addr add 10.7.0.{own}/24 dev vx0")
+        there.inside(short, "ip link set vx0 up")
+    return there.lab_of(there.end("gateway", "vx0"), "vx0")
+
+
+def test_senders_stop_when_the_outer_packets_of_their_tunnel_go_elsewhere(
+    there: There, tmp_path: Path
+) -> None:
+    """Whoever answers ARP in its other end's place gets all packets; outer ones have a TTL of 64."""
+    lab = by_vxlan(there)
+    done: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and progress.text == "measured" and not done:
+            words = "ip neigh replace 10.1.0.1 lladdr 02:00:00:00:00:07 dev eth0"
+            done.append(there.inside("red", words))
+
+    load = traffic(1) | {"rate": "500pps", "count": "1500"}
+    _, record, _ = conducted(tmp_path, lab, tell, traffic=load, send=ASLEEP)
+    assert done, record.error
+    assert record.error is not None
+    assert "neighbours were changed there" in record.error.message
+
+
 def test_without_nodes_what_leaves_their_packets_alone_stops_no_senders(
     there: There, tmp_path: Path
 ) -> None:

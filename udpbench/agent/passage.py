@@ -96,7 +96,8 @@ def passage(
     inside = (*destinations, *rewritten.addresses)
     tunnel = vxlan.facts(host, out) if by_frames else wireguard.facts(host, out, inside)
     hops = () if frames else tuple(_hop(host, entry, out, pair, known) for pair in pairs)
-    stations = tuple(_stations(host, out, {hop.mac for hop in hops if hop.mac is not None}))
+    macs = {hop.mac for hop in hops if hop.mac is not None}
+    outer = () if interface else tuple(hop for _, hop in _outer(host, out, tunnel, macs or {None}))
     return Passage(
         hops=hops,
         addresses=addresses(host, entry) if entry else (),
@@ -120,8 +121,16 @@ def passage(
         out_pair=_pair(host, out),
         bridge=bridge,
         tunnel=tunnel,
-        stations=stations,
-        outer=() if interface else tuple(_outer(host, tunnel, stations)),
+        stations=(
+            *_stations(host, out, macs),
+            *(
+                at
+                for hop in outer
+                if hop.mac
+                for at in _stations(host, hop.interface or "", {hop.mac})
+            ),
+        ),
+        outer=outer,
     )
 
 
@@ -148,10 +157,9 @@ def _stations(host: Host, out: str, macs: Collection[str]) -> Iterator[tuple[str
     for name in (out, *beneath(host, out)) if macs else ():
         if link_kind(host.link(name)) == "bridge":
             bridges.add(host.index(name))
-        tunnel = vxlan.facts(host, name)
-        if tunnel is not None:
-            table = vxlan.table(host, name)
-            yield from ((mac, ", ".join(vxlan.ends(table, tunnel, mac))) for mac in sorted(macs))
+    for tunnel in _vxlans(host, out) if macs else ():
+        table = vxlan.table(host, tunnel.name)
+        yield from ((mac, ", ".join(vxlan.ends(table, tunnel, mac))) for mac in sorted(macs))
     for entry in host.rtnl("fdb", "dump") if bridges else ():
         mac = entry.get_attr("NDA_LLADDR")
         port = host.name_of(entry["ifindex"])
@@ -159,19 +167,38 @@ def _stations(host: Host, out: str, macs: Collection[str]) -> Iterator[tuple[str
             yield mac, port
 
 
+def _vxlans(host: Host, out: str) -> Iterator[Tunnel]:
+    """Yield the VXLANs that packets leave by: a way out, or what it stands on."""
+    for name in (out, *beneath(host, out)):
+        tunnel = vxlan.facts(host, name)
+        if tunnel is not None:
+            yield tunnel
+
+
 def _outer(
-    host: Host, tunnel: Optional[Tunnel], stations: Sequence[tuple[str, str]]
-) -> Iterator[Hop]:
-    """Yield the way from here to each other end of a tunnel that packets leave by."""
-    if tunnel is None:
-        return
-    for end in sorted({end for _, end in stations} or {tunnel.remote or ""}):
-        with suppress(OSError, ValueError):  # no route; or no address
+    host: Host, out: str, tunnel: Optional[Tunnel], macs: Collection[Optional[str]]
+) -> Iterator[tuple[Tunnel, Hop]]:
+    """Yield each tunnel that packets to some MACs leave by, and the way to each other end of it."""
+    ways = dict.fromkeys([] if tunnel is None else [(tunnel, tunnel.remote or "")])
+    for each in _vxlans(host, out):
+        table = vxlan.table(host, each.name)
+        ways.pop((each, each.remote or ""), None)
+        ways.update(((each, end), None) for mac in macs for end in vxlan.ends(table, each, mac))
+    for each, end in ways:
+        try:
             ip_address(end)
-            route = host.rtnl("route", "get", dst=end)[0]
-            leaves = route.get_attr("RTA_OIF")
-            way_out = host.name_of(leaves) if leaves is not None else None
-            yield Hop("", end, ROUTE_TYPES.get(route["type"], ""), way_out, gateway_of(route))
+            bound = vxlan.bound_to(host, each)
+            route = host.rtnl("route", "get", dst=end, **({"oif": bound} if bound else {}))[0]
+        except (OSError, ValueError) as error:  # no route; or no address
+            if getattr(error, "errno", NO_ROUTE[0]) not in NO_ROUTE:
+                raise
+            continue
+        way_out = host.name_of(route.get_attr("RTA_OIF")) or ""
+        pair = each.local or route.get_attr("RTA_PREFSRC") or end, end
+        hop = _hop(host, "", way_out, pair, dict(_neighbours(host, way_out)))
+        if hop.interface not in (None, way_out):
+            hop = replace(hop, kind=f"a route by the interface, {way_out}")
+        yield each, hop
 
 
 def _leading_out(
@@ -212,35 +239,66 @@ def led_away(
     if not destinations:
         return ()
     rewritten = _rewrites(host, FlowMarks((), tuple(destinations), tuple(ports)))
-    parts = {
-        kind: what for kind, what in RULE_PARTS.items() if rewritten.marks or kind not in BY_MARK
-    }
     return (
-        *(f"a rule to {address} (DNAT)" for address in rewritten.addresses),
-        *rewritten.unread,
-        *_programs(host, (out, *beneath(host, out)), coming=False),
-        *_tunnels(host, out, destinations),
-        *_rules(destinations, parts),
-        *_services(host, "", [("", to) for to in destinations if rewritten.services]),
-        *_policies(destinations),
+        *_led(host, out, destinations, rewritten, rewritten.marks),
+        *_tunnels(host, out, destinations, rewritten.marks),
     )
 
 
-def _tunnels(host: Host, out: str, destinations: Sequence[str]) -> Iterator[str]:
-    """Yield VXLANs that lead to several ends, or to whoever rules choose."""
-    for name in (out, *beneath(host, out)):
-        tunnel = vxlan.facts(host, name)
-        if tunnel is None:
-            continue
+def _led(
+    host: Host, out: str, destinations: Sequence[str], rewritten: Rewrites, marks: Sequence[str]
+) -> Iterator[str]:
+    """Yield the same of packets on one way out, whatever puts them into others there."""
+    parts = {kind: what for kind, what in RULE_PARTS.items() if marks or kind not in BY_MARK}
+    yield from (f"a rule to {address} (DNAT)" for address in rewritten.addresses)
+    yield from rewritten.unread
+    yield from _programs(host, (out, *beneath(host, out)), coming=False)
+    yield from _rules(destinations, parts)
+    yield from _services(host, "", [("", to) for to in destinations if rewritten.services])
+    yield from _policies(destinations)
+
+
+def _tunnels(
+    host: Host, out: str, destinations: Sequence[str], marks: Sequence[str]
+) -> Iterator[str]:
+    """Yield why VXLANs do not lead to a single end, and what leads away a tunnel's outer packets.
+
+    Those of a VXLAN have the marks of the packets within.
+    """
+    macs: set[Optional[str]] = set()
+    known = dict(_neighbours(host, out))
+    for tunnel in _vxlans(host, out):
         yield from (text.rstrip(",") for text in vxlan.without_end(host, tunnel))
-        known, table = dict(_neighbours(host, out)), vxlan.table(host, name)
+        table = vxlan.table(host, tunnel.name)
         for to in destinations:
             ends: tuple[str, ...] = ()
             with suppress(OSError):  # no route
-                hop = gateway_of(host.rtnl("route", "get", dst=to)[0]) or to
-                ends = vxlan.ends(table, tunnel, known.get(hop))
+                mac = known.get(gateway_of(host.rtnl("route", "get", dst=to)[0]) or to)
+                # One that is not known may be any that the table has.
+                macs.update({mac} if mac is not None else {None, *table})
+                ends = vxlan.ends(table, tunnel, mac)
             if len(ends) > 1 or any(_is_group(end) for end in ends):
-                yield f"{name}, a tunnel (vxlan) with several ends for {to}: {', '.join(ends)}"
+                named = f"{tunnel.name}, a tunnel (vxlan) with several ends for {to}"
+                yield f"{named}: {', '.join(ends)}"
+    for tunnel, hop in _outer(host, out, wireguard.facts(host, out, destinations), macs):
+        yield from (
+            f"{what}, of the outer packets of {tunnel.name} to {hop.destination},"
+            for what in _led_outside(host, tunnel, hop, marks)
+        )
+
+
+def _led_outside(host: Host, tunnel: Tunnel, hop: Hop, marks: Sequence[str]) -> Iterator[str]:
+    if hop.kind in ("none", "local"):
+        return  # no packet leaves
+    if hop.kind != "unicast" or hop.interface is None:
+        yield hop.kind if hop.kind.startswith("a route") else f"a route of the type {hop.kind}"
+        return
+    for name in (hop.interface, *beneath(host, hop.interface)):
+        if link_kind(host.link(name)) in TUNNEL_KINDS:
+            yield f"{name}, a tunnel within a tunnel"
+    ends = (hop.destination,)
+    rewritten = _rewrites(host, FlowMarks((), ends, (tunnel.port,)))
+    yield from _led(host, hop.interface, ends, rewritten, (*marks, *rewritten.marks))
 
 
 def _is_group(end: str) -> bool:

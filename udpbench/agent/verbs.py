@@ -72,6 +72,8 @@ class Verbs:
         self._arps = ArpListener(host)
         self._strangers = StrangerListener(host)
         self._changes = Changes(host)
+        self._outer: dict[str, None] = {}
+        """Interfaces by which the outer packets of tunnels leave, into which workers here send."""
         self._looks = Looks(host, name)
         self._cpus = CpuSampler(host)
         self._processes = Processes(host, all_of_machine="machine" in scopes)
@@ -235,7 +237,8 @@ class Verbs:
 
     def _changed(self, interface: str, out: str, tunnel: str) -> dict[str, int]:
         devices = filter(None, (interface, out, tunnel, *bridge_ports(self._host, interface)))
-        return self._changes.counts(tuple(devices), beneath(self._host, interface, out))
+        below = beneath(self._host, interface, out, *self._outer)
+        return self._changes.counts((*devices, *self._outer), below)
 
     def passage(
         self,
@@ -245,7 +248,9 @@ class Verbs:
         ports: Sequence[int],
     ) -> Passage:
         """Return the way of packets of the traffic through this host."""
-        return passage(self._host, interface, out, pairs, ports)
+        way = passage(self._host, interface, out, pairs, ports)
+        self._outer.update((hop.interface, None) for hop in way.outer if hop.interface)
+        return way
 
     def tunnel_key(self) -> str:
         """Return this agent's public key, made when it is first asked for."""

@@ -326,7 +326,8 @@ class SenderWatch(PathWatch):
     def learn(self) -> None:
         """Learn the MACs that earlier packets have asked for."""
         for client in self.clients:
-            if not all(hop.mac for hop in self._ways[client.name].hops):
+            way = self._ways[client.name]
+            if not all(hop.mac for hop in (*way.hops, *way.outer)):
                 self._permits(client, self._first[client.name])
 
     def _way(self, client: AgentClient) -> Passage:
@@ -334,30 +335,36 @@ class SenderWatch(PathWatch):
 
     def _permits(self, client: AgentClient, now: dict[str, int]) -> bool:
         before, way = self._ways[client.name], self._way(client)
-        if len(way.hops) != len(before.hops) or _rest(way) != _rest(before):
+        if _rest(way) != _rest(before):
             return False
-        pairs = [*zip(before.hops, way.hops, strict=True)]
-        if not all(_leads_as(proven, hop) for proven, hop in pairs):
+        hops, outer = _kept(before.hops, way.hops), _kept(before.outer, way.outer)
+        if hops is None or outer is None:
             return False
         ports = dict(before.stations)
         if any(ports.get(mac, port) != port for mac, port in way.stations):
             return False
         self._first[client.name] = now
-        hops = tuple(replace(hop, mac=hop.mac or proven.mac) for proven, hop in pairs)
         stations = tuple({**ports, **dict(way.stations)}.items())
-        self._ways[client.name] = replace(way, hops=hops, stations=stations)
+        self._ways[client.name] = replace(way, hops=hops, outer=outer, stations=stations)
         return True
 
 
 def _rest(way: Passage) -> tuple[object, ...]:
     """Return what is to stay as it was of a way, its hops apart."""
-    return way.rewrites, way.sources, way.unread, way.outer
+    return way.rewrites, way.sources, way.unread
 
 
-def _leads_as(proven: Hop, hop: Hop) -> bool:
-    """Return whether a hop is as it was proven; a MAC that nobody asks for is forgotten."""
-    same = replace(hop, mac=None) == replace(proven, mac=None)
-    return same and (proven.mac is None or hop.mac in (None, proven.mac))
+def _kept(proven: Sequence[Hop], now: Sequence[Hop]) -> tuple[Hop, ...] | None:
+    """Return hops with MACs that nobody asks for and were forgotten; None: they lead elsewhere."""
+    if len(proven) != len(now):
+        return None
+    pairs = [*zip(proven, now, strict=True)]
+    same = all(replace(hop, mac=None) == replace(known, mac=None) for known, hop in pairs)
+    if not same or any(
+        None not in (known.mac, hop.mac) and known.mac != hop.mac for known, hop in pairs
+    ):
+        return None
+    return tuple(replace(hop, mac=hop.mac or known.mac) for known, hop in pairs)
 
 
 def _moved(first: Mapping[str, int], now: Mapping[str, int], name: str) -> bool:

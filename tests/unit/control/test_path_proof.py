@@ -322,6 +322,10 @@ def test_a_change_on_the_path_is_an_error_of_its_host() -> None:
         ({"sources": ("",)}, False),
         ({"stations": ((SENT.mac, "port1"),)}, True),
         ({"stations": ((SENT.mac, "port2"),)}, False),
+        ({"outer": (replace(OUTER, mac=None),)}, True),
+        ({"outer": (replace(OUTER, mac="02:00:00:00:00:77"),)}, False),
+        ({"outer": (replace(OUTER, interface="eth9"),)}, False),
+        ({"outer": ()}, False),
     ],
 )
 def test_a_change_at_a_sender_stops_it_if_its_packets_go_elsewhere(
@@ -332,10 +336,10 @@ def test_a_change_at_a_sender_stops_it_if_its_packets_go_elsewhere(
     spec = cast("WorkerSpec", SimpleNamespace(role="sender", host="sender", flows=(flow,)))
     sender, idle = (Node(name, "send0", "", passage(SENT)) for name in ("sender", "idle"))
     watch = SenderWatch([cast("Any", each) for each in (sender, idle)], [spec])
-    sender.tells = passage(replace(SENT, mac=None))
+    sender.tells = passage(replace(SENT, mac=None), outer=(replace(OUTER, mac=None),))
     watch.begin()
     watch.check()
-    sender.tells = replace(passage(SENT), stations=((str(SENT.mac), "port1"),))
+    sender.tells = passage(SENT, stations=((str(SENT.mac), "port1"),), outer=(OUTER,))
     watch.learn()
     sender.tells = replace(sender.tells, **way)
     watch.check()
@@ -345,7 +349,7 @@ def test_a_change_at_a_sender_stops_it_if_its_packets_go_elsewhere(
             watch.check()
         return
     watch.check()
-    sender.tells = passage(replace(SENT, mac="02:00:00:00:00:77"))
+    sender.tells = replace(sender.tells, hops=(replace(SENT, mac="02:00:00:00:00:77"),))
     watch.check()
     sender.counts["changed.neighbours"] = 1
     with pytest.raises(SafetyError, match="neighbours were changed there"):

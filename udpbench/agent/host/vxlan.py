@@ -58,6 +58,11 @@ def without_end(host: Host, tunnel: Tunnel) -> Iterator[str]:
             yield f"{tunnel.name}, a tunnel (vxlan) {why},"
 
 
+def bound_to(host: Host, tunnel: Tunnel) -> Optional[int]:
+    """Return the index of the interface by which outer packets are to leave; None: by any."""
+    return _data(host.link(tunnel.name)).get("IFLA_VXLAN_LINK")
+
+
 def ends(
     known: Mapping[str, Collection[str]], tunnel: Tunnel, mac: Optional[str]
 ) -> tuple[str, ...]:
