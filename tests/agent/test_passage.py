@@ -104,6 +104,9 @@ def look(host: Router) -> Passage:
     return passage(host, "in0", "out0", (), (4321,))
 
 
+PORT = {"payload": {"protocol": "udp", "field": "dport"}}
+
+
 def ruleset(*expressions: dict[str, Any]) -> str:
     """Return what nft prints of a rule in each IP version."""
     place = {"table": "nat", "chain": "PREROUTING", "handle": 2, "expr": list(expressions)}
@@ -299,16 +302,104 @@ def test_the_next_hop_of_a_senders_outer_packets_is_known(
     assert ["02:00:00:00:00:66"] == [hop.mac for hop in way.outer]
 
 
+OUTSIDE = ", of the outer packets of out0 to 10.1.0.2,"
+
+
+def test_what_leads_a_senders_outer_packets_away_is_named(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their own port and way out, of which the tunnel's interface knows nothing."""
+    into_vxlan(router, monkeypatch)
+    assert () == led(router)
+    router.rules = 1
+    for number, named in ((4789, (f"nft rule 2 of ip nat PREROUTING: dup{OUTSIDE}",)), (4790, ())):
+        asked = {"match": {"op": "==", "left": PORT, "right": number}}
+        router.printed = {"nft": ruleset(asked, {"dup": {"addr": "10.1.0.66"}})}
+        assert named == led(router)
+    router.rules = 0
+
+    def dump(kind: int, protocol: int, request: bytes, *_: int) -> list[bytes]:
+        return [kind_of(b"mirred")] if kind == 46 and request[:4] == struct.pack("=i", 5) else []
+
+    monkeypatch.setattr(genetlink, "dump", dump)
+    assert (f"a tc filter on low0{OUTSIDE}",) == led(router)
+
+
+def test_marks_of_the_packets_within_lead_outer_ones(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux routes a tunnel's packets by the mark of what they carry."""
+    into_vxlan(router, monkeypatch)
+    rules = [policy_rule(10)]
+    monkeypatch.setattr(genetlink, "dump_whole", lambda kind, *_: rules if kind == 34 else [])
+    assert () == led(router)
+    router.rules = 1
+    inner = {"match": {"op": "==", "left": PORT, "right": 4321}}
+    mark = {"mangle": {"key": {"meta": {"key": "mark"}}, "value": 7}}
+    router.printed = {"nft": ruleset(inner, mark)}
+    by = "a route by a mark (ip rule)"
+    assert (by, f"{by}{OUTSIDE}") == led(router)
+
+
+def test_a_way_of_outer_packets_that_is_not_followed_is_named(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A route with several next hops, that of a bound tunnel, another tunnel; or no way at all."""
+    into_vxlan(router, monkeypatch)
+    monkeypatch.setattr(passage_module, "unfollowed", lambda *_: ["a route with several next hops"])
+    assert (f"a route with several next hops{OUTSIDE}",) == led(router)
+    into_vxlan(router, monkeypatch, bound=6)
+    assert (f"a route by the interface, low1{OUTSIDE}",) == led(router)
+    into_vxlan(router, monkeypatch)
+    links = {name: Vxlan(ifname=name, kind="vxlan", data=PLAIN) for name in ("out0", "low0")}
+    monkeypatch.setattr(router, "link", lambda name: links.get(name) or Message(kind=""))
+    assert (f"low0, a tunnel within a tunnel{OUTSIDE}",) == led(router)
+    whole = router.rtnl
+
+    def refused(error: int) -> Any:
+        def rtnl(*words: str, **asked: Any) -> Any:
+            if words[0] == "route" and asked["dst"] == "10.1.0.2":
+                raise OSError(error, "refused")
+            return whole(*words, **asked)
+
+        return rtnl
+
+    monkeypatch.setattr(router, "rtnl", refused(errno.ENETUNREACH))
+    assert () == led(router)
+    monkeypatch.setattr(router, "rtnl", refused(errno.EPERM))
+    with pytest.raises(OSError, match="refused"):
+        led(router)
+
+
+def test_every_end_is_looked_at_while_no_mac_is_known(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next hop's may be any that the tunnel's table has."""
+    answers = into_vxlan(router, monkeypatch)
+    answers["neigh"] = []
+    answers["fdb"] = [Entry({"ifindex": 3, "NDA_LLADDR": NEXT, "NDA_DST": "10.1.0.3"})]
+    types = {TO: 1, "10.1.0.2": 1, "10.1.0.3": 3}
+    ways = {to: [Entry(type=kind, RTA_OIF=3 if to == TO else 5)] for to, kind in types.items()}
+    plain = router.rtnl
+    monkeypatch.setattr(
+        router,
+        "rtnl",
+        lambda *words, **asked: (
+            ways[asked["dst"]] if words[0] == "route" else plain(*words, **asked)
+        ),
+    )
+    named = "a route of the type broadcast, of the outer packets of out0 to 10.1.0.3,"
+    assert (named,) == led(router)
+
+
 @pytest.mark.parametrize("key", ["COLLECT_METADATA", "RSC", "VNIFILTER"])
 def test_a_senders_tunnel_without_a_table_is_named(
     router: Router, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     """Rules choose its ends, or the network."""
+    into_vxlan(router, monkeypatch)
     link = Vxlan(ifname="out0", kind="vxlan", data={**PLAIN, f"IFLA_VXLAN_{key}": 1})
     monkeypatch.setattr(router, "link", lambda name: link if name == "out0" else Message(kind=""))
-    monkeypatch.setattr(
-        router, "rtnl", lambda *words, **_: [Entry()] if words[0] == "route" else []
-    )
     (text,) = led(router)
     assert text.startswith("out0, a tunnel (vxlan) ")
 
@@ -350,7 +441,7 @@ def test_wireguard_that_is_there_leads_to_its_other_end(
     end = {"peer": "0a", "remote": "", "allowed": ["0.0.0.0/0"]}
     monkeypatch.setattr(wireguard, "device", lambda _: (51820, (end,)))
     monkeypatch.setattr(router, "rtnl", lambda *_, **__: [])
-    monkeypatch.setattr(passage_module, "_hop", lambda *_: Hop("", TO, "none"))
+    monkeypatch.setattr(passage_module, "_hop", lambda *asked: Hop(*asked[3], "none"))
     seen = passage(router, "in0", "out0", (("10.0.1.9", TO),), (4321,))
     text = "out0, a tunnel (wireguard) whose other end has no address yet (endpoint),"
     assert ((text,), 51820) == (seen.unread, seen.tunnel and seen.tunnel.listens)

@@ -1263,6 +1263,37 @@ def test_senders_stop_when_the_outer_packets_of_their_tunnel_go_elsewhere(
     assert "neighbours were changed there" in record.error.message
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (
+            (
+                "nft add table ip t && nft add chain ip t o { type filter hook output priority 0 ; } "
+                "&& nft add rule ip t o udp dport 4789 dup to 10.1.0.66 device eth0"
+            ),
+            "dup, of the outer packets of vx0 to 10.1.0.1, may lead",
+        ),
+        (
+            (
+                "tc qdisc add dev eth0 clsact && tc filter add dev eth0 egress protocol ip "
+                "u32 match u32 0 0 action mirred egress mirror dev lo"
+            ),
+            "a tc filter on eth0, of the outer packets of vx0 to 10.1.0.1, may lead",
+        ),
+    ],
+)
+def test_nothing_is_sent_into_a_tunnel_whose_outer_packets_are_led_away(
+    there: There, tmp_path: Path, words: str, why: str
+) -> None:
+    """By rules for their port, or a filter where they leave."""
+    lab = by_vxlan(there)
+    for each in words.split(" && "):
+        there.inside("red", each)
+    _, record, _ = conducted(tmp_path, lab, traffic=traffic(1))
+    assert record.error is not None
+    assert why in record.error.message
+
+
 def test_without_nodes_what_leaves_their_packets_alone_stops_no_senders(
     there: There, tmp_path: Path
 ) -> None:
