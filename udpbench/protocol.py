@@ -462,6 +462,7 @@ class AgentVerbs:
         out: str,
         pairs: Sequence[tuple[str, str]],
         ports: Sequence[int],
+        protocol: str = "udp",
     ) -> Passage:
         """Return the way of packets of these sources and destinations through the host.
 

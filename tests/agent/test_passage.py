@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
@@ -541,6 +542,31 @@ def test_a_senders_own_rules_are_looked_at(router: Router) -> None:
     router.printed["iptables-save"] = DNAT.format("10.9.9.9").replace("PREROUTING", "OUTPUT")
     assert ("a rule to 10.9.9.9 (DNAT)",) == led(router)
     assert () == led_away(router, "out0", (), ())
+
+
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_rules_and_policies_for_its_protocol_concern_a_sender(
+    router: Router, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """Those for TCP copy a load of TCP, and none of UDP."""
+    own = partial(led_away, router, "out0", (TO,), (4321,))
+    router.rules = 1
+    port = {"payload": {"protocol": "tcp", "field": "dport"}}
+    asked = {"match": {"op": "==", "left": port, "right": 4321}}
+    router.printed = {"nft": ruleset(asked, {"dup": {"addr": "10.1.0.66"}})}
+    named = ("nft rule 2 of ip nat PREROUTING: dup",)
+    assert (named if protocol == "tcp" else ()) == own(protocol)
+    router.rules = 0
+    any_address, end = bytes(16), socket.inet_aton("10.9.9.9") + bytes(12)
+    policy = passage_module._POLICY.pack(any_address, any_address, 2, 0, 0, 6, 1, 0)
+    template = passage_module._TEMPLATE.pack(end, 2, any_address, 1)
+    policy += genetlink.attribute(passage_module.XFRMA_TMPL, template)
+    asked_for = passage_module.XFRM_MSG_GETPOLICY
+    monkeypatch.setattr(
+        genetlink, "dump_whole", lambda kind, *_: [policy] if kind == asked_for else []
+    )
+    named = ("an IPsec tunnel for 0.0.0.0/0",)
+    assert (named if protocol == "tcp" else ()) == own(protocol)
 
 
 def kind_of(word: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -183,6 +184,27 @@ def chains(*rules: tuple[str, list[Any]], **hooks: str) -> list[dict[str, Any]]:
         for name in names
     ]
     return listed + [{"rule": {**place, "chain": chain, "expr": expr}} for chain, expr in rules]
+
+
+@pytest.mark.parametrize("number", ["tcp", 6])
+def test_rules_for_the_other_protocol_are_for_others(number: Any) -> None:
+    """A load of TCP meets those for TCP, and none for UDP."""
+    port = {"payload": {"protocol": "tcp", "field": "dport"}}
+    rule = {"family": "ip", "table": "nat", "chain": "pre", "handle": 7}
+    by_tcp = replace(OURS, protocol="tcp")
+    for matches, tcp in (
+        ([match(port, 4321)], True),
+        ([match(port, 53)], False),
+        ([match({"meta": {"key": "l4proto"}}, number)], True),
+        ([match(PORT, 4321)], False),
+    ):
+        items = [{"rule": {**rule, "expr": [*matches, DNAT]}}]
+        assert (ELSEWHERE if tcp else Rewrites()) == of_nft(items, by_tcp)
+        assert (Rewrites() if tcp or matches[0] == match(port, 53) else ELSEWHERE) == of_nft(
+            items, OURS
+        )
+    text = f"*nat\n-A PREROUTING -p {number} --dport 4321 -j DNAT --to-destination 10.9.9.9\n"
+    assert (ELSEWHERE, Rewrites()) == (of_iptables(text, by_tcp), of_iptables(text, OURS))
 
 
 SENT_HERE = FlowMarks((), ("10.0.1.1",), (4321,))

@@ -22,7 +22,15 @@ from udpbench.agent.host.facts import addresses
 from udpbench.agent.host.files import beneath, lines_of, read
 from udpbench.agent.host.system import Host, link_kind
 from udpbench.agent.neighbours import KNOWN
-from udpbench.agent.rewrites import FlowMarks, Look, Rewrites, of_iptables, of_nft, settled
+from udpbench.agent.rewrites import (
+    PROTOCOLS,
+    FlowMarks,
+    Look,
+    Rewrites,
+    of_iptables,
+    of_nft,
+    settled,
+)
 from udpbench.agent.route_proof import (
     ROUTE_TYPES,
     by_interface,
@@ -79,6 +87,7 @@ def passage(
     out: str,
     pairs: Sequence[tuple[str, str]],
     ports: Sequence[int],
+    protocol: str = "udp",
 ) -> Passage:
     """Return the next hop of each pair of source and destination, and all that may alter it.
 
@@ -87,7 +96,8 @@ def passage(
     """
     destinations = tuple(dict.fromkeys(to for _, to in pairs))
     known = dict(_neighbours(host, out))
-    rewritten = _rewrites(host, FlowMarks(_seen_by(host, interface), destinations, tuple(ports)))
+    ours = FlowMarks(_seen_by(host, interface), destinations, tuple(ports), protocol)
+    rewritten = _rewrites(host, ours)
     bridge = _bridge(host, interface, out) if interface else ()
     entry = bridge[0] if bridge else interface
     frames = len(bridge) > len((entry, interface))
@@ -112,7 +122,7 @@ def passage(
             *_programs(host, tuple(sides), coming=bool(interface)),
             *_rules(destinations, RULE_PARTS),
             *_services(host, entry, () if frames or not rewritten.services else pairs),
-            *_policies(destinations),
+            *_policies(destinations, protocol),
             *(_other_ports(host, *bridge) if frames else ()),
             *(_frame_tables(host) if bridge else ()),
             *_leading_out(host, out, tunnel, inside),
@@ -229,7 +239,11 @@ def _frame_tables(host: Host) -> Iterator[str]:
 
 
 def led_away(
-    host: Host, out: str, destinations: Sequence[str], ports: Sequence[int]
+    host: Host,
+    out: str,
+    destinations: Sequence[str],
+    ports: Sequence[int],
+    protocol: str = "udp",
 ) -> tuple[str, ...]:
     """Return what may lead packets that are sent here elsewhere than their route, in words.
 
@@ -238,24 +252,25 @@ def led_away(
     """
     if not destinations:
         return ()
-    rewritten = _rewrites(host, FlowMarks((), tuple(destinations), tuple(ports)))
+    ours = FlowMarks((), tuple(destinations), tuple(ports), protocol)
+    rewritten = _rewrites(host, ours)
     return (
-        *_led(host, out, destinations, rewritten, rewritten.marks),
+        *_led(host, out, ours, rewritten, rewritten.marks),
         *_tunnels(host, out, destinations, rewritten.marks),
     )
 
 
 def _led(
-    host: Host, out: str, destinations: Sequence[str], rewritten: Rewrites, marks: Sequence[str]
+    host: Host, out: str, ours: FlowMarks, rewritten: Rewrites, marks: Sequence[str]
 ) -> Iterator[str]:
     """Yield the same of packets on one way out, whatever puts them into others there."""
     parts = {kind: what for kind, what in RULE_PARTS.items() if marks or kind not in BY_MARK}
     yield from (f"a rule to {address} (DNAT)" for address in rewritten.addresses)
     yield from rewritten.unread
     yield from _programs(host, (out, *beneath(host, out)), coming=False)
-    yield from _rules(destinations, parts)
-    yield from _services(host, "", [("", to) for to in destinations if rewritten.services])
-    yield from _policies(destinations)
+    yield from _rules(ours.destinations, parts)
+    yield from _services(host, "", [("", to) for to in ours.destinations if rewritten.services])
+    yield from _policies(ours.destinations, ours.protocol)
 
 
 def _tunnels(
@@ -296,9 +311,9 @@ def _led_outside(host: Host, tunnel: Tunnel, hop: Hop, marks: Sequence[str]) -> 
     for name in (hop.interface, *beneath(host, hop.interface)):
         if link_kind(host.link(name)) in TUNNEL_KINDS:
             yield f"{name}, a tunnel within a tunnel"
-    ends = (hop.destination,)
-    rewritten = _rewrites(host, FlowMarks((), ends, (tunnel.port,)))
-    yield from _led(host, hop.interface, ends, rewritten, (*marks, *rewritten.marks))
+    outer = FlowMarks((), (hop.destination,), (tunnel.port,))
+    rewritten = _rewrites(host, outer)
+    yield from _led(host, hop.interface, outer, rewritten, (*marks, *rewritten.marks))
 
 
 def _is_group(end: str) -> bool:
@@ -473,7 +488,7 @@ def _kind(word: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(word), TCA_KIND) + word
 
 
-def _policies(destinations: Sequence[str]) -> Iterator[str]:
+def _policies(destinations: Sequence[str], ours: str) -> Iterator[str]:
     """Yield what IPsec may send elsewhere: packets of a tunnel that ends at none of them."""
     try:
         policies = genetlink.dump_whole(XFRM_MSG_GETPOLICY, NETLINK_XFRM)
@@ -489,9 +504,9 @@ def _policies(destinations: Sequence[str]) -> Iterator[str]:
             if mode
         }
         network = ip_network(f"{_address(to, family)}/{length}", strict=False)
-        if way and not is_block and protocol in (0, socket.IPPROTO_UDP):
-            ours = any(ip_address(each) in network for each in destinations)
-            if ours and not tunnels <= {*map(ip_address, destinations)}:
+        if way and not is_block and protocol in (0, PROTOCOLS[ours]):
+            concerns = any(ip_address(each) in network for each in destinations)
+            if concerns and not tunnels <= {*map(ip_address, destinations)}:
                 yield f"an IPsec tunnel for {network}"
 
 

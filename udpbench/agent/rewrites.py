@@ -40,6 +40,9 @@ SHOWN = ("ip", "ip6")
 HARMLESS_CT = "--notrack"
 SENT = ("output", "postrouting", "egress")
 """Hooks that packets pass which are sent here."""
+PROTOCOLS = {"udp": 17, "tcp": 6}
+"""Those that traffic may have."""
+OTHERS = ("icmp", "icmpv6", "sctp", "dccp", "arp", "igmp", *PROTOCOLS)
 LISTED_IN = ("ip", "ip6", "inet")
 """Families whose rules see the interface by which packets came in, not a device below it."""
 
@@ -52,6 +55,7 @@ class FlowMarks:
     """By which they come in; a VRF's, too. Empty: they are sent here."""
     destinations: tuple[str, ...]
     ports: tuple[int, ...]
+    protocol: str = "udp"
 
 
 @dataclass(frozen=True)
@@ -307,15 +311,16 @@ def _may_be(kind: str, asked: Any, right: Any, ours: FlowMarks, family: str) -> 
     if kind == "fib" and asked == {"result": "type", "flags": ["daddr"]}:
         return bool(right != "local")  # every destination's route is proven to be none
     if kind == "meta" and asked.get("key") == "l4proto":
-        return right in ("udp", 17) if is_literal or isinstance(right, int) else True
+        own = (ours.protocol, PROTOCOLS[ours.protocol])
+        return right in own if is_literal or isinstance(right, int) else True
     if kind == "meta" and asked.get("key") == "iifname" and family in LISTED_IN:
         return right in ours.interfaces if is_literal and "*" not in right else True
     if kind != "payload":
         return True
     protocol, name = asked.get("protocol"), asked.get("field")
-    if protocol in ("tcp", "icmp", "icmpv6", "sctp", "dccp", "arp", "igmp"):
+    if protocol in OTHERS and protocol != ours.protocol:
         return False
-    if name == "dport" and protocol in ("udp", "th"):
+    if name == "dport" and protocol in (ours.protocol, "th"):
         return any(_has(right, port) for port in ours.ports)
     if name == "daddr" and protocol in ("ip", "ip6"):
         return any(_has_address(right, text) for text in ours.destinations)
@@ -435,7 +440,7 @@ def _may_pass(words: list[str], ours: FlowMarks) -> bool:
     head = dict(_head(words))
     protocol, interface, to = (head.get(option) for option in ("-p", "-i", "-d"))
     port = _after(words, "--dport")
-    if protocol not in (None, "udp", "17", "all"):
+    if protocol not in (None, ours.protocol, str(PROTOCOLS[ours.protocol]), "all"):
         return False
     if interface not in (None, *ours.interfaces) and not str(interface).endswith("+"):
         return False

@@ -192,7 +192,8 @@ class Verbs:
         flows = [flow for spec in senders for flow in spec.flows]
         destinations = tuple(dict.fromkeys(flow.destination for flow in flows))
         ports = tuple({flow.destination_port for flow in flows})
-        rules = led_away(self._host, interface, destinations, ports)
+        protocol = next((spec.traffic.protocol for spec in senders), "udp")
+        rules = led_away(self._host, interface, destinations, ports, protocol)
         prove(self._host, interface, senders, routed, rules)
 
     def snapshot(
@@ -246,9 +247,10 @@ class Verbs:
         out: str,
         pairs: Sequence[tuple[str, str]],
         ports: Sequence[int],
+        protocol: str = "udp",
     ) -> Passage:
         """Return the way of packets of the traffic through this host."""
-        way = passage(self._host, interface, out, pairs, ports)
+        way = passage(self._host, interface, out, pairs, ports, protocol)
         self._outer.update((hop.interface, None) for hop in way.outer if hop.interface)
         return way
 

@@ -51,7 +51,7 @@ def prove_path(
 
     Return whether veth pairs alone join them. Raises SafetyError with every problem.
     """
-    flows, ports = _sent(workers)
+    flows, ports, protocol = _sent(workers)
     receivers = [
         Stop(host.name, facts[host.name].destinations, facts[host.name].mac)
         for host in lab.receivers
@@ -60,12 +60,12 @@ def prove_path(
     begins: list[Way] = []
     for client in agents.senders:
         sent = sorted(flows.get(client.name, ()))
-        passage = client.passage("", client.interface, sent, ports)
+        passage = client.passage("", client.interface, sent, ports, protocol)
         begins.append((client.name, client.interface, passage))
         pairs = sorted({*pairs, *_after(sent, passage)})
     clients = {client.name: client for client in agents.middle}
     problems: list[str] = []
-    ways = _follow(lab, clients, lab.outside, begins, receivers, pairs, ports, problems)
+    ways = _follow(lab, clients, lab.outside, begins, receivers, pairs, ports, problems, protocol)
     wires = {name: (passage.pair, passage.out_pair) for name, _, passage in ways}
     inner = {name: passage for name, _, passage in ways}
     for first, between, last in lab.tunnels:
@@ -101,13 +101,14 @@ def _follow(
     pairs: Sequence[Pair],
     ports: Sequence[int],
     problems: list[str],
+    protocol: str = "udp",
 ) -> list[Way]:
     """Return what nodes say that follow each other; append why one would not hand on packets."""
     ways: list[Way] = []
     for node in nodes:
         inner = node.bridges or node.tunnel
         comes, leaves = lab.ports(node) if inner else (node.interface, node.out)
-        passage = clients[node.name].passage(comes, leaves, pairs, ports)
+        passage = clients[node.name].passage(comes, leaves, pairs, ports, protocol)
         ways.append((node.name, leaves, passage))
         problems += _elsewhere(node.name, passage, ends)
         problems += _misread(node, passage)
@@ -167,14 +168,15 @@ def _through(
     return problems
 
 
-def _sent(workers: Iterable[WorkerSpec]) -> tuple[dict[str, set[Pair]], tuple[int, ...]]:
-    """Return what each host sends, as sources and destinations, and the ports that all send to."""
+def _sent(workers: Iterable[WorkerSpec]) -> tuple[dict[str, set[Pair]], tuple[int, ...], str]:
+    """Return what each host sends, as sources and destinations, to which ports, and how."""
     senders = [spec for spec in workers if spec.role == "sender"]
     flows: dict[str, set[Pair]] = {}
     for spec in senders:
         own = flows.setdefault(spec.host, set())
         own |= {(flow.source, flow.destination) for flow in spec.flows}
-    return flows, tuple(sorted({flow.destination_port for spec in senders for flow in spec.flows}))
+    ports = tuple(sorted({flow.destination_port for spec in senders for flow in spec.flows}))
+    return flows, ports, next((spec.traffic.protocol for spec in senders), "udp")
 
 
 def _forwards_frames(passage: Passage) -> bool:
@@ -313,7 +315,7 @@ class SenderWatch(PathWatch):
     """
 
     def __init__(self, senders: Iterable[AgentClient], workers: Collection[WorkerSpec]) -> None:
-        flows, self._ports = _sent(workers)
+        flows, self._ports, self._protocol = _sent(workers)
         self._flows = {name: sorted(pairs) for name, pairs in flows.items()}
         super().__init__([client for client in senders if client.name in flows])
         self._ways: dict[str, Passage] = {}
@@ -331,7 +333,8 @@ class SenderWatch(PathWatch):
                 self._permits(client, self._first[client.name])
 
     def _way(self, client: AgentClient) -> Passage:
-        return client.passage("", client.interface, self._flows[client.name], self._ports)
+        flows = self._flows[client.name]
+        return client.passage("", client.interface, flows, self._ports, self._protocol)
 
     def _permits(self, client: AgentClient, now: dict[str, int]) -> bool:
         before, way = self._ways[client.name], self._way(client)

@@ -13,6 +13,7 @@ from udpbench.control.agents import Agents
 from udpbench.control.path_proof import PathWatch, SenderWatch, prove_path
 from udpbench.definition.load import load_lab
 from udpbench.errors import SafetyError
+from udpbench.model.experiment import Traffic
 from udpbench.model.lab import Lab
 from udpbench.model.work import WorkerSpec
 from udpbench.protocol import Hop, Passage, Tunnel
@@ -37,7 +38,7 @@ class Node:
     tells: Passage
     counts: dict[str, int] = field(default_factory=dict)
 
-    def passage(self, interface: str, out: str, pairs: Any, ports: Any) -> Passage:
+    def passage(self, interface: str, out: str, pairs: Any, ports: Any, *_: str) -> Passage:
         """Return it."""
         del interface, out, pairs, ports
         return self.tells
@@ -68,7 +69,7 @@ def path(sent: Hop = SENT, left: Hop = LEFT, **changes: Any) -> bool:
         receivers=[Node("receiver", "receive0", "", passage(pair=(9, 3)))],
     )
     flow = SimpleNamespace(source=FROM, destination=TO, destination_port=4321)
-    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,))
+    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,), traffic=Traffic())
     return prove_path(lab, cast("Agents", agents), facts, [cast("WorkerSpec", spec)])
 
 
@@ -98,7 +99,7 @@ def bridged(lab: str = "bridge", **changes: Any) -> bool:
         receivers=[Node("receiver", "receive0", "", passage(pair=(9, 3)))],
     )
     flow = SimpleNamespace(source=FROM, destination="192.168.254.1", destination_port=4321)
-    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,))
+    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,), traffic=Traffic())
     workers = [cast("WorkerSpec", spec)]
     return prove_path(load_lab(lab), cast("Agents", agents), facts, workers)
 
@@ -138,7 +139,7 @@ class Vtep(Node):
 
     outer: Passage = field(default_factory=passage)
 
-    def passage(self, interface: str, out: str, pairs: Any, ports: Any) -> Passage:
+    def passage(self, interface: str, out: str, pairs: Any, ports: Any, *_: str) -> Passage:
         """Return that of the pairs asked for."""
         del interface, out
         return self.outer if (pairs, ports) == ([(NEAR, FAR)], (4789,)) else self.tells
@@ -170,7 +171,7 @@ def tunnelled(
         receivers=[Node("receiver", "receive0", "", passage(pair=(8, 5)))],
     )
     flow = SimpleNamespace(source=FROM, destination=to, destination_port=4321)
-    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,))
+    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,), traffic=Traffic())
     workers = [cast("WorkerSpec", spec)]
     return prove_path(load_lab("vxlan"), cast("Agents", agents), facts, workers)
 
@@ -225,7 +226,7 @@ def into_tunnel(
 
     @dataclass
     class Router(Vtep):
-        def passage(self, interface: str, out: str, pairs: Any, ports: Any) -> Passage:
+        def passage(self, interface: str, out: str, pairs: Any, ports: Any, *_: str) -> Passage:
             if (interface, out, pairs) == ("", "wg0", ()):
                 return passage(tunnel=taken)
             return self.outer if (pairs, ports) == ([(NEAR, FAR)], (51820,)) else self.tells
@@ -241,7 +242,7 @@ def into_tunnel(
         receivers=[Node("receiver", "receive0", "", passage(pair=(8, 5)))],
     )
     flow = SimpleNamespace(source=FROM, destination=TO, destination_port=4321)
-    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,))
+    spec = SimpleNamespace(role="sender", host="sender", flows=(flow,), traffic=Traffic())
     lab = load_lab("wireguard")
     return prove_path(lab, cast("Agents", agents), facts, [cast("WorkerSpec", spec)])
 
@@ -333,7 +334,10 @@ def test_a_change_at_a_sender_stops_it_if_its_packets_go_elsewhere(
 ) -> None:
     """Where no node is known. A MAC that was forgotten is known, and a change is looked at once."""
     flow = SimpleNamespace(source=FROM, destination=TO, destination_port=4321)
-    spec = cast("WorkerSpec", SimpleNamespace(role="sender", host="sender", flows=(flow,)))
+    spec = cast(
+        "WorkerSpec",
+        SimpleNamespace(role="sender", host="sender", flows=(flow,), traffic=Traffic()),
+    )
     sender, idle = (Node(name, "send0", "", passage(SENT)) for name in ("sender", "idle"))
     watch = SenderWatch([cast("Any", each) for each in (sender, idle)], [spec])
     sender.tells = passage(replace(SENT, mac=None), outer=(replace(OUTER, mac=None),))
