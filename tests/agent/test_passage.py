@@ -16,7 +16,7 @@ import pytest
 from settings_world import fake_host
 
 from udpbench.agent import passage as passage_module
-from udpbench.agent.host import genetlink, vxlan, wireguard
+from udpbench.agent.host import genetlink, tracked, vxlan, wireguard
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.reading import Done
 from udpbench.agent.host.system import Host
@@ -567,6 +567,58 @@ def test_rules_and_policies_for_its_protocol_concern_a_sender(
     )
     named = ("an IPsec tunnel for 0.0.0.0/0",)
     assert (named if protocol == "tcp" else ()) == own(protocol)
+
+
+def connection(to: str, reply: str, port: int, status: int) -> bytes:
+    """Return a connection of conntrack as the kernel lists it."""
+
+    def way(source: str, destination: str) -> bytes:
+        pair = [
+            genetlink.attribute(n, socket.inet_aton(e)) for n, e in ((1, source), (2, destination))
+        ]
+        number = genetlink.attribute(1, b"\x11")
+        ports = [genetlink.attribute(n, struct.pack("!H", port)) for n in (2, 3)]
+        return genetlink.nest(1, *pair) + genetlink.nest(2, number, *ports)
+
+    return (
+        genetlink.nest(1, way("10.0.1.9", to))
+        + genetlink.nest(2, way(reply, "10.0.1.9"))
+        + genetlink.attribute(3, struct.pack("!I", status))
+    )
+
+
+def test_a_connection_that_conntrack_remembers_is_followed(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule that made it is gone; those of others, and without another destination, are left."""
+    listed = [
+        connection(TO, "10.9.9.9", 4321, 0x20),
+        connection(TO, "10.9.9.8", 53, 0x20),
+        connection("10.0.1.2", "10.9.9.7", 4321, 0x20),
+        connection(TO, TO, 4321, 0x10),
+    ]
+    monkeypatch.setattr(genetlink, "dump", lambda kind, *_: listed if kind == tracked.GET else [])
+    assert () == led(router), "nothing is tracked"
+    count = router.root / tracked.COUNT[1:]
+    count.parent.mkdir(parents=True, exist_ok=True)
+    count.write_text("4\n")
+    assert ("a rule to 10.9.9.9 (DNAT)",) == led(router)
+    monkeypatch.setattr(passage_module, "_hop", lambda *asked: Hop(*asked[3], "none"))
+    assert ("10.9.9.9",) == passage(router, "in0", "out0", (("10.0.1.9", TO),), (4321,)).rewrites
+    assert () == led_away(router, "out0", (TO,), (4321,), "tcp")
+
+    def refuse(error: int) -> Any:
+        def dump(kind: int, *_: Any) -> Any:
+            if kind == tracked.GET:
+                raise OSError(error, os.strerror(error))
+            return []
+
+        return dump
+
+    monkeypatch.setattr(genetlink, "dump", refuse(errno.EINVAL))
+    assert ("the connections that are tracked (Invalid argument)",) == led(router)
+    monkeypatch.setattr(genetlink, "dump", refuse(errno.EPERM))
+    assert () == led(router), "a user without root reads no rules either"
 
 
 def kind_of(word: bytes) -> bytes:

@@ -1234,6 +1234,30 @@ def test_nothing_is_sent_into_a_tunnel_with_several_ends(there: There, tmp_path:
     )
 
 
+@pytest.mark.parametrize("short", ["red", "gateway"])
+def test_what_conntrack_remembers_of_a_rule_that_is_gone_is_refused(
+    there: There, tmp_path: Path, short: str
+) -> None:
+    """Each packet renews it, and a load has the same ports as the one before."""
+    hook = {"red": "output", "gateway": "prerouting"}[short]
+    for words in (
+        "nft add table ip nat",
+        f"nft add chain ip nat way {{ type nat hook {hook} priority -100 ; }}",
+        "nft add rule ip nat way ip daddr 10.2.0.2 udp dport 4321 dnat to 10.3.0.2",
+    ):
+        there.inside(short, words)
+    packet = (
+        "import socket; s = socket.socket(2, 2); s.bind(('10.1.0.2', 65400)); "
+        "s.sendto(b'', ('10.2.0.2', 4321))"
+    )
+    words = ["ip", "netns", "exec", there.name("red"), sys.executable, "-c", packet]
+    subprocess.run(words, check=True)
+    there.inside(short, "nft flush chain ip nat way")
+    _, record, _ = conducted(tmp_path, there.lab(), traffic=traffic(1))
+    assert record.error is not None
+    assert "10.3.0.2" in record.error.message
+
+
 def by_vxlan(there: There) -> Lab:
     """Return the lab of a tunnel between red and the gateway, which needs no device of its own."""
     for short, own, other in (("red", 2, 1), ("gateway", 1, 2)):

@@ -1,6 +1,7 @@
 """The way that packets of the traffic take through this host, as its routes and rules are now.
 
 Reads; sends and changes nothing. What cannot be followed is named, never taken for harmless.
+Long, because routes, rules, filters, policies and tunnels lead the same packets, each in turn.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Optional, Union
 
 from udpbench.agent.counters.snapshot import bridge_ports
-from udpbench.agent.host import genetlink, programs, vxlan, wireguard
+from udpbench.agent.host import genetlink, programs, tracked, vxlan, wireguard
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.facts import addresses
 from udpbench.agent.host.files import beneath, lines_of, read
@@ -97,7 +98,7 @@ def passage(
     destinations = tuple(dict.fromkeys(to for _, to in pairs))
     known = dict(_neighbours(host, out))
     ours = FlowMarks(_seen_by(host, interface), destinations, tuple(ports), protocol)
-    rewritten = _rewrites(host, ours)
+    rewritten = _remembered(host, ours, _rewrites(host, ours))
     bridge = _bridge(host, interface, out) if interface else ()
     entry = bridge[0] if bridge else interface
     frames = len(bridge) > len((entry, interface))
@@ -253,7 +254,7 @@ def led_away(
     if not destinations:
         return ()
     ours = FlowMarks((), tuple(destinations), tuple(ports), protocol)
-    rewritten = _rewrites(host, ours)
+    rewritten = _remembered(host, ours, _rewrites(host, ours))
     return (
         *_led(host, out, ours, rewritten, rewritten.marks),
         *_tunnels(host, out, destinations, rewritten.marks),
@@ -312,7 +313,7 @@ def _led_outside(host: Host, tunnel: Tunnel, hop: Hop, marks: Sequence[str]) -> 
         if link_kind(host.link(name)) in TUNNEL_KINDS:
             yield f"{name}, a tunnel within a tunnel"
     outer = FlowMarks((), (hop.destination,), (tunnel.port,))
-    rewritten = _rewrites(host, outer)
+    rewritten = _remembered(host, outer, _rewrites(host, outer))
     yield from _led(host, hop.interface, outer, rewritten, (*marks, *rewritten.marks))
 
 
@@ -424,6 +425,17 @@ def _rewrites(host: Host, ours: FlowMarks) -> Rewrites:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         whole = Rewrites(unread=(f"the rules of the firewall, not as expected ({_why(error)})",))
     return replace(whole, unread=(*unread, *whole.unread))
+
+
+def _remembered(host: Host, ours: FlowMarks, by_rules: Rewrites) -> Rewrites:
+    """Return the same with what rules that are gone have made of connections that last."""
+    protocol = PROTOCOLS[ours.protocol]
+    addresses, unread = tracked.rewritten(host, ours.destinations, ours.ports, protocol)
+    return replace(
+        by_rules,
+        addresses=tuple(dict.fromkeys([*by_rules.addresses, *addresses])),
+        unread=(*by_rules.unread, *unread),
+    )
 
 
 def _is_xt(rule: Mapping[str, Any]) -> bool:
