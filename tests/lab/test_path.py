@@ -1258,6 +1258,26 @@ def test_what_conntrack_remembers_of_a_rule_that_is_gone_is_refused(
     assert "10.3.0.2" in record.error.message
 
 
+def test_who_answers_in_a_nodes_place_gets_no_load(there: There, tmp_path: Path) -> None:
+    """The path check's packets make known who that is; here another MAC of the node hands them on."""
+    for words in (
+        "ip link add link eth1 name mv0 type macvlan mode bridge",
+        "sysctl -qw net.ipv4.conf.all.rp_filter=0",
+        "sysctl -qw net.ipv4.conf.mv0.rp_filter=0",
+        "ip link set mv0 address 02:00:00:00:00:66 up",
+        "nft add table arp late",
+        "nft add chain arp late o { type filter hook output priority 0 ; }",
+        "nft add rule arp late o oifname eth1 drop",
+    ):
+        there.inside("gateway", words)
+    _, record, _ = conducted(tmp_path, there.lab(), traffic=traffic(1))
+    assert record.error is not None
+    assert "no more was sent" in record.error.message
+    assert (
+        "10.1.0.1 has the MAC 02:00:00:00:00:66 there, not that of gateway" in record.error.message
+    )
+
+
 def by_vxlan(there: There) -> Lab:
     """Return the lab of a tunnel between red and the gateway, which needs no device of its own."""
     for short, own, other in (("red", 2, 1), ("gateway", 1, 2)):

@@ -7,7 +7,7 @@ anything was changed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from udpbench.control.agent_client import AgentClient
@@ -45,11 +45,16 @@ class Stop:
 
 
 def prove_path(
-    lab: Lab, agents: Agents, facts: Mapping[str, Facts], workers: Iterable[WorkerSpec]
+    lab: Lab,
+    agents: Agents,
+    facts: Mapping[str, Facts],
+    workers: Iterable[WorkerSpec],
+    how_much: str = "nothing",
 ) -> bool:
     """Prove for every flow that each node would hand it to the next, and the last to a receiver.
 
-    Return whether veth pairs alone join them. Raises SafetyError with every problem.
+    Return whether veth pairs alone join them. Raises SafetyError with every problem, which says
+    how much was sent.
     """
     flows, ports, protocol = _sent(workers)
     receivers = [
@@ -74,7 +79,7 @@ def prove_path(
         listed = list(dict.fromkeys(problems))
         more = f"; and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
         raise SafetyError(
-            f"nothing was sent, as packets might leave the lab: {'; '.join(listed[:SHOWN])}{more}; "
+            f"{how_much} was sent, as packets might leave the lab: {'; '.join(listed[:SHOWN])}{more}; "
             "every hop must lead to the next node of the lab: see docs/path.md",
             lab.name,
         )
@@ -279,6 +284,8 @@ class PathWatch:
     """Whether anything was changed on the path since it was proven."""
 
     clients: Sequence[AgentClient]
+    prove_again: Callable[[], object] | None = None
+    """The proof with the MACs that were not known before a packet asked for them."""
     _first: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def begin(self) -> None:
@@ -287,7 +294,9 @@ class PathWatch:
             self._first[client.name] = client.changed()
 
     def learn(self) -> None:
-        """Learn before a phase what its own packets have not made known yet."""
+        """Learn before a phase what earlier packets have made known; SafetyError as the proof."""
+        if self.prove_again is not None:
+            self.prove_again()
 
     def check(self) -> None:
         """Raise SafetyError, naming what was changed, so that the senders are stopped."""

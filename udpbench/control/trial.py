@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from udpbench.control.agents import MACHINE
@@ -206,9 +207,12 @@ def prove_destinations(attempt: Attempt) -> None:
         if not attempt.facts[client.name].capabilities.get("net_admin", True)
     )
     if bench.lab.middle:
-        bench.watch = PathWatch((*bench.agents.middle, *bench.agents.senders))
+        path = bench.lab, bench.agents, attempt.facts, tuple(attempt.workers)
+        # Nobody else is on the links of a built-in lab.
+        again = None if bench.lab.built_in else partial(prove_path, *path, "no more")
+        bench.watch = PathWatch((*bench.agents.middle, *bench.agents.senders), again)
         bench.watch.begin()
-        bench.wired = prove_path(bench.lab, bench.agents, attempt.facts, attempt.workers)
+        bench.wired = prove_path(*path)
     elif not bench.lab.built_in:  # whose namespaces lead nowhere else
         bench.watch = SenderWatch(bench.agents.senders, attempt.workers)
         bench.watch.begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -293,6 +294,16 @@ def test_a_path_that_may_lead_elsewhere_is_refused(changes: dict[str, Any], why:
     """With the node and the flow, and nothing is sent."""
     with pytest.raises(SafetyError, match=why):
         path(**changes)
+
+
+def test_a_mac_that_the_first_packets_made_known_is_compared() -> None:
+    """A stranger on the link may have answered before the node did."""
+    watch = PathWatch([], partial(path, sent=replace(SENT, mac="02:00:00:00:00:66")))
+    with pytest.raises(
+        SafetyError, match="has the MAC 02:00:00:00:00:66 there, not that of router1"
+    ):
+        watch.learn()
+    PathWatch([]).learn()
 
 
 def test_a_change_on_the_path_is_an_error_of_its_host() -> None:
