@@ -158,6 +158,39 @@ def test_another_end_of_a_tunnel_beside_an_interface_counts(
     )
 
 
+def neighbour(mac: int, state: int = 2, kind: int = 28) -> bytes:
+    """Return what the kernel says of a neighbour on lo."""
+    body = struct.pack("=B3xiHBB", socket.AF_INET, 1, state, 0, 1)
+    body += genetlink.attribute(1, bytes((10, 0, 0, 9)))
+    body += genetlink.attribute(2, bytes((2, 0, 0, 0, 0, mac)))
+    return genetlink.HEADER.pack(16 + len(body), kind, 0, 0, 0) + body
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [
+        ((neighbour(1), neighbour(1, kind=29), neighbour(1)), 0),
+        ((neighbour(1), neighbour(1, kind=29), neighbour(2)), 1),
+        ((neighbour(1), neighbour(2)), 1),
+        ((neighbour(1), neighbour(1, state=0x20), neighbour(2)), 1),
+    ],
+)
+def test_a_neighbour_that_was_forgotten_is_to_be_the_same(
+    monkeypatch: pytest.MonkeyPatch, said: tuple[bytes, ...], count: int
+) -> None:
+    """A link that lost its carrier forgets all; who answers first then may be a stranger."""
+    assert ({"changed.neighbours": count} if count else {}) == heard(monkeypatch, *said)
+
+
+def test_neighbours_that_were_forgotten_take_so_much_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stranger may make many known."""
+    monkeypatch.setattr(changes, "STATIONS_MAX", 0)
+    said = (neighbour(1), neighbour(1, kind=29), neighbour(2))
+    assert {} == heard(monkeypatch, *said)
+
+
 def test_a_station_that_moves_to_another_port_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the bridge above an interface, or which it is; wherever one is learned first is right."""
     monkeypatch.setattr(genetlink, "dump", lambda *_: iter(()))

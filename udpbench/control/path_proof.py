@@ -79,7 +79,8 @@ def prove_path(
         listed = list(dict.fromkeys(problems))
         more = f"; and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
         raise SafetyError(
-            f"{how_much} was sent, as packets might leave the lab: {'; '.join(listed[:SHOWN])}{more}; "
+            f"{how_much} was sent, as packets might leave the lab: "
+            f"{'; '.join(listed[:SHOWN])}{more}; "
             "every hop must lead to the next node of the lab: see docs/path.md",
             lab.name,
         )

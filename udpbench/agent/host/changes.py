@@ -294,9 +294,13 @@ class Changes:
         words = dict(genetlink.attributes(rest[8:]))
         key, mac = ("neighbour", index, words.get(_NDA_DST)), words.get(_NDA_LLADDR)
         known = self._known.get(key)
-        if not is_there or state & _FAILED:
-            # The kernel forgets unused ones without failing them first.
-            return self._learn(key, None) and bool(state & _FAILED)
+        if state & _FAILED:
+            return self._learn(key, None)
+        if not is_there:
+            # Unused, or the link lost its carrier: whoever answers then is to have the same MAC.
+            if len(self._known) > STATIONS_MAX:
+                self._learn(key, None)
+            return False
         if mac is None or not state & _VALID:
             return False
         by_hand = bool(state & _PERMANENT)
