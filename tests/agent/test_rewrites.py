@@ -127,6 +127,8 @@ WAY = "nft rule 7 of ip nat pre: "
             ("mangle",),
         ),
         ({"mangle": {"key": {"ct": {"key": "mark"}}, "value": 5}}, (), ()),
+        ({"mangle": {"key": {"meta": {"key": "priority"}}, "value": 5}}, (), ()),
+        ({"mangle": {"key": {"meta": {"key": "broute"}}, "value": 1}}, ("mangle",), ()),
         ({"mangle": {"key": {"payload": {"protocol": "ip", "field": "ttl"}}, "value": 5}}, (), ()),
         ({"news": None}, ("news",), ()),
         (

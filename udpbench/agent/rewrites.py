@@ -25,6 +25,8 @@ AS_TEXT = ("add @", "update @", "delete @")
 """The same that nft 1.0.6 has no JSON for; ``jump {`` is another."""
 UNROUTED = ("dscp", "ecn", "ttl", "hoplimit", "checksum")
 """Fields that a rule may set; of these only dscp has a part in routing."""
+UNROUTED_META = ("priority", "nftrace", "secmark")
+"""The same of what a packet has with it; broute has a bridge's frame routed."""
 HARMLESS_TARGETS = (
     *("ACCEPT", "DROP", "RETURN", "REJECT", "LOG", "NFLOG", "ULOG", "NOTRACK", "TRACE", "TCPMSS"),
     *("TCPOPTSTRIP", "TTL", "HL", "ECN", "CLASSIFY", "CHECKSUM", "SECMARK", "CONNSECMARK"),
@@ -253,7 +255,11 @@ def _note_change(key: Any, where: str, seen: _Seen) -> None:
     if payload.get("field") == "dscp" or meta.get("key") == "mark":
         seen.marks[where] = None
         seen.services.update({where: None} if payload else {})
-    elif payload.get("field") not in UNROUTED and not meta and "ct" not in key:
+    elif (
+        payload.get("field") not in UNROUTED
+        and meta.get("key") not in UNROUTED_META
+        and "ct" not in key
+    ):
         seen.unread[where] = None
 
 
