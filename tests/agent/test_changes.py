@@ -167,7 +167,7 @@ def neighbour(mac: int, state: int = 2, kind: int = 28) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("said", "count"),
+    ("messages", "count"),
     [
         ((neighbour(1), neighbour(1, kind=29), neighbour(1)), 0),
         ((neighbour(1), neighbour(1, kind=29), neighbour(2)), 1),
@@ -176,10 +176,10 @@ def neighbour(mac: int, state: int = 2, kind: int = 28) -> bytes:
     ],
 )
 def test_a_neighbour_that_was_forgotten_is_to_be_the_same(
-    monkeypatch: pytest.MonkeyPatch, said: tuple[bytes, ...], count: int
+    monkeypatch: pytest.MonkeyPatch, messages: tuple[bytes, ...], count: int
 ) -> None:
     """A link that lost its carrier forgets all; who answers first then may be a stranger."""
-    assert ({"changed.neighbours": count} if count else {}) == heard(monkeypatch, *said)
+    assert ({"changed.neighbours": count} if count else {}) == heard(monkeypatch, *messages)
 
 
 def test_neighbours_that_were_forgotten_take_so_much_memory(
@@ -187,8 +187,8 @@ def test_neighbours_that_were_forgotten_take_so_much_memory(
 ) -> None:
     """A stranger may make many known."""
     monkeypatch.setattr(changes, "STATIONS_MAX", 0)
-    said = (neighbour(1), neighbour(1, kind=29), neighbour(2))
-    assert {} == heard(monkeypatch, *said)
+    messages = (neighbour(1), neighbour(1, kind=29), neighbour(2))
+    assert {} == heard(monkeypatch, *messages)
 
 
 def test_a_station_that_moves_to_another_port_counts(monkeypatch: pytest.MonkeyPatch) -> None:
