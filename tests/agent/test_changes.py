@@ -108,12 +108,12 @@ def test_filters_and_programs_below_an_interface_count(monkeypatch: pytest.Monke
     assert (1, 1) == (counts["changed.filters"], counts["changed.programs"])
 
 
-def link(index: int, master: int = 0, flags: int = 1) -> bytes:
+def link(index: int, master: int = 0, flags: int = 1, name: bytes = b"lo") -> bytes:
     """Return the message of a link, in a bridge if it has a master."""
     header = struct.pack("=BxHiII", 0, 1, index, flags, 0)
     parts = struct.pack("=HHI", 8, 4, 1500)
     parts += struct.pack("=HHi", 8, 10, master) if master else b""
-    body = header + parts
+    body = header + parts + genetlink.attribute(3, name + b"\0")
     return genetlink.HEADER.pack(genetlink.HEADER.size + len(body), 16, 0, 0, 0) + body
 
 
@@ -130,6 +130,14 @@ def test_a_port_that_joins_the_bridge_of_an_interface_counts(
     assert 1 == moved(link(lo))
     assert 1 == moved(link(lo), link(97), link(98, master=99))
     assert 3 == moved(link(lo, master=99), link(98, master=99), link(97), link(99))
+
+
+def test_another_name_of_an_interface_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules may go by names, as those of a node's guard do."""
+    monkeypatch.setattr(genetlink, "dump", lambda *_: iter(()))
+    lo = Host().index("lo")
+    assert 2 == heard(monkeypatch, link(lo), link(lo, name=b"other"))["changed.links"]
+    assert 1 == heard(monkeypatch, link(lo), link(lo))["changed.links"]
 
 
 def entry(index: int, *parts: tuple[int, bytes], state: int = 0x80, kind: int = 28) -> bytes:

@@ -59,7 +59,7 @@ _FILTERS = range(44, 46), range(100, 102)
 _QUEUEING = range(36, 44), *_FILTERS
 """Disciplines and classes, too."""
 _GET = 2
-_IFLA_ADDRESS, _IFLA_MTU, _IFLA_MASTER, _IFLA_XDP = 1, 4, 10, 43
+_IFLA_ADDRESS, _IFLA_NAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_XDP = 1, 3, 4, 10, 43
 _XDP_ATTACHED, _XDP_PROGRAM = 2, 4
 _IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
 _IFA_ADDRESS, _IFA_LOCAL, _NDA_DST, _NDA_LLADDR, _RTA_OIF = 1, 2, 1, 2, 4
@@ -270,7 +270,8 @@ class Changes:
             if kind == _LINK and _IFLA_MTU not in words:  # an event of its own, as wireless has
                 return False
             key: tuple[object, ...] = ("link", index)
-            parts = (words.get(part) for part in (_IFLA_MTU, _IFLA_ADDRESS, _IFLA_MASTER))
+            named = (_IFLA_NAME, _IFLA_MTU, _IFLA_ADDRESS, _IFLA_MASTER)
+            parts = (words.get(part) for part in named)
             attached = dict(genetlink.attributes(words.get(_IFLA_XDP, b"")))
             programs = attached.get(_XDP_ATTACHED), attached.get(_XDP_PROGRAM)
             if self._learn(("xdp", index), programs) and index in self._passed:
