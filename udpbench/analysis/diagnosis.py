@@ -545,7 +545,7 @@ def _had_by_others(
         user = main_user(case.readings, group, "other", used_ns)
         what = f"other programs took {show_percent(cpu.others)} of {whose}"
         if robbed < cpu.others - LITTLE:
-            what += f", {show_percent(robbed)} while its reader could have run"
+            what += f", which kept its reader waiting {show_percent(robbed)} of the time"
         sure = certainty if cpu.others >= MUCH else LIKELY
         what += f" ({user})" if user else ""
         yield _others_cpu(case, cpu, sure, what, cpu.shares)

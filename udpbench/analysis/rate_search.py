@@ -100,6 +100,8 @@ class SearchState:
     spent_ns: int = 0
     robbed_pps: tuple[float, ...] = ()
     """Loads that were left because others had the CPUs, the highest first."""
+    repeated: frozenset[int] = frozenset()
+    """Places of trials that do not count, since others may have caused their loss."""
 
 
 def _package() -> Any:
@@ -134,6 +136,7 @@ class _Replay:
         self.trials = trials
         self.robbed_ns = within_ns // ROBBED_PART
         self.next = 0
+        self.repeated: set[int] = set()
 
     def measure(self, intended_duration: float, intended_load: float) -> Any:
         """Return the trial that was made for this question; raises _Stop, _RangeEnds."""
@@ -172,6 +175,8 @@ class _Replay:
                 robbed += 1
             else:
                 return trial
+            if trial.valid:
+                self.repeated.add(self.next - 1)
         raise _Stop("invalid")
 
 
@@ -183,8 +188,13 @@ def search_state(
     ``trials`` are all of it in their order, invalid ones included; ``datagrams`` give the meaning
     of a bit rate.
     """
-    spent_ns = sum(trial.took_ns for trial in trials)
     replay = _Replay(trials, search.within_ns)
+    state = _replayed(search, datagrams, replay)
+    return replace(state, repeated=frozenset(replay.repeated))
+
+
+def _replayed(search: Search, datagrams: Datagrams, replay: _Replay) -> SearchState:
+    spent_ns = sum(trial.took_ns for trial in replay.trials)
     blank = tuple(GoalBounds(loss) for loss in search.goals)
     purposes: list[Purpose] = []
     state = SearchState(None, None, blank, (), spent_ns=spent_ns)

@@ -320,7 +320,7 @@ def _uncounted(chapters: Sequence[Chapter], of_rates: bool = True) -> list[str]:
     if struck:
         some = f"{len(struck)} of {len(tried)}" if len(struck) < len(tried) else f"all {len(tried)}"
         whose = f"{some} {several}" if len(tried) > 1 else f"the one {name}"
-        parts.append(_because(f"the rates of {whose} are not counted (struck out)", struck))
+        parts.append(_because(f"the rates, not the losses, of {whose} are struck out", struck))
     every = sum(len(chapter.results) for chapter in chapters)
     skipped = every - len(tried)
     if skipped:

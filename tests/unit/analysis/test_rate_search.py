@@ -16,7 +16,7 @@ from MLRsearch import (
     SearchGoal,
 )
 
-from udpbench.analysis.rate_search import SearchState, SearchTrial, search_state
+from udpbench.analysis.rate_search import Robbed, SearchState, SearchTrial, search_state
 from udpbench.model.experiment import Datagrams, Search, SearchRange
 from udpbench.model.limits import SECOND_NS
 from udpbench.units import Rate
@@ -251,6 +251,19 @@ def test_below_a_load_of_which_others_have_the_cpus_a_search_goes_on() -> None:
     at_first_ns = sum(trial.took_ns for trial in trials if trial.pps == 800_000)
     assert eighth_ns < at_first_ns < 1.1 * eighth_ns
     assert 800_000 == state.most_pps
+
+
+@pytest.mark.parametrize(("robbed", "counted"), [("mostly", False), ("partly", True)])
+def test_which_disturbed_trials_count(robbed: Robbed, counted: bool) -> None:
+    """Of what others took in part the search repeats some; whoever loses each time loses by itself."""
+    host, trials = Simulated(1, 0, 0), list[SearchTrial]()
+    while (next_trial := (state := search_state(STEADY, DATAGRAMS, trials)).next_trial) is not None:
+        plain = host.trial(next_trial.pps, next_trial.duration_ns)
+        trials.append(replace(plain, robbed=robbed if plain.lost_packets else None))
+    lossy = {place for place, trial in enumerate(trials) if trial.robbed}
+    assert state.repeated
+    assert state.repeated <= lossy
+    assert counted is bool(lossy - state.repeated)
 
 
 def test_a_bound_that_is_found_below_such_a_load_is_one() -> None:

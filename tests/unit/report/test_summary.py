@@ -495,7 +495,7 @@ def test_struck_out_rates_are_reported_with_their_reason() -> None:
     """In the line of the trial, among what to believe, and nowhere drawn over time."""
     chapter_ = chapter(BUSY)
     assert answer(chapter_).endswith(
-        "The rates of the one trial are not counted (struck out), because other programs used CPUs "
+        "The rates, not the losses, of the one trial are struck out, because other programs used CPUs "
         "of the load."
     )
     (result,) = chapter_.results
@@ -571,7 +571,7 @@ def test_what_several_comparisons_lack_is_said_once() -> None:
     assert text.startswith(
         "b against a and c against a, offered_pps: cannot tell: 7 of 7 blocks are left out. "
     )
-    assert "(struck out), because other programs used CPUs of the load" in text
+    assert "are struck out, because other programs used CPUs of the load" in text
     assert f"7 of 7 blocks {LEFT_OUT}." in answer(replace(chapter(record()), comparisons=both))
 
 

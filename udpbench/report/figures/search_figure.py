@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from udpbench.analysis.ledger.ledger import lost_by_place, worst_place
 from udpbench.analysis.ledger.stages import BEFORE_SENT
-from udpbench.analysis.search import is_disturbed, late_packets
+from udpbench.analysis.search import late_packets
 from udpbench.report.figures.style import (
     BLACK,
     GREY,
@@ -62,14 +62,15 @@ def draw_searches(
 def dots_of(search: PointSearch) -> list[tuple[float, float, str]]:
     """Return intended load, loss in percent and the stage that lost most, of each valid trial."""
     places = []
-    for trial, purpose in zip(search.trials, search.purposes, strict=True):
+    purposes = zip(search.trials, search.purposes, strict=True)
+    for place, (trial, purpose) in enumerate(purposes):
         rate = trial.trial.traffic.rate
         if purpose != "sender" and trial.valid and rate is not None and rate.packets_per_s:
             sent = trial.numbers.get("sent_packets") or 1
             late = late_packets(trial) if trial.full_line_bps is None else 0
             lost = trial.numbers.get("lost_packets") or 0
             stage = TOO_LATE if late > lost else _stage(trial) if lost else NO_LOSS
-            stage = DISTURBED if is_disturbed(trial) else stage
+            stage = DISTURBED if place in search.state.repeated else stage
             places.append((float(rate.packets_per_s), 100 * max(lost, late) / sent, stage))
     return places
 
