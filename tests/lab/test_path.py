@@ -1142,6 +1142,82 @@ def test_without_nodes_senders_stop_when_their_way_is_another(
     assert sent < 1500
 
 
+ECHOED = {"traffic": {"echo": 1}}
+ANSWERED = {
+    "traffic": {"payload": {"hex": "0000beef"}, "answers": "count"},
+    "receive": {"command": ["true"]},
+}
+DUPLICATES = (
+    "nft add table ip x && nft add chain ip x o { type filter hook output priority 0 ; } && "
+    "nft add rule ip x o udp sport 4321 dup to 10.1.0.66 device eth1"
+)
+
+
+@pytest.mark.parametrize("keys", [ECHOED, ANSWERED], ids=["echo", "answers"])
+@pytest.mark.parametrize(
+    ("nodes", "place", "words", "why"),
+    [
+        (1, "blue", "ip route replace default via 10.2.0.66", "10.2.0.66 is no address of gateway"),
+        (1, "gateway", "ip route add 10.1.0.2/32 via 10.3.0.2", "leave by eth3, not by eth1"),
+        (0, "gateway", "ip route add 10.1.0.2/32 via 10.1.0.66", "goes through gateway 10.1.0.66"),
+        (0, "gateway", DUPLICATES, "nft rule 2 of ip x o: dup may lead packets elsewhere"),
+    ],
+)
+def test_nothing_is_sent_whose_replies_would_be_led_elsewhere(
+    there: There, tmp_path: Path, nodes: int, place: str, words: str, why: str, keys: dict[str, Any]
+) -> None:
+    """A receiver's own default route, or a rule that was there, sends packets as a sender's do."""
+    for each in words.split(" && "):
+        there.inside(place, each)
+    lab = there.lab() if nodes else there.pair()
+    load = traffic(1) | keys["traffic"]
+    _, record, _ = conducted(tmp_path, lab, **{**keys, "traffic": load})
+    assert record.error is not None
+    assert "nothing was sent, as replies might leave the lab: " in record.error.message
+    assert why in record.error.message
+    assert () == record.phases
+
+
+@pytest.mark.parametrize(
+    ("nodes", "place", "words", "what"),
+    [
+        (1, "blue", "ip route add 10.1.0.2/32 via 10.2.0.66", "routes"),
+        (1, "blue", "ip neigh replace 10.2.0.1 lladdr 02:00:00:00:00:07 dev eth0", "neighbours"),
+        (0, "gateway", "ip neigh replace 10.1.0.2 lladdr 02:00:00:00:00:07 dev eth1", "neighbours"),
+    ],
+)
+def test_senders_stop_when_replies_are_led_elsewhere_meanwhile(
+    there: There, tmp_path: Path, nodes: int, place: str, words: str, what: str
+) -> None:
+    """Whoever answers ARP in the sender's place gets its echoes until then."""
+    done: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and progress.text == "measured" and not done:
+            done.append(there.inside(place, words))
+
+    lab = there.lab() if nodes else there.pair()
+    load = traffic(1) | {"rate": "500pps", "count": "1500", "echo": 1}
+    _, record, _ = conducted(tmp_path, lab, tell, traffic=load, send=ASLEEP)
+    assert record.error is not None
+    assert ("SafetyError", "receiver") == (record.error.kind, record.error.host)
+    assert f"{what} were changed there" in record.error.message
+    sent = sum(stats.counts.get("sent_packets", 0) for stats in record.phases[-1].stats)
+    assert sent < 1500
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize(
+    "name", ["nat", "two-routers", "containers", "bridge", "vxlan", "wireguard"]
+)
+def test_replies_come_back_over_every_kind_of_node(tmp_path: Path, name: str) -> None:
+    """Each is proven backwards as well, and nothing in it is taken for another way."""
+    _, record, result = conducted(tmp_path, load_lab(name), traffic=traffic(1) | {"echo": 1})
+    assert ("done", EACH) == (record.status, result.received_packets), record.error
+    came = sum(stats.counts.get("echo_packets", 0) for stats in record.phases[-1].stats)
+    assert EACH == came
+
+
 @pytest.fixture
 def bridged(there: There) -> None:
     """Let red send by a bridge that has its interface as a port."""

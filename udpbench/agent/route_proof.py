@@ -49,23 +49,25 @@ def prove(
     workers: Iterable[WorkerSpec],
     routed: Optional[Sequence[str]] = None,
     rules: Sequence[str] = (),
+    back: bool = False,
 ) -> None:
     """Prove that every flow's route is unicast and leaves by ``interface``.
 
     ``routed`` are the networks that may be behind a gateway; None: any. The lookup uses the flow's
     own source address, so policy routing applies and an address that the host lacks is detected.
-    ``rules`` of this host may lead packets elsewhere. Raises SafetyError that lists every problem.
+    ``rules`` of this host may lead packets elsewhere. Of replies, which go ``back``, one without a
+    route may be: it is never sent. Raises SafetyError that lists every problem.
     """
     pairs = {(flow.source, flow.destination) for spec in workers for flow in spec.flows}
     wrong = [
         f"{source} → {destination}: {reason}"
         for source, destination in sorted(pairs)
-        for reason in _objections(host, interface, source, destination, routed)
+        for reason in _objections(host, interface, source, destination, routed, back)
     ]
     wrong += [f"{what} may lead packets elsewhere" for what in rules]
     if wrong:
         raise SafetyError(
-            "nothing was sent, as packets might leave the lab: "
+            f"nothing was sent, as {'replies' if back else 'packets'} might leave the lab: "
             + "; ".join(wrong)
             + f"; every route must be unicast and leave by {interface}: check `ip route get`"
         )
@@ -77,6 +79,7 @@ def _objections(
     source: str,
     destination: str,
     routed: Optional[Sequence[str]],
+    back: bool,
 ) -> list[str]:
     if ipaddress.ip_address(destination).is_multicast:
         return ["multicast address"]
@@ -86,7 +89,7 @@ def _objections(
         objections = unfollowed(source, destination)
         objections += by_interface(host, index, source, destination, route)
     except OSError as error:
-        return [f"no route ({error.strerror})"]
+        return [] if back else [f"no route ({error.strerror})"]
     route_type = ROUTE_TYPES.get(route["type"], f"type {route['type']}")
     if route_type != "unicast":
         objections.append(f"{route_type} address")
@@ -94,9 +97,10 @@ def _objections(
     if leaves_by != index:
         objections.append(f"leaves by interface {leaves_by}, not by {interface} ({index})")
     if routed is not None and gateway_of(route) and not _within(destination, routed):
+        to, own = ("sender", "receiver") if back else ("receiver", "sender")
         objections.append(
             f"goes through gateway {gateway_of(route)}, which `existing` addresses do not permit; "
-            "list the receiver's addresses, or the network in the sender's `routes`"
+            f"list the {to}'s addresses, or the network in the {own}'s `routes`"
         )
     return objections
 

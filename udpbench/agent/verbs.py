@@ -49,7 +49,7 @@ from udpbench.errors import RestoreError, SafetyError, SettingRefused, Unseen
 from udpbench.model.host import SOCKET_MEMORY, Change, Facts, Inspection, Setting
 from udpbench.model.limits import Edge, Scope
 from udpbench.model.record import Snapshot, Whose, WorkerStats
-from udpbench.model.work import LossSpec, WorkerSpec
+from udpbench.model.work import LossSpec, WorkerSpec, replies
 from udpbench.protocol import Interfaces, Passage, Prepared, RecordedTree, Stranger
 
 
@@ -169,7 +169,7 @@ class Verbs:
     ) -> tuple[Prepared, ...]:
         """Prove every route, then start the workers and open their sockets."""
         senders = [spec for spec in workers if spec.role == "sender"]
-        self._prove(interface, senders, routed)
+        self._prove(interface, workers, routed)
         macs = frame_addresses(self._host, interface, senders)
         prepared = self.pool.prepare(workers, interface, macs)
         try:
@@ -182,19 +182,22 @@ class Verbs:
     def confirm(self, interface: str, routed: Optional[Sequence[str]] = None) -> bool:
         """Prove every route again, and look at each worker's process, CPU and sockets."""
         senders = [spec for spec in self.pool.specs if spec.role == "sender"]
-        self._prove(interface, senders, routed)
+        self._prove(interface, self.pool.specs, routed)
         macs = frame_addresses(self._host, interface, senders)
         return self.pool.stands(interface, macs)
 
     def _prove(
-        self, interface: str, senders: Sequence[WorkerSpec], routed: Optional[Sequence[str]]
+        self, interface: str, workers: Sequence[WorkerSpec], routed: Optional[Sequence[str]]
     ) -> None:
-        flows = [flow for spec in senders for flow in spec.flows]
-        destinations = tuple(dict.fromkeys(flow.destination for flow in flows))
-        ports = tuple({flow.destination_port for flow in flows})
-        protocol = next((spec.traffic.protocol for spec in senders), "udp")
-        rules = led_away(self._host, interface, destinations, ports, protocol)
-        prove(self._host, interface, senders, routed, rules)
+        """Prove the routes of what is sent here, and of what is sent back."""
+        senders = [spec for spec in workers if spec.role == "sender"]
+        for specs, back in ((senders, False), (replies(workers), True)):
+            flows = [flow for spec in specs for flow in spec.flows]
+            destinations = tuple(dict.fromkeys(flow.destination for flow in flows))
+            ports = tuple({flow.destination_port for flow in flows})
+            protocol = next((spec.traffic.protocol for spec in specs), "udp")
+            rules = led_away(self._host, interface, destinations, ports, protocol)
+            prove(self._host, interface, specs, routed, rules, back=back)
 
     def snapshot(
         self,

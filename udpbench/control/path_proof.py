@@ -15,10 +15,13 @@ from udpbench.control.agents import Agents
 from udpbench.errors import SafetyError
 from udpbench.model.host import Facts
 from udpbench.model.lab import Lab, Node
-from udpbench.model.work import WorkerSpec
+from udpbench.model.limits import Part
+from udpbench.model.work import WorkerSpec, replies
 from udpbench.protocol import Hop, Passage
 
 Pair = tuple[str, str]
+Sent = tuple[dict[str, set[Pair]], tuple[int, ...], str]
+"""What each host sends, to which ports of all, and how."""
 Wire = tuple[int, int] | None
 """Index of an end of a veth pair and that of the other; None: it is none."""
 SHOWN = 8
@@ -56,21 +59,54 @@ def prove_path(
     Return whether veth pairs alone join them. Raises SafetyError with every problem, which says
     how much was sent.
     """
-    flows, ports, protocol = _sent(workers)
+    left: dict[str, Sequence[Pair]] = {}
+    wired = _prove(lab, agents, facts, _sent(workers), how_much, left)
+    back = replies(workers)
+    if back:
+        _prove(_turned(lab), agents, facts, _sent(back), how_much, {}, left)
+    return wired
+
+
+def _prove(
+    lab: Lab,
+    agents: Agents,
+    facts: Mapping[str, Facts],
+    sent_by: Sent,
+    how_much: str,
+    left: dict[str, Sequence[Pair]],
+    came: Mapping[str, Sequence[Pair]] | None = None,
+) -> bool:
+    """Prove one direction, and note with which pairs packets may have ``left`` each node.
+
+    Of replies, which go back, with which those that they reply to ``came``.
+    """
+    flows, ports, protocol = sent_by
+    back = came is not None
+    senders, takers = agents.senders, agents.receivers
+    if back:
+        senders, takers = takers, senders
     receivers = [
         Stop(host.name, facts[host.name].destinations, facts[host.name].mac)
         for host in lab.receivers
     ]
+    returning = {name: [(to, source) for source, to in own] for name, own in (came or {}).items()}
+    came_last = returning[lab.outside[0].name] if back else []
     pairs = sorted({pair for own in flows.values() for pair in own})
     begins: list[Way] = []
-    for client in agents.senders:
-        sent = sorted(flows.get(client.name, ()))
+    for client in senders:
+        own = {pair for pair in came_last if pair[0] in facts[client.name].destinations}
+        sent = sorted({*flows.get(client.name, ()), *own})
         passage = client.passage("", client.interface, sent, ports, protocol)
         begins.append((client.name, client.interface, passage))
         pairs = sorted({*pairs, *_after(sent, passage)})
     clients = {client.name: client for client in agents.middle}
     problems: list[str] = []
-    ways = _follow(lab, clients, lab.outside, begins, receivers, pairs, ports, problems, protocol)
+    if back:
+        pairs = []  # each node has its own
+    ways = _follow(
+        *(lab, clients, lab.outside, begins, receivers, pairs, ports, problems),
+        *(left, returning, protocol),
+    )
     wires = {name: (passage.pair, passage.out_pair) for name, _, passage in ways}
     inner = {name: passage for name, _, passage in ways}
     for first, between, last in lab.tunnels:
@@ -78,20 +114,33 @@ def prove_path(
     if problems:
         listed = list(dict.fromkeys(problems))
         more = f"; and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+        what = "replies" if back else "packets"
         raise SafetyError(
-            f"{how_much} was sent, as packets might leave the lab: "
+            f"{how_much} was sent, as {what} might leave the lab: "
             f"{'; '.join(listed[:SHOWN])}{more}; "
             "every hop must lead to the next node of the lab: see docs/path.md",
             lab.name,
         )
-    ends = [
-        client.passage(client.interface, client.interface, (), ()) for client in agents.receivers
-    ]
+    ends = [client.passage(client.interface, client.interface, (), ()) for client in takers]
     return len({facts[name].boot_id for name in facts}) == 1 and _is_wired(
         [passage.out_pair for _, _, passage in begins],
         [wires[node.name] for node in lab.middle],
         [passage.pair for passage in ends],
     )
+
+
+def _turned(lab: Lab) -> Lab:
+    """Return a lab as packets that go back see it, whose receivers send."""
+    parts: dict[Part, Part] = {"sender": "receiver", "receiver": "sender"}
+    hosts = []
+    for host in reversed(lab.hosts):
+        if host.part in parts:
+            hosts.append(replace(host, part=parts[host.part]))
+        elif host.bridges:
+            hosts.append(replace(host, interface=host.out, out=host.interface))
+        else:
+            hosts.append(replace(host, interface=host.out, out=host.entry, bridge=""))
+    return replace(lab, hosts=tuple(hosts))
 
 
 Way = tuple[str, str, Passage]
@@ -107,6 +156,8 @@ def _follow(
     pairs: Sequence[Pair],
     ports: Sequence[int],
     problems: list[str],
+    left: dict[str, Sequence[Pair]],
+    returning: Mapping[str, Sequence[Pair]],
     protocol: str = "udp",
 ) -> list[Way]:
     """Return what nodes say that follow each other; append why one would not hand on packets."""
@@ -114,11 +165,16 @@ def _follow(
     for node in nodes:
         inner = node.bridges or node.tunnel
         comes, leaves = lab.ports(node) if inner else (node.interface, node.out)
-        passage = clients[node.name].passage(comes, leaves, pairs, ports, protocol)
-        ways.append((node.name, leaves, passage))
+        asked = sorted({*pairs, *returning.get(node.name, ())})
+        passage = clients[node.name].passage(comes, leaves, asked, ports, protocol)
         problems += _elsewhere(node.name, passage, ends)
         problems += _misread(node, passage)
-        pairs = _after(pairs, passage)
+        left[node.name] = pairs = _after(asked, passage)
+        if returning:
+            # What comes back to an address that a node gave is given its own before it is routed.
+            passage = replace(passage, hops=tuple(h for h in passage.hops if h.kind != "local"))
+            pairs = [pair for pair in pairs if pair not in asked]
+        ways.append((node.name, leaves, passage))
     routing = [way for way in ways if not _forwards_frames(way[2])]
     stops = [Stop(name, _bare(passage.addresses), passage.mac) for name, _, passage in routing]
     for way in begins:
@@ -162,7 +218,7 @@ def _through(
             what = f"{last.tunnel} does not listen on port {tunnel.port}"
             problems.append(f"{last.name}: {what}, to which {first.tunnel} of {first.name} sends")
     way = (first.name, first.out, begins)
-    ways = _follow(lab, clients, between, [way], [stop], pairs, ports, problems)
+    ways = _follow(lab, clients, between, [way], [stop], pairs, ports, problems, {}, {})
     problems += [
         f"{last.name}: {tunnel.remote}, where the tunnel of {first.name} ends, is {hop.kind} there"
         for hop in ends.hops
@@ -174,7 +230,7 @@ def _through(
     return problems
 
 
-def _sent(workers: Iterable[WorkerSpec]) -> tuple[dict[str, set[Pair]], tuple[int, ...], str]:
+def _sent(workers: Iterable[WorkerSpec]) -> Sent:
     """Return what each host sends, as sources and destinations, to which ports, and how."""
     senders = [spec for spec in workers if spec.role == "sender"]
     flows: dict[str, set[Pair]] = {}
@@ -243,9 +299,10 @@ def _bare(addresses: Sequence[str]) -> frozenset[str]:
 def _elsewhere(name: str, passage: Passage, receivers: Sequence[Stop]) -> list[str]:
     """Return what a node's rules and programs may do, other than routing to the receivers."""
     known = frozenset(address for stop in receivers for address in stop.addresses)
+    names = " or ".join(stop.name for stop in receivers)
     problems = [f"{name}: {what} may lead packets elsewhere" for what in passage.unread]
     return problems + [
-        f"{name}: a rule may send packets to {address}, no address of a lab receiver"
+        f"{name}: a rule may send packets to {address}, no address of {names}"
         for address in passage.rewrites
         if address not in known
     ]

@@ -46,7 +46,7 @@ from udpbench.errors import (
 from udpbench.model.host import FIREWALL_RULES
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import Finding, RecordedError, TrialRecord
-from udpbench.model.work import WorkerSpec
+from udpbench.model.work import WorkerSpec, replies
 from udpbench.ways import way_to_receive, way_to_send
 
 T = TypeVar("T")
@@ -194,7 +194,8 @@ def prove_destinations(attempt: Attempt) -> None:
                 f"addresses found there: {known}; nothing was sent",
                 spec.host,
             )
-    bench = attempt.bench
+    bench, back = attempt.bench, replies(attempt.workers)
+    sending = (*bench.agents.senders, *(bench.agents.receivers if back else ()))
     attempt.findings.extend(
         Finding(
             "note",
@@ -203,18 +204,18 @@ def prove_destinations(attempt: Attempt) -> None:
             "an agent without root",
             next_step="run its agent as root, or look at `nft list ruleset` there",
         )
-        for client in bench.agents.senders
+        for client in sending
         if not attempt.facts[client.name].capabilities.get("net_admin", True)
     )
     if bench.lab.middle:
         path = bench.lab, bench.agents, attempt.facts, tuple(attempt.workers)
         # Nobody else is on the links of a built-in lab.
         again = None if bench.lab.built_in else partial(prove_path, *path, "no more")
-        bench.watch = PathWatch((*bench.agents.middle, *bench.agents.senders), again)
+        bench.watch = PathWatch((*bench.agents.middle, *sending), again)
         bench.watch.begin()
         bench.wired = prove_path(*path)
     elif not bench.lab.built_in:  # whose namespaces lead nowhere else
-        bench.watch = SenderWatch(bench.agents.senders, attempt.workers)
+        bench.watch = SenderWatch(sending, (*attempt.workers, *back))
         bench.watch.begin()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal, Optional
 
 from udpbench.frozen import dataclass
@@ -63,6 +65,28 @@ class WorkerSpec:
     def log(self) -> Optional[Log]:
         """The log to which a receiver writes every datagram; None if it writes none."""
         return self.receive.log if self.receive is not None else None
+
+
+def replies(workers: Iterable[WorkerSpec]) -> tuple[WorkerSpec, ...]:
+    """Return receivers as senders of what they send back: echoes, or answers of a program."""
+    return tuple(
+        replace(
+            spec,
+            role="sender",
+            flows=tuple(
+                FlowSpec(
+                    each.flow,
+                    each.destination,
+                    each.destination_port,
+                    each.source,
+                    each.source_port,
+                )
+                for each in spec.flows
+            ),
+        )
+        for spec in workers
+        if spec.role == "receiver" and (spec.traffic.echo or spec.traffic.answers)
+    )
 
 
 @dataclass(frozen=True)

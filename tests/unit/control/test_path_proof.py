@@ -14,9 +14,9 @@ from udpbench.control.agents import Agents
 from udpbench.control.path_proof import PathWatch, SenderWatch, prove_path
 from udpbench.definition.load import load_lab
 from udpbench.errors import SafetyError
-from udpbench.model.experiment import Traffic
+from udpbench.model.experiment import Answers, Traffic
 from udpbench.model.lab import Lab
-from udpbench.model.work import WorkerSpec
+from udpbench.model.work import FlowSpec, WorkerSpec, replies
 from udpbench.protocol import Hop, Passage, Tunnel
 
 TO, FROM = "192.168.253.1", "192.168.254.30"
@@ -80,6 +80,87 @@ def test_a_path_that_leads_to_the_receiver_is_proven() -> None:
     assert not path(out_pair=None), "another kind of link"
     assert path(left=replace(LEFT, mac=None)), "nobody has asked for the MAC yet"
     assert path(rewrites=(TO,)), "a rule that chooses a receiver"
+
+
+BACK = Hop(TO, FROM, "unicast", "receive0", "192.168.253.254", "02:00:00:00:00:0b")
+RETURNED = Hop(TO, FROM, "unicast", "in0", None, "02:00:00:00:00:08")
+
+
+@dataclass
+class Both(Node):
+    """A node that tells of what comes back, too, and by which interfaces it was asked."""
+
+    back: Passage = field(default_factory=passage)
+    asked: list[Any] = field(default_factory=list)
+
+    def passage(self, interface: str, out: str, pairs: Any, ports: Any, protocol: str) -> Passage:
+        """Return that of the direction asked for."""
+        del protocol
+        if not any(source == TO for source, _ in pairs):
+            return self.tells
+        self.asked.append((interface, out, pairs, ports))
+        return self.back
+
+
+def replied(back: Hop = BACK, returned: Hop = RETURNED, **changes: Any) -> list[Any]:
+    """Prove the path of the lab ``nat`` for echoes, and return what its router was asked of them."""
+    facts = {
+        name: build.facts(name, interface, address, mac=mac)
+        for name, interface, address, mac in (
+            ("sender", "send0", f"{FROM}/24", "02:00:00:00:00:08"),
+            ("receiver", "receive0", f"{TO}/24", "02:00:00:00:00:09"),
+        )
+    }
+    gave = BACK.gateway or ""
+    forth = passage(LEFT, addresses=(f"{GATE}/24",), mac=GATE_MAC, sources=(gave,))
+    home = passage(
+        *(returned, Hop(TO, gave, "local", "lo")), addresses=(f"{gave}/24",), mac=BACK.mac
+    )
+    router = Both("router1", "in0", "out0", forth, back=replace(home, **changes))
+    agents = SimpleNamespace(
+        senders=[Both("sender", "send0", "", passage(SENT))],
+        middle=[router],
+        receivers=[Both("receiver", "receive0", "", passage(), back=passage(back))],
+    )
+    flow = FlowSpec(0, FROM, 65400, TO, 4321)
+    traffic = Traffic(echo=1)
+    workers = [
+        WorkerSpec("sender", "sender", 0, None, (flow,), traffic),
+        WorkerSpec("receiver", "receiver", 0, None, (flow,), traffic),
+    ]
+    prove_path(load_lab("nat"), cast("Agents", agents), facts, workers)
+    return router.asked
+
+
+def test_replies_are_proven_on_their_way_back() -> None:
+    """Also those to an address that a node gave: that takes them, and hands them on as they were."""
+    gave = BACK.gateway
+    assert [("out0", "in0", sorted([(TO, FROM), (TO, gave)]), (65400,))] == replied()
+    flow = FlowSpec(0, FROM, 65400, TO, 4321)
+    for traffic, sends in ((Traffic(), 0), (Traffic(answers=Answers()), 1), (Traffic(echo=2), 1)):
+        spec = WorkerSpec("receiver", "receiver", 0, None, (flow,), traffic)
+        back = replies([spec, replace(spec, role="sender")])
+        assert [("sender", (FlowSpec(0, TO, 4321, FROM, 65400),))] * sends == [
+            (each.role, each.flows) for each in back
+        ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"back": replace(BACK, gateway="10.9.9.9")}, "receiver: .* 10.9.9.9 is no address of rou"),
+        ({"back": replace(BACK, interface="eth9")}, "would leave by eth9, not by receive0"),
+        ({"back": replace(BACK, mac="02:00:00:00:00:77")}, "not that of router1"),
+        ({"returned": replace(RETURNED, interface="leak0")}, "router1: .* by leak0, not by in0"),
+        ({"returned": replace(RETURNED, gateway="10.9.9.9")}, "10.9.9.9 is no address of sender"),
+        ({"unread": ("nft rule 2 of ip x f: dup",)}, "router1: nft rule 2 of ip x f: dup may lead"),
+        ({"rewrites": ("10.9.9.9",)}, "may send packets to 10.9.9.9, no address of sender"),
+    ],
+)
+def test_replies_that_may_be_led_elsewhere_are_refused(changes: dict[str, Any], why: str) -> None:
+    """By the receiver, or by a node on the way back; before anything is sent."""
+    with pytest.raises(SafetyError, match=f"as replies might leave the lab: .*{why}"):
+        replied(**changes)
 
 
 def bridged(lab: str = "bridge", **changes: Any) -> bool:
@@ -286,7 +367,7 @@ def test_packets_that_end_at_a_node_leave_it_by_no_way(kind: str) -> None:
             {"sent": replace(SENT, gateway=None)},
             f"sender: .* next hop {TO} is no address of router1",
         ),
-        ({"rewrites": ("10.9.9.9",)}, "a rule may send packets to 10.9.9.9, no address of a lab"),
+        ({"rewrites": ("10.9.9.9",)}, "a rule may send packets to 10.9.9.9, no address of"),
         ({"unread": ("a tc filter on in0",)}, "router1: a tc filter on in0 may lead packets"),
     ],
 )

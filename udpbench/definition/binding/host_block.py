@@ -141,10 +141,11 @@ class HostBlock:
 def routed_networks(lab: Lab, host: Node) -> tuple[str, ...] | None:
     """Return the networks to which a host may send through a gateway: those of the lab's routes.
 
-    None, for any network, if the lab file lists all receivers' addresses, or nodes in the middle:
-    then the path is proven by them.
+    None, for any network, if the lab file lists all addresses of the other side, or nodes in the
+    middle: then the path is proven by them.
     """
-    if lab.middle or not any(receiver.existing for receiver in lab.receivers):
+    others = lab.senders if host.receives else lab.receivers
+    if lab.middle or not any(other.existing for other in others):
         return None
     return routed_to(lab, host)
 
