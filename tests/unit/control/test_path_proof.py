@@ -93,7 +93,9 @@ class Both(Node):
     back: Passage = field(default_factory=passage)
     asked: list[Any] = field(default_factory=list)
 
-    def passage(self, interface: str, out: str, pairs: Any, ports: Any, protocol: str) -> Passage:
+    def passage(
+        self, interface: str, out: str, pairs: Any, ports: Any, protocol: str = "udp"
+    ) -> Passage:
         """Return that of the direction asked for."""
         del protocol
         if not any(source == TO for source, _ in pairs):

@@ -89,6 +89,9 @@ def test_gateways_are_for_networks_of_the_labs_routes(far: Lab, settled: Lab) ->
     assert () == routed_networks(settled, settled.senders[0])
     named = replace(settled, settings={"sender": routes})
     assert ("10.1.0.0/16", "10.2.0.0/16") == routed_networks(named, named.senders[0])
+    listed = replace(settled, hosts=(far.hosts[0], settled.hosts[1]))
+    back = [routed_networks(lab, lab.receivers[0]) for lab in (far, listed, settled)]
+    assert [None, None, ()] == back, "replies go to the senders"
 
 
 def test_a_real_host_sets_what_its_machine_shares_itself(far: Lab) -> None:
