@@ -238,6 +238,10 @@ class Tunnel:
     """The port to which the other end sends; 0: the same."""
 
 
+EVERY_PORT = "every port"
+"""Where a bridge sends frames for a MAC that it does not know."""
+
+
 @dataclass(frozen=True)
 class Passage:
     """The way that packets of the traffic take through a node."""

@@ -204,14 +204,16 @@ def test_a_station_that_moves_to_another_port_counts(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(genetlink, "dump", lambda *_: iter(()))
     lo = Host().index("lo")
 
-    def moved(*steps: tuple[int, int, int], master: int = 99, own: int = 99) -> int:
+    def moved(
+        *steps: tuple[int, int, int], master: int = 99, own: int = 99, what: str = "neighbours"
+    ) -> int:
         messages = [
             entry(port, (2, bytes([2, 0, 0, 0, 0, mac])), (9, bytes([master, 0, 0, 0])), **how)
             for port, mac, state in steps
             for how in [{"kind": 29} if state < 0 else {"state": state}]
         ]
         ports = link(lo, master=own), link(98, master=99), link(97, master=99)
-        return heard(monkeypatch, *ports, *messages).get("changed.neighbours", 0)
+        return heard(monkeypatch, *ports, *messages).get(f"changed.{what}", 0)
 
     learned, own, gone = 2, 0x80, -1
     assert 0 == moved((98, 1, learned), (98, 1, learned), (97, 2, learned))
@@ -221,6 +223,9 @@ def test_a_station_that_moves_to_another_port_counts(monkeypatch: pytest.MonkeyP
     assert 0 == moved((98, 1, own), (97, 1, own), (97, 1, learned))
     assert 0 == moved((98, 1, learned), (97, 1, learned), master=96)
     assert 1 == moved((98, 1, learned), (97, 1, learned), master=lo, own=96)
+    forgotten = (98, 1, learned), (98, 1, gone), (98, 2, gone)
+    assert 1 == moved(*forgotten, master=lo, own=96, what="stations"), "of our own bridge"
+    assert 0 == moved(*forgotten, what="stations")
     monkeypatch.setattr(changes, "STATIONS_MAX", 1)
     assert 1 == moved((98, 1, learned), (98, 2, learned))
 

@@ -1293,6 +1293,31 @@ def test_a_frame_of_another_port_of_the_senders_bridge_stops_it(
     assert "neighbours were changed there" in record.error.message
 
 
+@pytest.mark.usefixtures("bridged")
+def test_a_bridge_that_forgets_where_the_receiver_is_stops_its_sender(
+    there: There, tmp_path: Path
+) -> None:
+    """As after a change of topology: it floods every packet to its other ports, until ARP asks."""
+    for words in (
+        "ip link add port1 type veth peer name stray0",
+        "ip link set port1 master br0 up",
+        "ip link set stray0 up",
+    ):
+        there.inside("red", words)
+    done: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and progress.text == "measured" and not done:
+            done.append(there.inside("red", "ip link set br0 type bridge fdb_flush"))
+
+    lab = there.lab_of(there.end("gateway", "eth1"), "br0")
+    load = traffic(1) | {"rate": "500pps", "count": "1500"}
+    _, record, _ = conducted(tmp_path, lab, tell, traffic=load, send=ASLEEP)
+    assert done, record.error
+    assert record.error is not None
+    assert "stations were changed there" in record.error.message
+
+
 def test_nothing_is_sent_into_a_tunnel_with_several_ends(there: There, tmp_path: Path) -> None:
     """Whoever is at one of them gets all packets for a MAC that no entry has."""
     for words in (

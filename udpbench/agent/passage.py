@@ -40,7 +40,7 @@ from udpbench.agent.route_proof import (
     unfollowed,
 )
 from udpbench.drivers import TUNNELS
-from udpbench.protocol import Hop, Passage, Tunnel
+from udpbench.protocol import EVERY_PORT, Hop, Passage, Tunnel
 
 RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER = 38, 42, 46
 TC_COMING, TC_LEAVING = (0xFFFFFFF1, 0xFFFFFFF2), 0xFFFFFFF3
@@ -171,11 +171,14 @@ def _stations(host: Host, out: str, macs: Collection[str]) -> Iterator[tuple[str
     for tunnel in _vxlans(host, out) if macs else ():
         table = vxlan.table(host, tunnel.name)
         yield from ((mac, ", ".join(vxlan.ends(table, tunnel, mac))) for mac in sorted(macs))
+    flooded = set(macs) if bridges else set()
     for entry in host.rtnl("fdb", "dump") if bridges else ():
         mac = entry.get_attr("NDA_LLADDR")
         port = host.name_of(entry["ifindex"])
         if entry.get_attr("NDA_MASTER") in bridges and mac in macs and port is not None:
+            flooded.discard(mac)
             yield mac, port
+    yield from ((mac, EVERY_PORT) for mac in sorted(flooded))
 
 
 def _vxlans(host: Host, out: str) -> Iterator[Tunnel]:

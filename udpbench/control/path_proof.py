@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import Agents
@@ -17,7 +18,7 @@ from udpbench.model.host import Facts
 from udpbench.model.lab import Lab, Node
 from udpbench.model.limits import Part
 from udpbench.model.work import WorkerSpec, replies
-from udpbench.protocol import Hop, Passage
+from udpbench.protocol import EVERY_PORT, Hop, Passage
 
 Pair = tuple[str, str]
 Sent = tuple[dict[str, set[Pair]], tuple[int, ...], str]
@@ -345,6 +346,7 @@ class PathWatch:
     prove_again: Callable[[], object] | None = None
     """The proof with the MACs that were not known before a packet asked for them."""
     _first: dict[str, dict[str, int]] = field(default_factory=dict)
+    _watched: ClassVar[Sequence[str]] = WATCHED
 
     def begin(self) -> None:
         """Learn what each node counts as changed so far; before the proof."""
@@ -360,7 +362,7 @@ class PathWatch:
         """Raise SafetyError, naming what was changed, so that the senders are stopped."""
         for client in self.clients:
             first, now = self._first.get(client.name, {}), client.changed()
-            names = [name for name in WATCHED if _moved(first, now, f"changed.{name}")]
+            names = [name for name in self._watched if _moved(first, now, f"changed.{name}")]
             if names and not self._permits(client, now):
                 raise SafetyError(
                     f"{', '.join(names)} were changed there while packets were sent: the path is "
@@ -381,6 +383,8 @@ class SenderWatch(PathWatch):
     Their hosts are used by others, too, whose routes, rules and neighbours may change.
     """
 
+    _watched = (*WATCHED, "stations")
+
     def __init__(self, senders: Iterable[AgentClient], workers: Collection[WorkerSpec]) -> None:
         flows, self._ports, self._protocol = _sent(workers)
         self._flows = {name: sorted(pairs) for name, pairs in flows.items()}
@@ -396,7 +400,8 @@ class SenderWatch(PathWatch):
         """Learn the MACs that earlier packets have asked for."""
         for client in self.clients:
             way = self._ways[client.name]
-            if not all(hop.mac for hop in (*way.hops, *way.outer)):
+            flooded = EVERY_PORT in [port for _, port in way.stations]
+            if flooded or not all(hop.mac for hop in (*way.hops, *way.outer)):
                 self._permits(client, self._first[client.name])
 
     def _way(self, client: AgentClient) -> Passage:
@@ -411,7 +416,7 @@ class SenderWatch(PathWatch):
         if hops is None or outer is None:
             return False
         ports = dict(before.stations)
-        if any(ports.get(mac, port) != port for mac, port in way.stations):
+        if any(ports.get(mac, port) not in (port, EVERY_PORT) for mac, port in way.stations):
             return False
         self._first[client.name] = now
         stations = tuple({**ports, **dict(way.stations)}.items())

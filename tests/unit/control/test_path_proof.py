@@ -17,7 +17,7 @@ from udpbench.errors import SafetyError
 from udpbench.model.experiment import Answers, Traffic
 from udpbench.model.lab import Lab
 from udpbench.model.work import FlowSpec, WorkerSpec, replies
-from udpbench.protocol import Hop, Passage, Tunnel
+from udpbench.protocol import EVERY_PORT, Hop, Passage, Tunnel
 
 TO, FROM = "192.168.253.1", "192.168.254.30"
 GATE, GATE_MAC = "192.168.254.1", "02:00:00:00:00:01"
@@ -417,6 +417,7 @@ def test_a_change_on_the_path_is_an_error_of_its_host() -> None:
         ({"sources": ("",)}, False),
         ({"stations": ((SENT.mac, "port1"),)}, True),
         ({"stations": ((SENT.mac, "port2"),)}, False),
+        ({"stations": ((SENT.mac, EVERY_PORT),)}, False),
         ({"outer": (replace(OUTER, mac=None),)}, True),
         ({"outer": (replace(OUTER, mac="02:00:00:00:00:77"),)}, False),
         ({"outer": (replace(OUTER, interface="eth9"),)}, False),

@@ -27,6 +27,7 @@ from udpbench.agent.host.xtables import legacy_tables
 NETLINK_XFRM, NETLINK_NETFILTER = 6, 12
 CHANGED = (
     *("routes", "addresses", "neighbours", "links", "queueing", "filters"),
+    "stations",
     *("policies", "programs", "unknown"),
 )
 """What is counted; filters count as queueing, too, and XDP programs as filters.
@@ -132,7 +133,7 @@ class Changes:
 
     def _begin(self) -> None:
         self._counts["unknown"] = 0
-        self._hear(socket.NETLINK_ROUTE, RTNETLINK, CHANGED[:6])
+        self._hear(socket.NETLINK_ROUTE, RTNETLINK, CHANGED[:7])
         if "policies" not in self._counts:
             self._hear(NETLINK_XFRM, XFRM, ("policies",))
         for kind, asked in ((_LINK, bytes(12)), (_ADDRESS, bytes(4)), (_NEIGHBOUR, bytes(8))):
@@ -234,10 +235,14 @@ class Changes:
             beside = above & ({link[-1]} if isinstance(link, tuple) else set())
             return index in self._own | self._passed or bool(beside)
         master = words.get(_NDA_MASTER)
-        ours = above | {struct.pack("=i", own) for own in self._own}
-        if kind != _NEIGHBOUR or master not in ours:
-            return False  # what is forgotten stays where it was, when it is learned again
+        own = {struct.pack("=i", each) for each in self._own}
         station = master, words.get(_NDA_LLADDR), words.get(_NDA_VLAN)
+        if kind != _NEIGHBOUR or master not in above | own:
+            # What is forgotten stays where it was, when it is learned again; until then it is
+            # flooded by a bridge that is a way out.
+            if station in self._stations and master in own:
+                self._counts["stations"] += 1
+            return False
         before = self._stations.get(station)
         if before is None and (state & _PERMANENT or len(self._stations) >= STATIONS_MAX):
             return not state & _PERMANENT  # permanent ones are the ports' own
