@@ -60,7 +60,7 @@ REACHED = {
             ),
             *("interrupts", "namespace", "native", "nf_tables", "privileges"),
             *("processes", "programs", "reading", "rtstats", "socket_options", "socket_owners"),
-            *("udp_diag", "udp_sockets", "unix_names", "xtables"),
+            *("udp_diag", "udp_sockets", "unix_names", "wireguard_ends", "xtables"),
         )
     ),
 }

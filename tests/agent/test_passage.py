@@ -16,7 +16,7 @@ import pytest
 from settings_world import fake_host
 
 from udpbench.agent import passage as passage_module
-from udpbench.agent.host import genetlink, tracked, vxlan, wireguard
+from udpbench.agent.host import genetlink, tracked, vxlan, wireguard_ends
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.reading import Done
 from udpbench.agent.host.system import Host
@@ -440,7 +440,7 @@ def test_wireguard_that_is_there_leads_to_its_other_end(
     place.mkdir(parents=True)
     (place / "uevent").write_text("DEVTYPE=wireguard\n")
     end = {"peer": "0a", "remote": "", "allowed": ["0.0.0.0/0"]}
-    monkeypatch.setattr(wireguard, "device", lambda _: (51820, (end,)))
+    monkeypatch.setattr(wireguard_ends, "device", lambda _: (51820, (end,)))
     monkeypatch.setattr(router, "rtnl", lambda *_, **__: [])
     monkeypatch.setattr(passage_module, "_hop", lambda *asked: Hop(*asked[3], "none"))
     seen = passage(router, "in0", "out0", (("10.0.1.9", TO),), (4321,))

@@ -17,7 +17,7 @@ from typing import Any, Optional, cast
 import pytest
 from settings_world import fake_host
 
-from udpbench.agent.host import genetlink, wireguard
+from udpbench.agent.host import genetlink, wireguard, wireguard_ends
 from udpbench.agent.host.changes import Changes
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.wireguard import KernelWireGuard, WireGuard, public_key
@@ -185,13 +185,13 @@ class Netlink:
     def ask(self, family: str, command: int, *asked: bytes, dump: bool = False) -> list[bytes]:
         """Keep the peers, or tell them, each message by itself."""
         known = dict(genetlink.attributes(b"".join(asked)))
-        assert ("wireguard", b"wg0\0") == (family, known[wireguard.IFNAME])
+        assert ("wireguard", b"wg0\0") == (family, known[wireguard_ends.IFNAME])
         if dump:
-            assert wireguard.GET_DEVICE == command
-            answers = [genetlink.nest(wireguard.PEERS, peers) for peers in self.peers]
+            assert wireguard_ends.GET_DEVICE == command
+            answers = [genetlink.nest(wireguard_ends.PEERS, peers) for peers in self.peers]
             return [self.listens + answer for answer in answers] or [self.listens]
         self.key = known[wireguard.PRIVATE_KEY]
-        self.peers = [known[wireguard.PEERS]]
+        self.peers = [known[wireguard_ends.PEERS]]
         return []
 
     def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:
@@ -225,8 +225,8 @@ def test_the_kernel_tells_the_ends_that_it_was_given(netlink: Netlink, tmp_path:
     assert tunnel.public == public_key(netlink.key).hex()
     end = {**END, "peer": "0a" * 32}
     assert (end,) == tunnel.ends() == tunnel.glance()
-    more = genetlink.nest(wireguard.PEER_ALLOWED, wireguard._allowed("fd00::/64"))
-    rest = genetlink.attribute(wireguard.PEER_KEY, bytes.fromhex("0a" * 32)) + more
+    more = genetlink.nest(wireguard_ends.PEER_ALLOWED, wireguard._allowed("fd00::/64"))
+    rest = genetlink.attribute(wireguard_ends.PEER_KEY, bytes.fromhex("0a" * 32)) + more
     netlink.peers.append(genetlink.nest(0, rest))
     assert ({**end, "allowed": [*END["allowed"], "fd00::/64"]},) == tunnel.ends()
 
@@ -243,7 +243,7 @@ def test_the_kernel_tells_the_ends_that_it_was_given(netlink: Netlink, tmp_path:
 )
 def test_an_end_has_its_port_if_that_is_another(packed: str, text: str) -> None:
     """An end without an address is nowhere yet."""
-    assert text == wireguard._endpoint(bytes.fromhex(packed))
+    assert text == wireguard_ends._endpoint(bytes.fromhex(packed))
 
 
 def test_an_interface_of_the_kernel_has_a_queue_or_is_not_there(
@@ -366,19 +366,19 @@ def test_another_end_is_a_change_and_silence_is_none() -> None:
 def test_a_tunnel_is_that_of_this_agent_alone(own: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the address by which its packets leave; further ends are named."""
     host = Host()
-    assert wireguard.facts(host, "wg0") is None
+    assert wireguard_ends.facts(host, "wg0") is None
     host.wireguard = own
-    assert wireguard.facts(host, "wg1") is None
+    assert wireguard_ends.facts(host, "wg1") is None
     monkeypatch.setattr(Known, "ends", lambda *_: ({**END}, {**END, "remote": ""}))
 
     def no_route(*_: str, **__: str) -> Any:
         raise OSError(errno.ENETUNREACH, "no route")
 
     monkeypatch.setattr(host, "rtnl", no_route)
-    tunnel = wireguard.facts(host, "wg0")
+    tunnel = wireguard_ends.facts(host, "wg0")
     assert tunnel is not None
     assert (None, "10.1.0.2", 51820) == (tunnel.local, tunnel.remote, tunnel.port)
-    why = [*wireguard.unfollowed(host, tunnel)]
+    why = [*wireguard_ends.unfollowed(host, tunnel)]
     assert ["wg0, a tunnel (wireguard) with other ends: nowhere,"] == why
 
 
@@ -407,14 +407,14 @@ def peers(*ends: tuple[str, str, tuple[str, ...]]) -> bytes:
     """Return ends of a device as the kernel tells them."""
     listed = []
     for key, remote, networks in ends:
-        known = [genetlink.attribute(wireguard.PEER_KEY, bytes.fromhex(key * 32))]
+        known = [genetlink.attribute(wireguard_ends.PEER_KEY, bytes.fromhex(key * 32))]
         if ":" in remote:
             packed = struct.pack("=H", 10) + struct.pack("!HI16s", 51820, 0, _ip(remote))
-            known.append(genetlink.attribute(wireguard.PEER_ENDPOINT, packed))
+            known.append(genetlink.attribute(wireguard_ends.PEER_ENDPOINT, packed))
         elif remote:
             packed = struct.pack("=H", 2) + struct.pack("!H4s8x", 4500, _ip(remote))
-            known.append(genetlink.attribute(wireguard.PEER_ENDPOINT, packed))
-        allowed = genetlink.nest(wireguard.PEER_ALLOWED, *map(wireguard._allowed, networks))
+            known.append(genetlink.attribute(wireguard_ends.PEER_ENDPOINT, packed))
+        allowed = genetlink.nest(wireguard_ends.PEER_ALLOWED, *map(wireguard._allowed, networks))
         listed.append(genetlink.nest(0, *known, allowed))
     return b"".join(listed)
 
@@ -429,7 +429,7 @@ def others(netlink: Netlink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     place = tmp_path / "sys/class/net/wg0"
     place.mkdir(parents=True)
     (place / "uevent").write_text("DEVTYPE=wireguard\nINTERFACE=wg0\nIFINDEX=5\n")
-    netlink.listens = genetlink.attribute(wireguard.LISTEN_PORT, struct.pack("=H", 4501))
+    netlink.listens = genetlink.attribute(wireguard_ends.LISTEN_PORT, struct.pack("=H", 4501))
     monkeypatch.setattr(netlink, "rtnl", lambda *_, **__: [Entry(RTA_PREFSRC="10.1.0.1")])
     monkeypatch.setattr(Host, "rtnl", lambda *_, **__: [Entry(RTA_PREFSRC="10.1.0.1")])
     return Host(tmp_path)
@@ -469,13 +469,13 @@ def test_an_interface_of_others_leads_to_the_end_that_the_receivers_are_behind(
 ) -> None:
     """By the longest network, as WireGuard chooses; nothing of its key is in what it tells."""
     netlink.peers = [peers(*ends)]
-    tunnel = wireguard.facts(others, "wg0", to)
+    tunnel = wireguard_ends.facts(others, "wg0", to)
     assert tunnel is not None
     assert (remote, 4501) == (tunnel.remote, tunnel.listens)
     if remote == "10.1.0.2":
         assert ("10.1.0.1", 4500) == (tunnel.local, tunnel.port)
     texts = [f"wg0, a tunnel (wireguard) {text}," for text in why]
-    assert texts == [*wireguard.unfollowed(others, tunnel, to)]
+    assert texts == [*wireguard_ends.unfollowed(others, tunnel, to)]
 
 
 def test_who_may_not_ask_an_interface_of_others_is_told_why(
@@ -487,10 +487,10 @@ def test_who_may_not_ask_an_interface_of_others_is_told_why(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(genetlink, "ask", refuse)
-    tunnel = wireguard.facts(others, "wg0", ("10.0.0.9",))
+    tunnel = wireguard_ends.facts(others, "wg0", ("10.0.0.9",))
     assert tunnel is not None
     assert (None, None, 0) == (tunnel.local, tunnel.remote, tunnel.listens)
-    (text,) = wireguard.unfollowed(others, tunnel, ("10.0.0.9",))
+    (text,) = wireguard_ends.unfollowed(others, tunnel, ("10.0.0.9",))
     assert "whose ends this agent cannot ask for (Operation not permitted)," in text
     assert {} == (Changes(others)._other_ends(["eth0"]) or {})
     assert Changes(others)._other_ends(["wg0"]) is None
@@ -512,7 +512,7 @@ def test_an_end_of_others_that_moves_is_a_change_and_one_that_is_heard_of_first_
     assert 1 == moved(("0a", "10.1.0.9", ("10.0.0.0/16",)))
     assert 2 == moved(("0a", "10.1.0.9", ("10.0.0.0/24",)))
     assert 3 == moved(("0a", "10.1.0.9", ("10.0.0.0/24",)), NARROWER)
-    netlink.listens = genetlink.attribute(wireguard.LISTEN_PORT, struct.pack("=H", 9))
+    netlink.listens = genetlink.attribute(wireguard_ends.LISTEN_PORT, struct.pack("=H", 9))
     assert 4 == moved(("0a", "10.1.0.9", ("10.0.0.0/24",)), NARROWER)
 
 

@@ -250,6 +250,7 @@ class Observer(Bystander):
         edge: Optional[Edge] = None,
         controller: Optional[int] = None,  # noqa: ARG002 - of a phase
         out: str = "",
+        tunnel: str = "",  # noqa: ARG002 - a lab's
     ) -> Snapshot:
         """Return every counter in the session's scopes; no phase begins or ends here."""
         if edge is not None:

@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Optional, Union
 
 from udpbench.agent.counters.snapshot import bridge_ports
-from udpbench.agent.host import genetlink, programs, tracked, vxlan, wireguard
+from udpbench.agent.host import genetlink, programs, tracked, vxlan, wireguard_ends
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.facts import addresses
 from udpbench.agent.host.files import beneath, lines_of, read
@@ -105,7 +105,7 @@ def passage(
     sides = dict.fromkeys(filter(None, (interface, entry, out, *beneath(host, interface, out))))
     by_frames = link_kind(host.link(out)) == "vxlan"
     inside = (*destinations, *rewritten.addresses)
-    tunnel = vxlan.facts(host, out) if by_frames else wireguard.facts(host, out, inside)
+    tunnel = vxlan.facts(host, out) if by_frames else wireguard_ends.facts(host, out, inside)
     hops = () if frames else tuple(_hop(host, entry, out, pair, known) for pair in pairs)
     macs = {hop.mac for hop in hops if hop.mac is not None}
     outer = () if interface else tuple(hop for _, hop in _outer(host, out, tunnel, macs or {None}))
@@ -223,7 +223,7 @@ def _leading_out(
     if tunnel is not None and kind == "vxlan":
         yield from vxlan.unfollowed(host, tunnel)
     elif tunnel is not None:
-        yield from wireguard.unfollowed(host, tunnel, destinations)
+        yield from wireguard_ends.unfollowed(host, tunnel, destinations)
     elif kind in TUNNEL_KINDS:
         yield f"{out}, a tunnel ({kind}),"
 
@@ -299,7 +299,7 @@ def _tunnels(
             if len(ends) > 1 or any(_is_group(end) for end in ends):
                 named = f"{tunnel.name}, a tunnel (vxlan) with several ends for {to}"
                 yield f"{named}: {', '.join(ends)}"
-    for tunnel, hop in _outer(host, out, wireguard.facts(host, out, destinations), macs):
+    for tunnel, hop in _outer(host, out, wireguard_ends.facts(host, out, destinations), macs):
         yield from (
             f"{what}, of the outer packets of {tunnel.name} to {hop.destination},"
             for what in _led_outside(host, tunnel, hop, marks)

@@ -255,7 +255,7 @@ def test_below_a_load_of_which_others_have_the_cpus_a_search_goes_on() -> None:
 
 @pytest.mark.parametrize(("robbed", "counted"), [("mostly", False), ("partly", True)])
 def test_which_disturbed_trials_count(robbed: Robbed, counted: bool) -> None:
-    """Of what others took in part the search repeats some; whoever loses each time loses by itself."""
+    """The search repeats some that others disturbed in part: who loses each time loses by itself."""
     host, trials = Simulated(1, 0, 0), list[SearchTrial]()
     while (next_trial := (state := search_state(STEADY, DATAGRAMS, trials)).next_trial) is not None:
         plain = host.trial(next_trial.pps, next_trial.duration_ns)

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any, Optional
 
-from udpbench.agent.host import genetlink, wireguard
+from udpbench.agent.host import genetlink, wireguard_ends
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.bpf.cgroups import own_cgroup
 from udpbench.agent.host.reading import ReadingHost as Host
@@ -164,8 +164,8 @@ class Changes:
         try:
             if self._host.wireguard is not None:
                 return self._host.wireguard.glance()
-            there = [name for name in interfaces if wireguard.is_there(self._host, name)]
-            return {name: wireguard.device(name) for name in there}
+            there = [name for name in interfaces if wireguard_ends.is_there(self._host, name)]
+            return {name: wireguard_ends.device(name) for name in there}
         except socket.timeout:
             return self._ends
         except OSError:  # its process has ended, and its interface with it

@@ -1,8 +1,7 @@
 """WireGuard of the kernel, or wireguard-go on a tun device: its key, and between which ends it is.
 
 A key is made for each run, and only this process and the kernel, or wireguard-go, its child, ever
-have it: it is in no setting, no file and no command. Of an interface that others made no key
-is kept.
+have it: it is in no setting, no file and no command.
 """
 
 from __future__ import annotations
@@ -14,19 +13,32 @@ import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import ip_address, ip_network
-from typing import Any, Optional
+from typing import Optional
 
 from udpbench.agent.host import genetlink
 from udpbench.agent.host.files import lines_of, read
 from udpbench.agent.host.namespace import enter_own_run
 from udpbench.agent.host.reading import ReadingHost as Host
+from udpbench.agent.host.wireguard_ends import (
+    ALLOWED_ADDRESS,
+    ALLOWED_BITS,
+    FAMILY,
+    IFNAME,
+    LISTEN_PORT,
+    PEER_ALLOWED,
+    PEER_ENDPOINT,
+    PEER_KEY,
+    PEERS,
+    PORT,
+    Ends,
+    device,
+)
 from udpbench.parent_death import end_with_parent
-from udpbench.protocol import Tunnel
 
-PROGRAM, TUN, PORT = "wireguard-go", "/dev/net/tun", 51820
+PROGRAM, TUN = "wireguard-go", "/dev/net/tun"
 SOCKET = "/proc/{pid}/root/run/wireguard/{name}.sock"
 CONTROL_TABLES = {"output": "udpbench_sent", "input": "udpbench_came"}
 """Hook → the table that counts messages without an inner packet there, and is ours."""
@@ -34,13 +46,7 @@ INNER_TABLE = "udpbench_inner"
 """Counts in PREROUTING what came out of a tunnel of the kernel."""
 DATA_TABLES = {"output": "udpbench_sent_data", "input": "udpbench_came_data"}
 """Hook → the table that counts there messages with an inner packet, of an interface of others."""
-FAMILY, GET_DEVICE, SET_DEVICE = "wireguard", 0, 1
-IFNAME, PRIVATE_KEY, FLAGS, LISTEN_PORT, PEERS = 2, 3, 5, 6, 8
-"""WGDEVICE_A_* of linux/wireguard.h."""
-PEER_KEY, PEER_ENDPOINT, PEER_ALLOWED = 1, 4, 9
-"""WGPEER_A_*."""
-ALLOWED_FAMILY, ALLOWED_ADDRESS, ALLOWED_BITS = 1, 2, 3
-"""WGALLOWEDIP_A_*."""
+SET_DEVICE, PRIVATE_KEY, FLAGS, ALLOWED_FAMILY = 1, 3, 5, 1
 REPLACE_PEERS = 1
 TC_H_ROOT, QUEUE_PACKETS = 0xFFFFFFFF, 1000
 TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
@@ -48,7 +54,6 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
 READY_S, END_S, LOOK_S = 5.0, 2.0, 0.02
 _FIELD = 2**255 - 19
 _BASE, _A24 = 9, 121665
-Ends = dict[str, Any]
 
 
 def lacking(host: Host) -> str:
@@ -262,24 +267,6 @@ def _allowed(text: str) -> bytes:
     )
 
 
-def _network(data: bytes) -> str:
-    known = dict(genetlink.attributes(data))
-    bits = genetlink.unsigned(known[ALLOWED_BITS])
-    return f"{ip_address(known[ALLOWED_ADDRESS])}/{bits}"
-
-
-def _endpoint(data: bytes) -> str:
-    """Return a socket address, with its port if that is another one; empty: none."""
-    if not data:
-        return ""
-    is_ipv4 = struct.unpack_from("=H", data)[0] == socket.AF_INET
-    (port,) = struct.unpack_from("!H", data, 2)
-    address = str(ip_address(data[4:8] if is_ipv4 else data[8:24]))
-    if port == PORT:
-        return address
-    return f"{address}:{port}" if is_ipv4 else f"[{address}]:{port}"
-
-
 def chosen(host: Host) -> WireGuard:
     """Return that of the kernel, where there is; else that of a process."""
     return KernelWireGuard(host) if in_kernel() else WireGuard(host)
@@ -300,95 +287,6 @@ def _with_parent() -> None:
     """Let a process end with the agent, and have a /run of its own for its socket."""
     end_with_parent(signal.SIGKILL)
     enter_own_run()
-
-
-def is_there(host: Host, name: str) -> bool:
-    """Return whether an interface is one of the kernel's, whoever made it."""
-    return "DEVTYPE=wireguard" in (read(host, f"/sys/class/net/{name}/uevent") or "").split()
-
-
-def device(name: str) -> tuple[int, tuple[Ends, ...]]:
-    """Return on which port such an interface listens, and its other ends.
-
-    OSError if it is gone, or this user may not ask.
-    """
-    port, ends = 0, dict[bytes, Ends]()
-    named = genetlink.attribute(IFNAME, name.encode() + b"\0")
-    for answer in genetlink.ask(FAMILY, GET_DEVICE, named, dump=True):
-        message = dict(genetlink.attributes(answer))
-        port = genetlink.unsigned(message[LISTEN_PORT]) if LISTEN_PORT in message else port
-        for _, peer in genetlink.attributes(message.get(PEERS, b"")):
-            known = dict(genetlink.attributes(peer))
-            key = known[PEER_KEY]
-            # What does not fit in a message follows in the next, under the key alone.
-            end = ends.setdefault(key, {"peer": key.hex(), "remote": "", "allowed": []})
-            end["remote"] = end["remote"] or _endpoint(known.get(PEER_ENDPOINT, b""))
-            listed = genetlink.attributes(known.get(PEER_ALLOWED, b""))
-            end["allowed"] += [_network(each) for _, each in listed]
-    return port, tuple(ends.values())
-
-
-def facts(host: Host, name: str, destinations: Collection[str] = ()) -> Optional[Tunnel]:
-    """Return the tunnel of an interface, to the end that these are behind; None: it has none."""
-    own = host.wireguard
-    if own is not None and own.runs and own.name == name:
-        listens, leads = PORT, own.ends()[:1]
-    elif is_there(host, name):
-        listens, leads = 0, ()
-        with suppress(OSError):  # ``unfollowed`` says why
-            listens, ends = device(name)
-            leads = _behind(ends, destinations)
-    else:
-        return None
-    remote, port = _apart(leads[0]["remote"]) if leads else ("", PORT)
-    local = None
-    with suppress(OSError):  # no route to the other end: its packets end here
-        local = host.rtnl("route", "get", dst=remote)[0].get_attr("RTA_PREFSRC") if remote else None
-    return Tunnel(name, 0, local, remote or None, port, 0, listens)
-
-
-def unfollowed(host: Host, tunnel: Tunnel, destinations: Collection[str] = ()) -> Iterator[str]:
-    """Yield why packets may leave a tunnel elsewhere than at its other end."""
-    what, own = f"{tunnel.name}, a tunnel (wireguard)", host.wireguard
-    if own is not None and own.name == tunnel.name:
-        others = [end["remote"] or "nowhere" for end in own.ends()[1:]]
-        if others:
-            yield f"{what} with other ends: {', '.join(others)},"
-        return
-    try:
-        leads = _behind(device(tunnel.name)[1], destinations)
-    except OSError as error:
-        yield f"{what} whose ends this agent cannot ask for ({error.strerror}),"
-        return
-    remotes = [end["remote"] for end in leads]
-    if len(leads) > 1:
-        each = ", ".join(remote or "nowhere" for remote in remotes)
-        yield f"{what} with several ends for the receivers: {each},"
-    if "" in remotes:
-        yield f"{what} whose other end has no address yet (endpoint),"
-    if any(":" in _apart(remote)[0] for remote in remotes):
-        yield f"{what} over IPv6,"
-
-
-def _behind(ends: Sequence[Ends], destinations: Collection[str]) -> tuple[Ends, ...]:
-    """Return the ends to which packets are sent: the longest network that has an address decides.
-
-    What is behind none ends at the tunnel.
-    """
-    networks = [
-        (ip_network(text), number) for number, end in enumerate(ends) for text in end["allowed"]
-    ]
-    chosen: set[int] = set()
-    for to in map(ip_address, destinations):
-        fits = [(network.prefixlen, number) for network, number in networks if to in network]
-        chosen |= {number for _, number in [max(fits)]} if fits else set()
-    return tuple(ends[number] for number in sorted(chosen))
-
-
-def _apart(remote: str) -> tuple[str, int]:
-    """Return the address and the port of an end; of IPv6 the address alone matters."""
-    address, _, port = remote.partition(":") if remote.count(":") == 1 else (remote, "", "")
-    return address, int(port or PORT)
 
 
 def public_key(private: bytes) -> bytes:

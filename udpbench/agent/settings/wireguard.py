@@ -15,11 +15,10 @@ from udpbench.agent.host.wireguard import (
     CONTROL_TABLES,
     DATA_TABLES,
     INNER_TABLE,
-    PORT,
     KernelWireGuard,
     chosen,
-    device,
 )
+from udpbench.agent.host.wireguard_ends import PORT, device
 from udpbench.agent.settings.kind import Command, Kind
 from udpbench.agent.settings.own_tables import FAMILY, match, replace_table, rules_of
 
