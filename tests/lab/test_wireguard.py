@@ -85,7 +85,7 @@ def ask(name: str, *lines: str) -> str:
 
 OF_KERNEL = """
 import os, struct, sys
-from udpbench.agent.host import genetlink, wireguard as wg
+from udpbench.agent.host import genetlink, wireguard as wg, wireguard_ends as ends
 def ask(command, *more, dump=False):
     name = genetlink.attribute(wg.IFNAME, b"wg0\\0")
     return genetlink.ask(wg.FAMILY, command, name, *more, dump=dump)
@@ -95,7 +95,7 @@ def peer(key, to):
     ask(wg.SET_DEVICE, genetlink.nest(wg.PEERS, genetlink.nest(
         0, known, genetlink.attribute(wg.PEER_ENDPOINT, end))))
 def known():
-    return dict(genetlink.attributes(ask(wg.GET_DEVICE, dump=True)[0]))
+    return dict(genetlink.attributes(ask(ends.GET_DEVICE, dump=True)[0]))
 def first():
     (_, first), *_ = genetlink.attributes(known()[wg.PEERS])
     return dict(genetlink.attributes(first))[wg.PEER_KEY].hex()
