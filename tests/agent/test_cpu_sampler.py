@@ -179,13 +179,10 @@ ffffffff81000300 D data
 """
 
 
-TIMER_NS = 1000 * cpu_sampler.TIMERS_A_CPU
-
-
 def sampled(pid: int, time_ns: int, *chain: int, mode: int = 1) -> bytes:
     """Return a PERF_RECORD_SAMPLE that stands for 1000 ns, its chain innermost first."""
     marked = (2**64 - 128, *chain) if chain else ()
-    body = struct.pack("=QIIQQQ", (*chain, 0)[0], pid, pid, time_ns, TIMER_NS, len(marked))
+    body = struct.pack("=QIIQQQ", (*chain, 0)[0], pid, pid, time_ns, 1000, len(marked))
     body += struct.pack(f"={len(marked)}Q", *marked)
     return struct.pack("=IHH", 9, mode, 8 + len(body)) + body
 
@@ -368,14 +365,16 @@ def test_rings_of_many_cpus_share_their_memory() -> None:
     ]
 
 
-def test_no_two_timers_have_the_same_period() -> None:
-    """Neither of a CPU nor of two: they would come at the same moments of a load for a whole phase."""
-    periods = [ns for cpu in range(256) for ns in cpu_sampler.periods_ns(cpu, 1_001_001)]
-    assert 1e-5 < min(b / a - 1 for a, b in zip(sorted(periods), sorted(periods)[1:]))
-    per_period = [
-        sum(1_001_001 / ns for ns in cpu_sampler.periods_ns(cpu, 1_001_001)) for cpu in range(256)
-    ]
-    assert 0.97 < min(per_period) <= max(per_period) < 1.03
+@pytest.mark.parametrize(("cpus", "timers"), [(1, 3), (128, 3), (129, 1), (512, 1)])
+def test_no_two_timers_have_the_same_period(cpus: int, timers: int) -> None:
+    """They would come at the same moments of a load; and an agent has files for so many alone."""
+    nominal_ns = 1_001_001
+    of_cpus = [cpu_sampler.periods_ns(cpu, nominal_ns, cpus) for cpu in range(cpus)]
+    assert {timers} == set(map(len, of_cpus))
+    periods = sorted(ns for own in of_cpus for ns in own)
+    assert 1e-5 < min((b / a - 1 for a, b in zip(periods, periods[1:])), default=1)
+    for own in of_cpus:
+        assert 0.96 < sum(nominal_ns / ns for ns in own) < 1.04
 
 
 @root

@@ -52,6 +52,8 @@ TIMERS_A_CPU = 3
 """Events of a CPU. A timer's interrupt also wakes who sleeps until about then (timer slack). With a
 single timer and one period, samples come at the same moment of a load whose time they set: a
 program that ran for 0.55 of the time was in 0.02 of the samples, with three of them in 0.45."""
+MANY_CPUS = 128
+"""Beyond them a CPU has one timer: an agent may have 1024 files open (RLIMIT_NOFILE)."""
 SPREAD, GOLDEN = 0.06, 0.618034
 """Part by which the longest of their periods is longer than the shortest; multiples of the golden
 ratio are all different, so their fractions say where each is in between."""
@@ -264,7 +266,7 @@ class CpuSampler:
                 if from_ns <= time_ns and (to_ns is None or time_ns < to_ns):
                     place += HEAD.size
                     chain = data[place : place + 8 * length] or struct.pack("=Q", address)
-                    ring.count((pid, bits & MODES, chain), period // TIMERS_A_CPU)
+                    ring.count((pid, bits & MODES, chain), period // max(len(ring.files), 1))
             elif kind == LOST:
                 ring.lost += struct.unpack_from("=QQ", data, at + HEADER.size)[1]
             elif kind == NAMED:
@@ -332,17 +334,17 @@ def _ring_bytes(cpus: int) -> int:
     return max(1 << (share.bit_length() - 1), LEAST_RING_BYTES)
 
 
-def periods_ns(cpu: int, period_ns: int) -> tuple[int, ...]:
+def periods_ns(cpu: int, period_ns: int, cpus: int) -> tuple[int, ...]:
     """Return the periods of a CPU's timers, which together take about one sample a period."""
-    numbers = range(TIMERS_A_CPU * cpu, TIMERS_A_CPU * (cpu + 1))
-    parts = (1 + SPREAD * (GOLDEN * number % 1 - 0.5) for number in numbers)
-    return tuple(round(TIMERS_A_CPU * period_ns * part) for part in parts)
+    timers = TIMERS_A_CPU if cpus <= MANY_CPUS else 1
+    parts = (1 + SPREAD * (GOLDEN * (timers * cpu + n) % 1 - 0.5) for n in range(timers))
+    return tuple(round(timers * period_ns * part) for part in parts)
 
 
 def _opened(cpu: int, period_ns: int, cpus: int) -> _Ring:
     """Return the events of one of so many CPUs, not yet enabled; they share a ring."""
     size_bytes, most = _ring_bytes(cpus), max(STACKS_MAX // cpus, LEAST_SEEN)
-    first_ns, *others_ns = periods_ns(cpu, period_ns)
+    first_ns, *others_ns = periods_ns(cpu, period_ns, cpus)
     files = [_event(cpu, first_ns, size_bytes, COMM)]
     try:
         memory = _ring_of(files[0], size_bytes, cpu)
