@@ -207,7 +207,7 @@ class Ring(cpu_sampler._Ring):
         for place, byte in enumerate(content):
             memory[page + (begun + place) % size] = byte
         struct.pack_into("=Q", memory, 1024, begun + len(content))
-        super().__init__((), memory, size, most, tail=begun)
+        super().__init__((-1,), memory, size, most, tail=begun)
 
     def close(self) -> None:
         """There is nothing to end."""

@@ -22,7 +22,7 @@ from udpbench.agent.host.reading import Done
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_diag import SocketList
 from udpbench.agent.passage import led_away, passage
-from udpbench.agent.route_proof import prove_connected
+from udpbench.agent.route_proof import prove, prove_connected
 from udpbench.agent.settings.own_tables import rules_of
 from udpbench.errors import SafetyError
 from udpbench.model.experiment import Send, Traffic
@@ -747,3 +747,24 @@ def test_without_udp_diag_no_socket_is_asked(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(SocketList, "read", read)
     flow = FlowSpec(0, "127.0.0.1", 4000, "127.0.0.2", 4321)
     prove_connected([WorkerSpec("sender", "left", 0, None, (flow,), Traffic(), send=Send())], {1})
+
+
+@pytest.mark.parametrize(
+    ("code", "is_permitted"),
+    [(errno.ENETUNREACH, True), (errno.EINVAL, True), (errno.EPERM, False)],
+)
+def test_a_reply_without_a_route_is_never_sent(
+    router: Router, monkeypatch: pytest.MonkeyPatch, code: int, is_permitted: bool
+) -> None:
+    """A blackhole is none, either; what cannot be asked for is no proof, nor is it of a packet."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Router, "rtnl", refuse)
+    flow = FlowSpec(0, "10.0.0.1", 4321, "10.1.0.1", 65400)
+    spec = WorkerSpec("sender", "red", 0, None, (flow,), Traffic(), send=Send())
+    for back, refused in ((True, not is_permitted), (False, True)):
+        raises = pytest.raises(SafetyError, match="no route") if refused else nullcontext()
+        with raises:
+            prove(router, "out0", [spec], back=back)

@@ -1270,17 +1270,23 @@ frames.send(bytes([255]) * 6 + station + bytes([0x88, 0xB5]) + bytes(50))
 """
 
 
-@pytest.mark.usefixtures("bridged")
-def test_a_frame_of_another_port_of_the_senders_bridge_stops_it(
-    there: There, tmp_path: Path
-) -> None:
-    """Another container's may have the receiver's MAC, and the bridge believes it."""
+@pytest.fixture
+def further_port(there: There, bridged: None) -> None:
+    """Give the sender's bridge another port, as another container has one."""
+    del bridged
     for words in (
         "ip link add port1 type veth peer name stray0",
         "ip link set port1 master br0 up",
         "ip link set stray0 up",
     ):
         there.inside("red", words)
+
+
+@pytest.mark.usefixtures("further_port")
+def test_a_frame_of_another_port_of_the_senders_bridge_stops_it(
+    there: There, tmp_path: Path
+) -> None:
+    """Another container's may have the receiver's MAC, and the bridge believes it."""
     done: list[str] = []
 
     def tell(progress: Progress) -> None:
@@ -1298,17 +1304,11 @@ def test_a_frame_of_another_port_of_the_senders_bridge_stops_it(
     assert "neighbours were changed there" in record.error.message
 
 
-@pytest.mark.usefixtures("bridged")
+@pytest.mark.usefixtures("further_port")
 def test_a_bridge_that_forgets_where_the_receiver_is_stops_its_sender(
     there: There, tmp_path: Path
 ) -> None:
     """As after a change of topology: it floods every packet to its other ports, until ARP asks."""
-    for words in (
-        "ip link add port1 type veth peer name stray0",
-        "ip link set port1 master br0 up",
-        "ip link set stray0 up",
-    ):
-        there.inside("red", words)
     done: list[str] = []
 
     def tell(progress: Progress) -> None:

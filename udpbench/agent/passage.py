@@ -6,7 +6,6 @@ Long, because routes, rules, filters, policies and tunnels lead the same packets
 
 from __future__ import annotations
 
-import errno
 import socket
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from udpbench.agent.rewrites import (
     settled,
 )
 from udpbench.agent.route_proof import (
+    NO_ROUTE,
     ROUTE_TYPES,
     by_interface,
     by_service,
@@ -57,8 +57,6 @@ LEADING_AWAY = (
 """Kinds of filter and action that may send packets elsewhere, or rewrite them."""
 TCA_KIND = 1
 """linux/rtnetlink.h; TCA_ACT_KIND of linux/pkt_cls.h as well."""
-NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EXDEV)
-"""No route; one of the types unreachable, prohibit or blackhole; or the source is refused there."""
 RTM_GETRULE = 34
 _RULE = struct.Struct("=BBBBBBBBI")
 """struct fib_rule_hdr (linux/fib_rules.h); its type of service is the fourth."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import struct
@@ -25,6 +26,8 @@ ROUTE_TYPES = {
     8: "prohibit",
 }
 """RTN_* of include/uapi/linux/rtnetlink.h."""
+NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EXDEV)
+"""No route; one of the types unreachable, prohibit or blackhole; or the source is refused there."""
 RTM_GETROUTE, RTM_GETNEXTHOP, RTM_F_FIB_MATCH = 26, 106, 0x2000
 _RTMSG = struct.Struct("=BBBBI")
 """struct rtmsg from its table on."""
@@ -89,7 +92,8 @@ def _objections(
         objections = unfollowed(source, destination)
         objections += by_interface(host, index, source, destination, route)
     except OSError as error:
-        return [] if back else [f"no route ({error.strerror})"]
+        never_sent = back and error.errno in NO_ROUTE
+        return [] if never_sent else [f"no route ({error.strerror})"]
     route_type = ROUTE_TYPES.get(route["type"], f"type {route['type']}")
     if route_type != "unicast":
         objections.append(f"{route_type} address")

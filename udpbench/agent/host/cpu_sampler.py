@@ -266,7 +266,7 @@ class CpuSampler:
                 if from_ns <= time_ns and (to_ns is None or time_ns < to_ns):
                     place += HEAD.size
                     chain = data[place : place + 8 * length] or struct.pack("=Q", address)
-                    ring.count((pid, bits & MODES, chain), period // max(len(ring.files), 1))
+                    ring.count((pid, bits & MODES, chain), period // len(ring.files))
             elif kind == LOST:
                 ring.lost += struct.unpack_from("=QQ", data, at + HEADER.size)[1]
             elif kind == NAMED:

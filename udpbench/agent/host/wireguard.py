@@ -46,8 +46,9 @@ INNER_TABLE = "udpbench_inner"
 """Counts in PREROUTING what came out of a tunnel of the kernel."""
 DATA_TABLES = {"output": "udpbench_sent_data", "input": "udpbench_came_data"}
 """Hook → the table that counts there messages with an inner packet, of an interface of others."""
-SET_DEVICE, PRIVATE_KEY, FLAGS, ALLOWED_FAMILY = 1, 3, 5, 1
-REPLACE_PEERS = 1
+SET_DEVICE, PRIVATE_KEY, FLAGS = 1, 3, 5
+"""WG_CMD_SET_DEVICE, and WGDEVICE_A_* that only who sets a key needs (linux/wireguard.h)."""
+ALLOWED_FAMILY, REPLACE_PEERS = 1, 1
 TC_H_ROOT, QUEUE_PACKETS = 0xFFFFFFFF, 1000
 TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
 """linux/if_tun.h; with the last one several packets may be written as one."""
