@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -1304,23 +1305,63 @@ def test_a_frame_of_another_port_of_the_senders_bridge_stops_it(
     assert "neighbours were changed there" in record.error.message
 
 
+def behind_its_bridge(there: There, nodes: int) -> Lab:
+    """Return the lab in which red sends by br0, over the gateway or to it."""
+    lab = there.lab() if nodes else there.pair()
+    hosts = [replace(h, interface="br0") if h.part == "sender" else h for h in lab.hosts]
+    return replace(lab, hosts=tuple(hosts))
+
+
+@pytest.mark.parametrize("nodes", [0, 1])
 @pytest.mark.usefixtures("further_port")
-def test_a_bridge_that_forgets_where_the_receiver_is_stops_its_sender(
-    there: There, tmp_path: Path
+def test_a_bridge_that_forgets_where_the_next_one_is_stops_its_sender(
+    there: There, tmp_path: Path, nodes: int
 ) -> None:
     """As after a change of topology: it floods every packet to its other ports, until ARP asks."""
     done: list[str] = []
+    if nodes:
+        there.inside("red", "ip route add default via 10.1.0.1")
 
     def tell(progress: Progress) -> None:
         if progress.event == "sample" and progress.text == "measured" and not done:
             done.append(there.inside("red", "ip link set br0 type bridge fdb_flush"))
 
-    lab = there.lab_of(there.end("gateway", "eth1"), "br0")
     load = traffic(1) | {"rate": "500pps", "count": "1500"}
+    lab = behind_its_bridge(there, nodes)
     _, record, _ = conducted(tmp_path, lab, tell, traffic=load, send=ASLEEP)
     assert done, record.error
     assert record.error is not None
-    assert "stations were changed there" in record.error.message
+    why = "does not know where" if nodes else "stations were changed there"
+    assert why in record.error.message
+
+
+@pytest.mark.parametrize("nodes", [0, 1])
+@pytest.mark.usefixtures("further_port")
+def test_a_bridge_that_never_learnt_where_the_next_one_is_gets_no_load(
+    there: There, tmp_path: Path, nodes: int
+) -> None:
+    """An entry by hand has nobody asked, and who only receives never speaks: it would flood all."""
+    if nodes:
+        there.inside("red", "ip route add default via 10.1.0.1")
+    mac = json.loads(there.inside("gateway", "ip -j link show eth1"))[0]["address"]
+    there.inside("red", f"ip neigh replace 10.1.0.1 lladdr {mac} dev br0 nud permanent")
+    there.inside("red", "ip link set br0 type bridge fdb_flush")
+    _, record, _ = conducted(tmp_path, behind_its_bridge(there, nodes), traffic=traffic(1))
+    assert record.error is not None
+    assert "no more was sent, as packets might leave the lab: " in record.error.message
+    assert f"a bridge on the way out does not know where {mac} is" in record.error.message
+
+
+@pytest.mark.usefixtures("further_port")
+def test_a_bridge_that_has_forgotten_a_neighbour_learns_it_before_the_load(
+    there: There, tmp_path: Path
+) -> None:
+    """The neighbour is known for longer than its port, and is asked: the next run is not refused."""
+    mac = json.loads(there.inside("gateway", "ip -j link show eth1"))[0]["address"]
+    there.inside("red", f"ip neigh replace 10.1.0.1 lladdr {mac} dev br0 nud stale")
+    there.inside("red", "ip link set br0 type bridge fdb_flush")
+    _, record, result = conducted(tmp_path, behind_its_bridge(there, 0), traffic=traffic(1))
+    assert ("done", EACH) == (record.status, result.received_packets), record.error
 
 
 def test_nothing_is_sent_into_a_tunnel_with_several_ends(there: There, tmp_path: Path) -> None:

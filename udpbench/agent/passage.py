@@ -21,7 +21,6 @@ from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.facts import addresses
 from udpbench.agent.host.files import beneath, lines_of, read
 from udpbench.agent.host.system import Host, link_kind
-from udpbench.agent.neighbours import KNOWN
 from udpbench.agent.rewrites import (
     PROTOCOLS,
     FlowMarks,
@@ -39,8 +38,9 @@ from udpbench.agent.route_proof import (
     gateway_of,
     unfollowed,
 )
+from udpbench.agent.stations import neighbours, stations, vxlans
 from udpbench.drivers import TUNNELS
-from udpbench.protocol import EVERY_PORT, Hop, Passage, Tunnel
+from udpbench.protocol import Hop, Passage, Tunnel
 
 RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER = 38, 42, 46
 TC_COMING, TC_LEAVING = (0xFFFFFFF1, 0xFFFFFFF2), 0xFFFFFFF3
@@ -94,7 +94,7 @@ def passage(
     missing. A port's packets come in by its bridge; where both are its ports, they never get to IP.
     """
     destinations = tuple(dict.fromkeys(to for _, to in pairs))
-    known = dict(_neighbours(host, out))
+    known = dict(neighbours(host, out))
     ours = FlowMarks(_seen_by(host, interface), destinations, tuple(ports), protocol)
     rewritten = _remembered(host, ours, _rewrites(host, ours))
     bridge = _bridge(host, interface, out) if interface else ()
@@ -131,12 +131,12 @@ def passage(
         bridge=bridge,
         tunnel=tunnel,
         stations=(
-            *_stations(host, out, macs),
+            *stations(host, out, macs),
             *(
                 at
                 for hop in outer
                 if hop.mac
-                for at in _stations(host, hop.interface or "", {hop.mac})
+                for at in stations(host, hop.interface or "", {hop.mac})
             ),
         ),
         outer=outer,
@@ -160,39 +160,12 @@ def _bridge(host: Host, interface: str, out: str) -> tuple[str, ...]:
     return (above[0], interface, out) if above[0] == above[1] else (above[0], interface)
 
 
-def _stations(host: Host, out: str, macs: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield MAC and where its frames leave the bridges and VXLANs that packets leave by."""
-    bridges = set()
-    for name in (out, *beneath(host, out)) if macs else ():
-        if link_kind(host.link(name)) == "bridge":
-            bridges.add(host.index(name))
-    for tunnel in _vxlans(host, out) if macs else ():
-        table = vxlan.table(host, tunnel.name)
-        yield from ((mac, ", ".join(vxlan.ends(table, tunnel, mac))) for mac in sorted(macs))
-    flooded = set(macs) if bridges else set()
-    for entry in host.rtnl("fdb", "dump") if bridges else ():
-        mac = entry.get_attr("NDA_LLADDR")
-        port = host.name_of(entry["ifindex"])
-        if entry.get_attr("NDA_MASTER") in bridges and mac in macs and port is not None:
-            flooded.discard(mac)
-            yield mac, port
-    yield from ((mac, EVERY_PORT) for mac in sorted(flooded))
-
-
-def _vxlans(host: Host, out: str) -> Iterator[Tunnel]:
-    """Yield the VXLANs that packets leave by: a way out, or what it stands on."""
-    for name in (out, *beneath(host, out)):
-        tunnel = vxlan.facts(host, name)
-        if tunnel is not None:
-            yield tunnel
-
-
 def _outer(
     host: Host, out: str, tunnel: Optional[Tunnel], macs: Collection[Optional[str]]
 ) -> Iterator[tuple[Tunnel, Hop]]:
     """Yield each tunnel that packets to some MACs leave by, and the way to each other end of it."""
     ways = dict.fromkeys([] if tunnel is None else [(tunnel, tunnel.remote or "")])
-    for each in _vxlans(host, out):
+    for each in vxlans(host, out):
         table = vxlan.table(host, each.name)
         ways.pop((each, each.remote or ""), None)
         ways.update(((each, end), None) for mac in macs for end in vxlan.ends(table, each, mac))
@@ -207,7 +180,7 @@ def _outer(
             continue
         way_out = host.name_of(route.get_attr("RTA_OIF")) or ""
         pair = each.local or route.get_attr("RTA_PREFSRC") or end, end
-        hop = _hop(host, "", way_out, pair, dict(_neighbours(host, way_out)))
+        hop = _hop(host, "", way_out, pair, dict(neighbours(host, way_out)))
         if hop.interface not in (None, way_out):
             hop = replace(hop, kind=f"a route by the interface, {way_out}")
         yield each, hop
@@ -283,8 +256,8 @@ def _tunnels(
     Those of a VXLAN have the marks of the packets within.
     """
     macs: set[Optional[str]] = set()
-    known = dict(_neighbours(host, out))
-    for tunnel in _vxlans(host, out):
+    known = dict(neighbours(host, out))
+    for tunnel in vxlans(host, out):
         yield from (text.rstrip(",") for text in vxlan.without_end(host, tunnel))
         table = vxlan.table(host, tunnel.name)
         for to in destinations:
@@ -385,15 +358,6 @@ def _hop(host: Host, interface: str, out: str, pair: tuple[str, str], known: dic
         gateway,
         known.get(gateway or destination),
     )
-
-
-def _neighbours(host: Host, out: str) -> Iterator[tuple[str, str]]:
-    """Yield address and MAC of what is known on a link."""
-    index = host.index(out)
-    for message in host.rtnl("neigh", "dump", ifindex=index):
-        mac, address = message.get_attr("NDA_LLADDR"), message.get_attr("NDA_DST")
-        if message["ifindex"] == index and mac and message["state"] & KNOWN:
-            yield address, mac
 
 
 def _rewrites(host: Host, ours: FlowMarks) -> Rewrites:

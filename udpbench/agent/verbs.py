@@ -42,6 +42,7 @@ from udpbench.agent.settings.journal import (
     leftovers,
     remove_stale,
 )
+from udpbench.agent.stations import find_stations
 from udpbench.agent.strangers import StrangerListener, strange_sockets
 from udpbench.agent.watch import Looks
 from udpbench.agent.workers.pool import Pool
@@ -198,6 +199,7 @@ class Verbs:
             protocol = next((spec.traffic.protocol for spec in specs), "udp")
             rules = led_away(self._host, interface, destinations, ports, protocol)
             prove(self._host, interface, specs, routed, rules, back=back)
+            find_stations(self._host, interface, {(f.source, f.destination) for f in flows})
 
     def snapshot(
         self,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import Agents
@@ -34,6 +33,8 @@ WATCHED = (
 """What decides where packets go, as ``changed.*`` counts it; unknown: notifications were lost."""
 
 
+NOTHING = "nothing"
+"""How much was sent, before the first proof."""
 ENDING = ("none", "blackhole", "unreachable", "prohibit")
 """Kinds of route at which packets end: they leave by no interface, and the ledger counts them."""
 
@@ -53,7 +54,7 @@ def prove_path(
     agents: Agents,
     facts: Mapping[str, Facts],
     workers: Iterable[WorkerSpec],
-    how_much: str = "nothing",
+    how_much: str = NOTHING,
 ) -> bool:
     """Prove for every flow that each node would hand it to the next, and the last to a receiver.
 
@@ -108,6 +109,8 @@ def _prove(
         *(lab, clients, lab.outside, begins, receivers, pairs, ports, problems),
         *(left, returning, protocol),
     )
+    if how_much != NOTHING:  # what was sent has made known where the next ones are
+        problems += [f"{way[0]}: {why}" for way in (*begins, *ways) for why in _flooded(way[2])]
     wires = {name: (passage.pair, passage.out_pair) for name, _, passage in ways}
     inner = {name: passage for name, _, passage in ways}
     for first, between, last in lab.tunnels:
@@ -319,6 +322,17 @@ def _strays(way: Way, following: Sequence[Stop], by_tunnel: bool) -> list[str]:
     ]
 
 
+def _flooded(way: Passage) -> list[str]:
+    """Return the next hops whose packets a bridge sends to all of its ports."""
+    return [
+        f"a bridge on the way out does not know where {mac} is, and floods every packet to its "
+        f"other ports; let it answer (ping), or name its port: bridge fdb add {mac} dev PORT "
+        "master static"
+        for mac, port in way.stations
+        if port == EVERY_PORT
+    ]
+
+
 def _stray(hop: Hop, out: str, following: Sequence[Stop], by_tunnel: bool) -> str:
     names = " or ".join(stop.name for stop in following)
     if hop.kind in ENDING:
@@ -346,7 +360,6 @@ class PathWatch:
     prove_again: Callable[[], object] | None = None
     """The proof with the MACs that were not known before a packet asked for them."""
     _first: dict[str, dict[str, int]] = field(default_factory=dict)
-    _watched: ClassVar[Sequence[str]] = WATCHED
 
     def begin(self) -> None:
         """Learn what each node counts as changed so far; before the proof."""
@@ -362,7 +375,9 @@ class PathWatch:
         """Raise SafetyError, naming what was changed, so that the senders are stopped."""
         for client in self.clients:
             first, now = self._first.get(client.name, {}), client.changed()
-            names = [name for name in self._watched if _moved(first, now, f"changed.{name}")]
+            names = [
+                name for name in (*WATCHED, "stations") if _moved(first, now, f"changed.{name}")
+            ]
             if names and not self._permits(client, now):
                 raise SafetyError(
                     f"{', '.join(names)} were changed there while packets were sent: the path is "
@@ -372,9 +387,13 @@ class PathWatch:
                 )
 
     def _permits(self, client: AgentClient, now: dict[str, int]) -> bool:
-        """Return whether packets take the same way after a change; it is not asked of nodes."""
-        del client, now
-        return False
+        """Return whether packets take the same way after a change: of stations alone, if proven."""
+        first = self._first.get(client.name, {})
+        if any(_moved(first, now, f"changed.{name}") for name in WATCHED):
+            return False
+        self.learn()
+        self._first[client.name] = now
+        return True
 
 
 class SenderWatch(PathWatch):
@@ -382,8 +401,6 @@ class SenderWatch(PathWatch):
 
     Their hosts are used by others, too, whose routes, rules and neighbours may change.
     """
-
-    _watched = (*WATCHED, "stations")
 
     def __init__(self, senders: Iterable[AgentClient], workers: Collection[WorkerSpec]) -> None:
         flows, self._ports, self._protocol = _sent(workers)
@@ -403,6 +420,9 @@ class SenderWatch(PathWatch):
             flooded = EVERY_PORT in [port for _, port in way.stations]
             if flooded or not all(hop.mac for hop in (*way.hops, *way.outer)):
                 self._permits(client, self._first[client.name])
+            for why in _flooded(self._ways[client.name]):
+                text = f"no more was sent, as packets might leave the lab: {why}"
+                raise SafetyError(text, client.name)
 
     def _way(self, client: AgentClient) -> Passage:
         flows = self._flows[client.name]

@@ -53,7 +53,7 @@ SENT = Hop(FROM, TO, "unicast", "send0", GATE, GATE_MAC)
 LEFT = Hop(FROM, TO, "unicast", "out0", None, "02:00:00:00:00:09")
 
 
-def path(sent: Hop = SENT, left: Hop = LEFT, **changes: Any) -> bool:
+def path(sent: Hop = SENT, left: Hop = LEFT, how_much: str = "nothing", **changes: Any) -> bool:
     """Prove the path of the lab ``router``."""
     lab: Lab = load_lab("router")
     facts = {
@@ -71,7 +71,7 @@ def path(sent: Hop = SENT, left: Hop = LEFT, **changes: Any) -> bool:
     )
     flow = SimpleNamespace(source=FROM, destination=TO, destination_port=4321)
     spec = SimpleNamespace(role="sender", host="sender", flows=(flow,), traffic=Traffic())
-    return prove_path(lab, cast("Agents", agents), facts, [cast("WorkerSpec", spec)])
+    return prove_path(lab, cast("Agents", agents), facts, [cast("WorkerSpec", spec)], how_much)
 
 
 def test_a_path_that_leads_to_the_receiver_is_proven() -> None:
@@ -389,6 +389,28 @@ def test_a_mac_that_the_first_packets_made_known_is_compared() -> None:
     PathWatch([]).learn()
 
 
+FLOODS = ((GATE_MAC, EVERY_PORT),)
+
+
+def test_a_bridge_that_floods_gets_no_load_over_nodes() -> None:
+    """Before the first packet nobody need have spoken; a change of its table is looked at again."""
+    assert path(stations=FLOODS)
+    again = partial(path, stations=FLOODS, how_much="no more")
+    node = Node("router1", "in0", "out0", passage())
+    watch = PathWatch([cast("Any", node)], again)
+    with pytest.raises(SafetyError, match=f"router1: a bridge .* not know where {GATE_MAC} is"):
+        watch.learn()
+    watch.begin()
+    node.counts["changed.stations"] = 1
+    with pytest.raises(SafetyError, match=r"no more was sent, .* and floods every packet"):
+        watch.check()
+    watch.prove_again = path
+    watch.check()
+    node.counts["changed.routes"] = 1
+    with pytest.raises(SafetyError, match="routes were changed there"):
+        watch.check()
+
+
 def test_a_change_on_the_path_is_an_error_of_its_host() -> None:
     """Whatever decides where packets go; a queueing discipline does not."""
     node = Node("router1", "in0", "out0", passage(), {"changed.routes": 3, "changed.queueing": 1})
@@ -438,6 +460,9 @@ def test_a_change_at_a_sender_stops_it_if_its_packets_go_elsewhere(
     sender.tells = passage(replace(SENT, mac=None), outer=(replace(OUTER, mac=None),))
     watch.begin()
     watch.check()
+    sender.tells = passage(SENT, stations=FLOODS, outer=(OUTER,))
+    with pytest.raises(SafetyError, match=r"sender: no more was sent, .* not know where"):
+        watch.learn()
     sender.tells = passage(SENT, stations=((str(SENT.mac), "port1"),), outer=(OUTER,))
     watch.learn()
     sender.tells = replace(sender.tells, **way)
