@@ -1,4 +1,7 @@
-"""udpbench's command line with longer deadlines: a guest without KVM is some thirty times slower than a host."""
+"""udpbench's command line, which also prints the phases of each trial, for a test waits for them.
+
+Its deadlines are longer: a guest without KVM is some thirty times slower than a host.
+"""
 
 import runpy
 import sys
@@ -6,12 +9,14 @@ from pathlib import Path
 
 from udpbench.__main__ import main
 from udpbench.control.deployment import bundle
+from udpbench.report import live
 
 AGENTS = Path(__file__).with_name("patient_agents") / "sitecustomize.py"
 """Behind the package's first file, which agents of any build may differ in; local agents find it themselves."""
 
 if not hasattr(sys.modules.get("sitecustomize"), "TIMES"):
     runpy.run_path(str(AGENTS))
+live.SHOWN_EVENTS += ("phase",)
 own_files = bundle._own_files
 first = "udpbench/__init__.py"
 bundle._own_files = lambda: own_files() | {first: own_files()[first] + AGENTS.read_bytes()}
