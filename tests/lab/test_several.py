@@ -65,7 +65,8 @@ def test_two_senders_and_one_receiver(tmp_path: Path) -> None:
     """The rate is the total over both, each sends its half, and every packet has an entry."""
     keys = {"traffic": {"rate": "400pps", "count": "201"}, "duration": "5s"}
     outcome, record, result = conducted(tmp_path, load_lab("two-senders"), **keys)
-    assert (0, "done", 0) == (outcome.exit_code, result.status, result.unaccounted)
+    judged = (outcome.exit_code, result.status, result.unaccounted)
+    assert (0, "done", 0) == judged, (packets(result), entries(result), result.findings)
     assert {
         "left.sender0": 101,
         "middle.sender0": 100,

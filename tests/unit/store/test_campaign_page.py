@@ -235,13 +235,14 @@ def test_a_page_draws_so_many_points(
 
 
 def test_a_campaign_of_one_day_and_pair_is_a_page(tmp_path: Path) -> None:
-    """Without figures, and with whatever its names hold."""
+    """Without figures, comparing it with no other, and with whatever its names hold."""
     run = run_of(tmp_path / "run", 1000)
     write_runs([run.folder], tmp_path / "store", campaign="</script><b>", pair="<i>")
     text = campaign_page(read_runs(tmp_path / "store"), "s")
     page = Page(text)
     assert "<i>" not in text
-    assert "The hosts of all pairs have no known differences" in page.text
+    assert "The hosts of all pairs have no known differences" not in page.text
+    assert "Does the pair matter?" not in page.text
     assert "No point changed its level." in page.text
     assert "svg" not in {tag for tag, _ in page.elements}
 
