@@ -41,8 +41,10 @@ HELD_MAX = COUNTERS_MAX // 2
 """Counters of all namespaces together that are read, 0.6 kB each."""
 ENTRIES_MAX = 2**24
 """Counters, sockets and settings read over all looks, 2 us each: 4.6 hours with 1000 of them."""
-FACTS_ENTRIES = LOOK_ENTRIES = 64
-"""As much as an interface's facts cost at each look, and a look that says nothing."""
+FACTS_ENTRIES = LOOK_ENTRIES = SPACE_ENTRIES = 64
+"""As much as an interface's facts cost at each look, a look that says nothing, and a namespace."""
+SEGMENTS_MAX = 2**16
+"""Segments that are read: as many as a terabyte has."""
 FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
 TORN_MAX = 8
 """Last segments without a look, of which a recorder leaves one when it is killed."""
@@ -356,7 +358,7 @@ def span_ns(path: Path) -> tuple[int, int]:
     named = segments(os.listdir(path))  # noqa: PTH208 - names
     for name, _, _ in named[: -TORN_MAX - 1 : -1]:
         last_ns = None
-        for number, (survey, _, _) in enumerate(_looks(path / name)):
+        for number, (survey, _, _) in enumerate(_looks(path / name, Room())):
             _refuse_many(number * LOOK_ENTRIES, path)
             last_ns = survey.wall_ns
         if last_ns is not None:
@@ -369,27 +371,41 @@ def moments(path: Path, since_ns: int, until_ns: int) -> Iterator[Moment]:
 
     OSError, ValueError for what is none.
     """
-    named = segments(os.listdir(path))  # noqa: PTH208 - names
-    entries = 0
-    for place, (name, _, begin_ns) in enumerate(named):
-        later_ns = [begin for _, _, begin in named[place + 1 :]]
-        if (later_ns and later_ns[0] <= since_ns) or begin_ns > until_ns:
-            continue
-        for moment, held in _moments(path / name):
+    entries, room = 0, Room()
+    for name in _names_between(path, since_ns, until_ns):
+        for moment, held in _moments(path / name, room):
             entries += held
             _refuse_many(entries, path)
             if moment.survey.wall_ns <= until_ns:
                 yield moment
 
 
+def _names_between(path: Path, since_ns: int, until_ns: int) -> list[str]:
+    """Return the segments that may have looks of some time."""
+    named = segments(os.listdir(path))  # noqa: PTH208 - names
+    ends_ns = [*(begin_ns for _, _, begin_ns in named[1:]), None]
+    names = [
+        name
+        for (name, _, begin_ns), end_ns in zip(named, ends_ns)
+        if begin_ns <= until_ns and (end_ns is None or end_ns > since_ns)
+    ]
+    if len(names) > SEGMENTS_MAX:
+        raise _too_many(f"this time has more than {SEGMENTS_MAX} segments", path)
+    return names
+
+
 def _refuse_many(entries: int, path: Path) -> None:
     if entries > ENTRIES_MAX:
         what = f"its looks have more than {ENTRIES_MAX} counters, sockets and settings"
-        step = "ask for a shorter time by --since and --until"
-        raise OSError(errno.EFBIG, f"{what}; {step}", str(path))
+        raise _too_many(what, path)
 
 
-def _moments(path: Path) -> Iterator[tuple[Moment, int]]:
+def _too_many(what: str, path: Path) -> OSError:
+    step = "ask for a shorter time by --since and --until"
+    return OSError(errno.EFBIG, f"{what}; {step}", str(path))
+
+
+def _moments(path: Path, room: Room) -> Iterator[tuple[Moment, int]]:
     """Yield the looks of a segment, each with how many entries it stands for.
 
     Counters, settings and facts are whole in each.
@@ -398,9 +414,14 @@ def _moments(path: Path) -> Iterator[tuple[Moment, int]]:
     sockets: dict[int, set[int]] = {}
     facts: dict[str, Facts] = {}
     settings: dict[str, str] = {}
-    for survey, new, is_whole in _looks(path):
+    for survey, new, is_whole in _looks(path, room):
         facts.update(new)
         settings = survey.settings or settings
+        listed = {each.netns for each in survey.spaces}
+        if len(listed) < len(survey.spaces):
+            raise ValueError(f"{path}: a look has a namespace twice")
+        spaces = {netns: known for netns, known in spaces.items() if netns in listed}
+        sockets = {netns: known for netns, known in sockets.items() if netns in listed}
         whole = [_whole_space(each, spaces) for each in survey.spaces]
         held = sum(map(len, spaces.values()))
         if held > HELD_MAX:
@@ -410,26 +431,33 @@ def _moments(path: Path) -> Iterator[tuple[Moment, int]]:
                 known = sockets.setdefault(each.netns, set())
                 known.difference_update(known if is_whole else each.look.ended)
                 known.update(socket.cookie for socket in each.look.sockets)
-        held += sum(map(len, sockets.values())) + len(settings) + FACTS_ENTRIES * len(facts)
-        held += LOOK_ENTRIES
+        held += sum(map(len, sockets.values())) + len(settings)
+        held += sum(map(_entries_of, facts.values()))
+        held += LOOK_ENTRIES + SPACE_ENTRIES * len(listed)
         survey = replace(survey, spaces=tuple(whole), settings=settings)
         yield Moment(survey, dict(facts), is_whole), held
 
 
-def _looks(path: Path) -> Iterator[tuple[MachineLook, dict[str, Facts], bool]]:
+def _entries_of(facts: Facts) -> int:
+    """Return as how many entries an interface's facts count at each look: each queue is asked."""
+    queues = len(facts.queue_irqs) + len(facts.tx_queue_irqs) + len(facts.queue_cpus)
+    return FACTS_ENTRIES + queues
+
+
+def _looks(path: Path, room: Room) -> Iterator[tuple[MachineLook, dict[str, Facts], bool]]:
     """Yield each look of a segment; a living recorder may have renamed or removed it meanwhile."""
     try:
-        yield from _written_looks(path)
+        yield from _written_looks(path, room)
     except FileNotFoundError:
         numbers = {number for _, number, _ in segments([path.name])}
         for name, number, _ in segments(os.listdir(path.parent)):  # noqa: PTH208 - names
             if number in numbers:
-                yield from _written_looks(path.with_name(name))
+                yield from _written_looks(path.with_name(name), room)
 
 
-def _written_looks(path: Path) -> Iterator[tuple[MachineLook, dict[str, Facts], bool]]:
+def _written_looks(path: Path, room: Room) -> Iterator[tuple[MachineLook, dict[str, Facts], bool]]:
     """Yield each look of a segment as it was written, what facts are new, and if it is whole."""
-    for number, line, _ in read_lines(path, Room(), follow=False):
+    for number, line, _ in read_lines(path, room, follow=False):
         if line is None or number == 1:
             continue
         try:

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from analysis.test_watch import RCVBUF, counted
 from golden import Golden
 
 from udpbench import flight as module
+from udpbench.commands import flight as commands
 from udpbench.commands.flight import flight_folder, read_flight
 from udpbench.errors import InputError, RecordError
 from udpbench.flight import (
@@ -34,6 +36,7 @@ from udpbench.flight import (
     span_ns,
 )
 from udpbench.folder import LOCK_FILE
+from udpbench.json_lines import Room
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import SocketCount, ThreadUse, UdpSocket
 from udpbench.model.survey import MachineLook, Moment, SpaceLook
@@ -392,6 +395,52 @@ def test_a_recording_without_end_is_not_read_for_its_end(
         (tmp_path / f"looks-{number:010d}-{10**12 + number}.jsonl").hardlink_to(written)
     with pytest.raises(ValueError, match="its last 8 segments have no look"):
         span_ns(tmp_path)
+
+
+def test_of_a_hundred_thousand_segments_those_of_a_time_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking for them takes time that grows as their number, and reading has a limit."""
+    recorded(tmp_path, [at(0, DNS)])
+    (name,) = names_in(tmp_path)
+    strange = [f"looks-{number:010d}-{number:013d}.jsonl" for number in range(100_000)]
+    begin_s = time.process_time()
+    monkeypatch.setattr(os, "listdir", lambda _: [*strange, name.replace("00001-", "99999-")])
+    monkeypatch.setattr(module, "_moments", lambda path, _: [path.name])
+    monkeypatch.setattr(commands, "span_ns", lambda _: (0, 2**60))
+    with pytest.raises(RecordError, match="this time has more than 65536 segments; ask for a sh"):
+        read_flight(tmp_path, "1970-01-01", None)
+    monkeypatch.setattr(module, "_moments", lambda *_: iter(()))
+    assert [] == [*moments(tmp_path, 10**10, 2 * 10**10)]
+    assert time.process_time() - begin_s < 10
+
+
+def test_a_look_has_a_namespace_once(tmp_path: Path) -> None:
+    """Each time it would be compared with all that is known of it."""
+    recorded(tmp_path, [at(0, DNS)])
+    (file,) = tmp_path.glob("*.jsonl")
+    first, whole = file.read_text().splitlines()
+    line = json.loads(whole)
+    line["whole"]["spaces"] *= 2
+    file.write_text("\n".join([first, json.dumps(line), ""]))
+    with pytest.raises(RecordError, match="a look has a namespace twice; use the version"):
+        read_flight(tmp_path, None, None)
+
+
+def test_what_a_look_costs_is_counted(tmp_path: Path) -> None:
+    """Each namespace, and each queue of a card, is asked at each look; what is gone is not."""
+    queues = {f"{number}": number for number in range(500)}
+    cards = {"receive0": replace(FACTS["receive0"], queue_irqs=queues)}
+    recorder = Recorder(tmp_path, LEAST_BYTES, {})
+    pods = [SpaceLook(number, f"{number}", look(0)) for number in range(2, 12)]
+    for number, others in enumerate(((), pods, ())):
+        known = at(number)
+        recorder.add(replace(known, spaces=(*known.spaces, *others)), cards, 0)
+    recorder.close()
+    (file,) = tmp_path.glob("*.jsonl")
+    alone, many, again = (held for _, held in module._moments(file, Room()))
+    assert alone == again > 500
+    assert many > alone + 10 * module.SPACE_ENTRIES
 
 
 STRANGE = (None, -1, 2**63, 2**64, 1e300, "", "x\n\x1b", [], {}, [[]], {"a": None}, True)

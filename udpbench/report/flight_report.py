@@ -54,15 +54,18 @@ def _lines(course: Flight) -> Iterator[str]:
             yield f"   {_loss(loss)}"
             if loss.helps:
                 yield f"      what helps: {loss.helps}"
-        yield from _more(incident.losses[LISTED_LOSSES:], "   ", "places")
+        yield from _more(len(incident.losses) - LISTED_LOSSES, "   ", "places")
         yield from (f"   {line}" for line in incident.cpus)
         yield (
-            "   what had changed:" if incident.events else "   nothing that is recorded had changed"
+            "   what had changed:"
+            if incident.events or incident.more_events
+            else "   nothing that is recorded had changed"
         )
         listed = _listed(incident.events)
         for event in listed:
             yield f"      {clock_of(event.at_ns)}  {event.what}"
-        yield from _more(incident.events[len(listed) :], "      ", "changes")
+        more = len(incident.events) - len(listed) + incident.more_events
+        yield from _more(more, "      ", "changes")
     for first_ns, last_ns in course.gaps:
         yield f"nothing is recorded from {clock_of(first_ns)} to {clock_of(last_ns)}"
     if course.left_out:
@@ -86,9 +89,9 @@ def _unrecorded(course: Flight) -> Iterator[str]:
         )
 
 
-def _more(rest: Sequence[Any], before: str, what: str) -> Iterator[str]:
-    if rest:
-        yield f"{before}and {len(rest)} more {what}"
+def _more(count: int, before: str, what: str) -> Iterator[str]:
+    if count > 0:
+        yield f"{before}and {count} more {what}"
 
 
 def answer(course: Flight) -> str:
@@ -212,6 +215,7 @@ def page(course: Flight) -> str:
                 "title": title_of(each),
                 "losses": [_cells(loss) for loss in each.losses],
                 "events": [_event_cells(event) for event in each.events],
+                "more_events": each.more_events,
                 "cpus": each.cpus,
             }
             for each in course.incidents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,10 +12,21 @@ import pytest
 from analysis.test_sums import DNS, FACTS, POD, look, survey
 from analysis.test_watch import CHECKSUM, RCVBUF, counted
 from udpbench.analysis.watch import incidents
-from udpbench.analysis.watch.incidents import Event, Flight, Loss, _Replay, course_of
+from udpbench.analysis.watch.history import after
+from udpbench.analysis.watch.host import live_host
+from udpbench.analysis.watch.incidents import (
+    Event,
+    Flight,
+    Loss,
+    _CpuTimes,
+    _Open,
+    _Replay,
+    course_of,
+)
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import UdpSocket
 from udpbench.model.survey import MachineLook, Moment, SpaceLook
+from udpbench.report.flight_report import page, text
 
 LOST = 50
 
@@ -380,3 +392,111 @@ def test_what_had_changed_before_each_loss_of_an_incident_is_named() -> None:
     (incident,) = course(surveys).incidents
     assert 2 == len(incident.losses)
     assert [98] == [event.at_ns // SECOND_NS for event in incident.events]
+
+
+# --- recordings of anybody -------------------------------------------------------------------------
+
+
+def strange(cookie: int) -> UdpSocket:
+    """Return another socket at the same port."""
+    return replace(DNS, cookie=cookie)
+
+
+def test_many_incidents_are_told_soon() -> None:
+    """However many events and looks at CPUs there are: neither is walked for each of them."""
+    replayed = _Replay(0)
+    begin_s = time.process_time()
+    for number in range(8000):
+        start_ns = number * 20 * SECOND_NS
+        loss = Loss("dns", "host", ("udp_rcvbuf",), start_ns, start_ns + SECOND_NS, 1, 1.0)
+        replayed.losses.setdefault("own", []).append(_Open(loss, loss.end_ns, None))
+        replayed.events.append(Event(start_ns, "a changed"))
+        replayed.events.append(Event(start_ns, "a came", "host", "coming"))
+    for number in range(80_000):
+        replayed.cpu_times.add(number * SECOND_NS, (number + 1) * SECOND_NS, {"0 a": SECOND_NS})
+    seen = replayed.course()
+    assert time.process_time() - begin_s < 20
+    assert 8000 == len(seen.incidents)
+    assert 8 == len(seen.incidents[100].events)
+    assert ("CPU 0: 100 % busy (a 100 %); before 100 %",) == seen.incidents[100].cpus
+
+
+def test_losses_that_overlap_are_told_soon() -> None:
+    """As many of one namespace at the same time."""
+    replayed = _Replay(0)
+    for number in range(8000):
+        loss = Loss(f"{number}", "host", (), number, SECOND_NS, 1, 1.0)
+        replayed.losses.setdefault("own", []).append(_Open(loss, loss.end_ns, None))
+    begin_s = time.process_time()
+    (incident,) = replayed.course().incidents
+    assert 8000 == len(incident.losses)
+    assert time.process_time() - begin_s < 1
+
+
+def test_many_sockets_are_compared_soon() -> None:
+    """Those that were new at a look, with those that have ended at the next."""
+    replayed = _Replay(0)
+    begin_s = time.process_time()
+    replayed._compare_sockets("host", {}, [strange(n) for n in range(20_000)], (), SECOND_NS)
+    replayed._compare_sockets("host", {}, (), range(20_001, 200_000), 2 * SECOND_NS)
+    replayed._compare_sockets("host", {}, [strange(n) for n in range(20_000)], (), 70 * SECOND_NS)
+    replayed._compare_sockets("host", {}, (), (*range(20_001, 200_000),), 71 * SECOND_NS)
+    assert time.process_time() - begin_s < 10
+
+
+def test_many_interfaces_that_go_are_named_soon() -> None:
+    """As many as there were before."""
+    names = [tuple(f"{kind}{number}" for number in range(30_000)) for kind in "ab"]
+    before, now = (after(None, look(0, interfaces=each)) for each in names)
+    begin_s = time.process_time()
+    assert names[0] == live_host(before, before, now, {}).gone
+    assert time.process_time() - begin_s < 5
+
+
+def test_what_an_incident_names_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all namespaces lose at the same time, each has the events of the machine."""
+    monkeypatch.setattr(incidents, "MOST_NEAR", 5)
+    monkeypatch.setattr(incidents, "MOST_NEAR_IN_ALL", 12)
+    replayed = _Replay(0)
+    for number in range(3):
+        loss = Loss("dns", f"{number}", ("udp_rcvbuf",), SECOND_NS, 2 * SECOND_NS, 1, 1.0)
+        replayed.losses.setdefault("namespaces", []).append(_Open(loss, loss.end_ns, None))
+    for number in range(8):
+        replayed.events.append(Event(SECOND_NS + number, f"{number} changed"))
+    replayed.events.append(Event(SECOND_NS, "a came", "1", "coming"))
+    seen = replayed.course()
+    assert [(5, 3), (6, 3), (1, 7)] == [(len(e.events), e.more_events) for e in seen.incidents]
+    assert ["a came", "3 changed"] == [event.what for event in seen.incidents[1].events][:2]
+    assert "      and 7 more changes" in text(seen).splitlines()
+    assert "7 more changes are not named" in page(seen)
+
+
+def test_of_many_busy_cpus_the_first_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is what they did worked out of incidents without end."""
+    monkeypatch.setattr(incidents, "MOST_CPUS", 1)
+    monkeypatch.setattr(incidents, "MOST_CPU_SUMS", 2)
+    replayed = _Replay(0)
+    for number in (1, 100):
+        start_ns = number * SECOND_NS
+        loss = Loss("dns", "host", ("udp_rcvbuf",), start_ns, start_ns + SECOND_NS, 1, 1.0)
+        replayed.losses.setdefault("own", []).append(_Open(loss, loss.end_ns, None))
+        times = {"0 a": SECOND_NS, "1 a": SECOND_NS}
+        replayed.cpu_times.add(start_ns, start_ns + SECOND_NS, times)
+    first, last = replayed.course().incidents
+    assert ("CPU 0: 100 % busy (a 100 %)", "and 1 more busy CPUs") == first.cpus
+    assert ("what CPUs did is worked out of fewer incidents: ask for a shorter time",) == last.cpus
+
+
+def test_cpu_time_is_of_its_time_although_the_clock_was_set_back() -> None:
+    """Looks are not in the order of their times then."""
+    known = _CpuTimes()
+    for number, share in ((50, 0.5), (51, 0.7), (10, 0.1), (11, 0.3)):
+        known.add(
+            (number - 1) * SECOND_NS,
+            number * SECOND_NS,
+            {"0 a": round(share * SECOND_NS), "1 b": 0},
+        )
+    shares = known.sums()
+    assert pytest.approx(0.2) == shares(9 * SECOND_NS, 11 * SECOND_NS)["0"]["a"]
+    assert pytest.approx(0.7) == shares(50 * SECOND_NS, 99 * SECOND_NS)["0"]["a"]
+    assert {} == shares(20 * SECOND_NS, 49 * SECOND_NS)

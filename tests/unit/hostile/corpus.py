@@ -1039,8 +1039,32 @@ def _flight(first: int, looks: int, new: int, at: Path) -> Work:
     return commands(("show", "flight"))
 
 
+def _flight_of_incidents(number: int, at: Path) -> Work:
+    """Write two looks between which each of so many namespaces loses, and all settings change."""
+    counted = ("snmp.Udp.InErrors", "snmp.Udp.RcvbufErrors", "snmp.Ip.InReceives")
+    lines = ['{"schema":1}']
+    for second in range(2):
+        spaces = []
+        for each in range(1, number):
+            counters = dict.fromkeys(counted, 5 * second)
+            snapshot = {"host": "h", "clock_ns": second * 10**9, "counters": counters}
+            seen = {"snapshot": snapshot, "interfaces": [], "sockets": []}
+            spaces.append({"netns": each, "name": f"{each}", "look": seen})
+        also = {
+            "settings": {f"s{each}": "ab"[second] for each in range(1000)},
+            "cpu_time": {f"{each} a": 10**9 for each in range(1000)},
+        }
+        survey = {"wall_ns": (1_764_115_200 + second) * 10**9, "spaces": spaces, **also}
+        lines.append(json.dumps({"look" if second else "whole": survey, "facts": {}}))
+    (at / "flight").mkdir()
+    path = at / "flight" / "looks-0000000001-1764115200000.jsonl"
+    path.write_text("\n".join([*lines, ""]))
+    return commands(("show", "flight"))
+
+
 def flights() -> Iterator[tuple[str, Case]]:
     """Yield every recording that stands for more than it holds."""
+    yield "flight-incidents", partial(_flight_of_incidents, 1000)
     for label, (first, looks, new) in FLIGHTS.items():
         yield f"flight-{label}", partial(_flight, first, looks, new)
 

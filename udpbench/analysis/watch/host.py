@@ -187,10 +187,11 @@ def live_host(
     sockets = losses_by_socket(before, now, lately, ever, known, port, limit_bytes)
     stages = stage_losses(lately, ever, now.interfaces, facts, seconds)
     gone = _gone(before, now, earlier)
+    went = frozenset(gone)
     stages += tuple(
         replace(loss, pps=0.0)
         for loss in (earlier.stages if earlier is not None else ())
-        if loss.where in gone
+        if loss.where in went
     )
     if "udp_memory" not in [loss.stage for loss in stages]:
         stages += _in_memory(sockets)
@@ -235,8 +236,9 @@ def _queues(
     lately: Deltas, interfaces: Collection[str], facts: Mapping[str, Facts]
 ) -> Iterator[QueueUse]:
     """Yield the queues of interfaces that did something."""
+    there = frozenset(interfaces)
     for name in facts:
-        if name in interfaces:
+        if name in there:
             with _readings(lately, 4, {lately.host: facts[name]}) as readings:
                 for use in queue_uses(readings):
                     if use.packets or use.drops or use.interrupts:
@@ -246,7 +248,8 @@ def _queues(
 def _gone(before: HostState, now: HostState, earlier: LiveHost | None) -> tuple[str, ...]:
     """Return the interfaces that are not there any more, in the order in which they went."""
     known = (*(earlier.gone if earlier is not None else ()), *before.interfaces)
-    return tuple(name for name in dict.fromkeys(known) if name not in now.interfaces)
+    there = frozenset(now.interfaces)
+    return tuple(name for name in dict.fromkeys(known) if name not in there)
 
 
 def _unlisted(

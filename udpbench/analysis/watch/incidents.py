@@ -7,10 +7,12 @@ replay carries all that is known from look to look.
 from __future__ import annotations
 
 import shlex
-from bisect import bisect_left
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.watch.history import HostState, after
@@ -51,6 +53,13 @@ each kind. More are counted, and of losses the smallest go."""
 MOST_KEPT = 8 * MOST_LOSSES
 """As many of all users of the system together, of all others, of the recorder's namespace, and of
 all other namespaces: who may be many users, or make namespaces, hides nothing of others."""
+MOST_NEAR, MOST_NEAR_IN_ALL = 128, 2**16
+"""Named of an incident: of changes of the machine and of other events each, the latest. And of all
+incidents together: where ten thousand are at the same time, each has the events of all."""
+MOST_CPUS, MOST_CPU_SUMS = 32, 2**22
+"""Busy CPUs of an incident, the first; and sums of CPU time for all incidents, 2 us each."""
+PLACE_BITS = 32
+NO_SUMS = "what CPUs did is worked out of fewer incidents: ask for a shorter time"
 MOST_COMINGS = 20
 """As many in a minute of a user's sockets in a namespace: where they come and go all the time, it
 is no news."""
@@ -96,6 +105,8 @@ class Incident:
     events: tuple[Event, ...]
     cpus: tuple[str, ...] = ()
     """What busy CPUs did in its first minute, in words, if that was recorded."""
+    more_events: int = 0
+    """That are not named, because there are too many."""
 
     @property
     def start_ns(self) -> int:
@@ -172,6 +183,61 @@ class _Open:
         return self.loss.netns, self.user
 
 
+class _CpuTimes:
+    """What CPUs did between looks, from which that of any time is soon worked out."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, int]] = []
+        """When the time between two looks ended, and how long it was."""
+        self._numbers: dict[str, int] = {}
+        """A CPU and what it did → its number."""
+        self._rows: array[int] = array("Q")
+        """Such a number, and which two looks, as one number each."""
+        self._times_ns = array("d")
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, then_ns: int, now_ns: int, times: Mapping[str, int]) -> None:
+        """Take what CPUs did between two looks."""
+        place = len(self._spans)
+        self._spans.append((now_ns, now_ns - then_ns))
+        for key, time_ns in times.items():
+            number = self._numbers.setdefault(key, len(self._numbers))
+            self._rows.append(number << PLACE_BITS | place)
+            self._times_ns.append(time_ns)
+
+    def sums(self) -> Callable[[int, int], dict[str, dict[str, float]]]:
+        """Return what tells of some time CPU → what it did → for which part of it."""
+        import numpy as np  # late: it takes 0.1 s
+
+        in_order = sorted(range(len(self._spans)), key=lambda place: self._spans[place][0])
+        ends_ns = [self._spans[place][0] for place in in_order]
+        elapsed_ns = [0, *accumulate(self._spans[place][1] for place in in_order)]
+        rows = np.array(self._rows, np.uint64)
+        if in_order != sorted(in_order):  # the clock was set back
+            ranks = np.argsort(in_order).astype(np.uint64)
+            rows = (rows >> PLACE_BITS << PLACE_BITS) | ranks[rows & (2**PLACE_BITS - 1)]
+        order = np.argsort(rows, kind="stable")
+        rows = rows[order]
+        whole_ns = np.concatenate(([0.0], np.cumsum(np.array(self._times_ns)[order])))
+        firsts = np.arange(len(self._numbers), dtype=np.uint64) << PLACE_BITS
+        names = [*self._numbers]
+
+        def shares(from_ns: int, to_ns: int) -> dict[str, dict[str, float]]:
+            first, last = bisect_right(ends_ns, from_ns), bisect_right(ends_ns, to_ns)
+            begins, ends = (np.searchsorted(rows, firsts + np.uint64(n)) for n in (first, last))
+            spent_ns = whole_ns[ends] - whole_ns[begins]
+            known: dict[str, dict[str, float]] = {}
+            for number in np.flatnonzero(begins < ends).tolist():
+                cpu, _, name = names[number].partition(" ")
+                share = float(spent_ns[number]) / (elapsed_ns[last] - elapsed_ns[first])
+                known.setdefault(cpu, {})[name] = share
+            return known
+
+        return shares
+
+
 @dataclass
 class _Replay:
     """A recording from look to look."""
@@ -193,8 +259,7 @@ class _Replay:
     busy: dict[str, float] = field(default_factory=dict)
     cpu_ns: dict[str, int] = field(default_factory=dict)
     cpu_at_ns: int = 0
-    cpu_times: list[tuple[int, int, Mapping[str, int]]] = field(default_factory=list)
-    """The two looks between which CPUs were sampled, and what they did."""
+    cpu_times: _CpuTimes = field(default_factory=_CpuTimes)
     loads: dict[str, list[float]] = field(default_factory=dict)
     usual: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     young: dict[str, dict[int, tuple[int, UdpSocket]]] = field(default_factory=dict)
@@ -221,8 +286,7 @@ class _Replay:
         if before is not None:
             self._note(before, moment)
             if moment.survey.cpu_time:
-                span = before.survey.wall_ns, now_ns
-                self.cpu_times.append((*span, moment.survey.cpu_time))
+                self.cpu_times.add(before.survey.wall_ns, now_ns, moment.survey.cpu_time)
         listed = {each.netns for each in moment.survey.spaces}
         self.spaces = {number: each for number, each in self.spaces.items() if number in listed}
         for place, each in enumerate(moment.survey.spaces):
@@ -251,9 +315,11 @@ class _Replay:
         self._compare_sockets(
             each.name, known.latest.sockets, look.sockets, look.ended, moment.survey.wall_ns
         )
-        now = after(known.latest, look)
+        # Nobody asks where sockets have closed, nor of interfaces that went before the last look.
+        now = replace(after(known.latest, look), ended_at={})
         enter = _into(each.name) if each is not moment.survey.spaces[0] else ""
-        known.live = live_host(known.first, known.latest, now, facts, known.live, enter=enter)
+        live = live_host(known.first, known.latest, now, facts, known.live, enter=enter)
+        known.live = replace(live, gone=())
         known.latest = now
         if then_ns >= self.since_ns:
             self._lose(known.live, each.name, then_ns, moment.survey.wall_ns)
@@ -427,7 +493,7 @@ class _Replay:
         now_ns: int,
     ) -> None:
         """Note sockets of servers that come, go or change; not those that live for a look."""
-        young = self.young.pop(netns, {})
+        young, ended = self.young.pop(netns, {}), dict.fromkeys(ended)
         for cookie, (at_ns, each) in young.items():
             if cookie not in ended:
                 self._coming(at_ns, f"{_holder(each)} opened {_bound(each)}", netns, each.uid)
@@ -486,45 +552,76 @@ class _Replay:
     def _incidents(self) -> list[Incident]:
         """Return the losses of each namespace that overlap together, by their start."""
         groups: dict[str, list[list[Loss]]] = {}
+        ends_ns: dict[str, int] = {}
         losses = (each.loss for group in self.losses.values() for each in group)
         for each in sorted(losses, key=lambda loss: loss.start_ns):
             own = groups.setdefault(each.netns, [])
-            if own and each.start_ns <= max(loss.end_ns for loss in own[-1]) + QUIET_NS:
+            if own and each.start_ns <= ends_ns[each.netns] + QUIET_NS:
                 own[-1].append(each)
+                ends_ns[each.netns] = max(ends_ns[each.netns], each.end_ns)
             else:
                 own.append([each])
-        incidents = [self._incident(group) for own in groups.values() for group in own]
-        return sorted(incidents, key=lambda incident: incident.start_ns)
+                ends_ns[each.netns] = each.end_ns
+        near = _Near(self._in_order())
+        shares = self.cpu_times.sums() if self.cpu_times and groups else None
+        room = MOST_CPU_SUMS // max(len(self.cpu_times), 1)
+        incidents = []
+        in_order = (group for own in groups.values() for group in own)
+        for number, group in enumerate(sorted(in_order, key=lambda group: group[0].start_ns)):
+            start_ns = group[0].start_ns
+            events, more = near.events(group[0].netns, [loss.start_ns for loss in group])
+            end_ns = min(max(loss.end_ns for loss in group), start_ns + BEFORE_NS)
+            cpus: Iterable[str] = (NO_SUMS,) if self.cpu_times else ()
+            if shares is not None and number < room:
+                before = shares(start_ns - BEFORE_NS, start_ns)
+                cpus = _cpus_in_words(shares(start_ns, end_ns), before)
+            largest_first = sorted(group, key=lambda loss: -loss.packets)
+            incidents.append(Incident((*largest_first,), (*events,), (*cpus,), more))
+        return incidents
 
-    def _incident(self, losses: list[Loss]) -> Incident:
-        start_ns = min(loss.start_ns for loss in losses)
-        starts = sorted({loss.start_ns for loss in losses})
-        near = [
-            event
-            for event in self._in_order()
-            if _is_near(event.at_ns, starts) and event.netns in ("", losses[0].netns)
-        ]
-        largest_first = sorted(losses, key=lambda loss: -loss.packets)
-        end_ns = min(max(loss.end_ns for loss in losses), start_ns + BEFORE_NS)
-        during = self._shares(start_ns, end_ns)
-        cpus = _cpus_in_words(during, self._shares(start_ns - BEFORE_NS, start_ns))
-        return Incident(tuple(largest_first), tuple(near), tuple(cpus))
 
-    def _shares(self, from_ns: int, to_ns: int) -> dict[str, dict[str, float]]:
-        """Return CPU → what it did → which part of some time."""
-        spent_ns: dict[str, dict[str, int]] = {}
-        elapsed_ns = 0
-        for then_ns, now_ns, times in self.cpu_times:
-            if from_ns < now_ns <= to_ns:
-                elapsed_ns += now_ns - then_ns
-                for key, time_ns in times.items():
-                    cpu, _, name = key.partition(" ")
-                    known = spent_ns.setdefault(cpu, {})
-                    known[name] = known.get(name, 0) + time_ns
-        return {
-            cpu: {name: time_ns / elapsed_ns for name, time_ns in known.items()}
-            for cpu, known in spent_ns.items()
-        }
+class _Near:
+    """Which events were about the start of losses."""
+
+    def __init__(self, in_order: list[Event]) -> None:
+        self._in_order = in_order
+        self._places: dict[tuple[str, bool], list[int]] = {}
+        """Namespace, and whether it is a change of the machine → where such events are."""
+        for place, event in enumerate(in_order):
+            self._places.setdefault((event.netns, event.kind == CHANGE), []).append(place)
+        self._room = MOST_NEAR_IN_ALL
+
+    def events(self, netns: str, starts_ns: list[int]) -> tuple[list[Event], int]:
+        """Return those of the machine and of a namespace, and how many more there were."""
+        named: list[int] = []
+        more = 0
+        for is_change in (True, False):
+            latest: list[int] = []
+            count = 0
+            for name in {"", netns}:
+                places = self._places.get((name, is_change), [])
+                for begin, end in self._spans(places, starts_ns):
+                    latest += places[max(begin, end - MOST_NEAR) : end]
+                    count += end - begin
+            most = min(MOST_NEAR, self._room)
+            kept = sorted(latest)[max(len(latest) - most, 0) :]
+            self._room -= len(kept)
+            named += kept
+            more += count - len(kept)
+        return [self._in_order[place] for place in sorted(named)], more
+
+    def _spans(self, places: list[int], starts_ns: list[int]) -> Iterator[tuple[int, int]]:
+        """Yield where events near any of some losses in their order begin and end."""
+        last = 0
+        for start_ns in starts_ns:
+            first_ns, last_ns = start_ns - BEFORE_NS, start_ns + AFTER_NS
+            begin = max(bisect_left(places, first_ns, key=self._at_ns), last)
+            last = max(bisect_right(places, last_ns, key=self._at_ns), last)
+            if begin < last:
+                yield begin, last
+
+    def _at_ns(self, place: int) -> int:
+        return self._in_order[place].at_ns
 
 
 def _group(netns: str, user: int | None) -> str:
@@ -534,25 +631,20 @@ def _group(netns: str, user: int | None) -> str:
     return "own" if netns in ("", OWN) else "namespaces"
 
 
-def _is_near(at_ns: int, starts: list[int]) -> bool:
-    """Return whether something was about the start of any of some losses."""
-    place = bisect_left(starts, at_ns - AFTER_NS)
-    return place < len(starts) and starts[place] <= at_ns + BEFORE_NS
-
-
 def _cpus_in_words(
     during: Mapping[str, Mapping[str, float]], before: Mapping[str, Mapping[str, float]]
 ) -> Iterable[str]:
     """Yield of each busy CPU what it did, and how busy it had been."""
-    for cpu, known in sorted(during.items(), key=lambda item: item[0].zfill(8)):
-        busy = sum(known.values())
-        if busy < FULL:
-            continue
+    full = {cpu: busy for cpu, known in during.items() if (busy := sum(known.values())) >= FULL}
+    for cpu in sorted(full, key=lambda cpu: cpu.zfill(8))[:MOST_CPUS]:
+        known, busy = during[cpu], full[cpu]
         most = sorted(known.items(), key=lambda item: -item[1])[:SHOWN_PROGRAMS]
         parts = ", ".join(f"{name} {show_percent(share)}" for name, share in most)
         earlier = before.get(cpu)
         was = f"; before {show_percent(sum(earlier.values()))}" if earlier is not None else ""
         yield f"CPU {cpu}: {show_percent(min(busy, 1.0))} busy ({parts}){was}"
+    if len(full) > MOST_CPUS:
+        yield f"and {len(full) - MOST_CPUS} more busy CPUs"
 
 
 def _into(netns: str) -> str:
