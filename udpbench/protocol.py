@@ -271,6 +271,10 @@ class Passage:
     """MAC of each next hop beyond a bridge by which they leave, and the port that leads there."""
     outer: tuple[Hop, ...] = ()
     """The way of the packets into which the interface puts those that are sent here."""
+    ports: tuple[int, ...] = ()
+    """Every port that rules may give them in place of their own."""
+    listens: tuple[int, ...] = ()
+    """Those of their ports at which a socket takes what is for an address of the node itself."""
 
 
 WorkersState = Literal["none", "ready", "running", "listening", "done", "failed"]

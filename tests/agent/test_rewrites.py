@@ -341,6 +341,17 @@ def test_rules_of_iptables_are_read_likewise(line: str, expected: Rewrites) -> N
     assert expected == of_iptables(f"*nat\n{line}\nCOMMIT\n", OURS)
 
 
+def test_rules_for_the_nodes_own_addresses_are_for_packets_that_go_there() -> None:
+    """As docker publishes a port."""
+    here = replace(OURS, local=True)
+    of_fib = match({"fib": {"result": "type", "flags": ["daddr"]}}, "local")
+    rule = {"family": "ip", "table": "nat", "chain": "pre", "handle": 7, "expr": [of_fib, DNAT]}
+    items = [{"rule": rule}]
+    assert ELSEWHERE == of_nft(items, here)
+    line = "-A PREROUTING -m addrtype --dst-type LOCAL -j DNAT --to-destination 10.9.9.9"
+    assert ELSEWHERE == of_iptables(f"*nat\n{line}\nCOMMIT\n", here)
+
+
 @pytest.mark.parametrize(
     "target",
     [

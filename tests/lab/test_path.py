@@ -585,6 +585,13 @@ def quiet(pid: int) -> None:
             "nft add rule ip nat p dnat to numgen inc mod 2 map { 0 : 192.168.253.1, 1 : 10.9.9.2 }",
             "10.9.9.2",
         ),
+        (
+            (
+                f"nft add rule ip nat p dnat to {RECEIVER}.9 "
+                f"&& ip route add {RECEIVER}.9/32 via 10.9.9.2"
+            ),
+            "would leave by leak0, not by out0",
+        ),
         ("ip rule add fwmark 7 table 77", "a mark"),
         (
             f"ip route add {RECEIVER}.2/32 nexthop via 192.168.253.1 nexthop via 10.9.9.2",

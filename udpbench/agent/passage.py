@@ -21,6 +21,7 @@ from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.facts import addresses
 from udpbench.agent.host.files import beneath, lines_of, read
 from udpbench.agent.host.system import Host, link_kind
+from udpbench.agent.host.udp_diag import SocketList
 from udpbench.agent.rewrites import (
     PROTOCOLS,
     FlowMarks,
@@ -95,16 +96,17 @@ def passage(
     """
     destinations = tuple(dict.fromkeys(to for _, to in pairs))
     known = dict(neighbours(host, out))
-    ours = FlowMarks(_seen_by(host, interface), destinations, tuple(ports), protocol)
-    rewritten = _remembered(host, ours, _rewrites(host, ours))
     bridge = _bridge(host, interface, out) if interface else ()
     entry = bridge[0] if bridge else interface
     frames = len(bridge) > len((entry, interface))
+    hops = () if frames else tuple(_hop(host, entry, out, pair, known) for pair in pairs)
+    local = any(hop.kind == "local" for hop in hops)
+    ours = FlowMarks(_seen_by(host, interface), destinations, tuple(ports), protocol, local)
+    rewritten = _remembered(host, ours, _rewrites(host, ours))
     sides = dict.fromkeys(filter(None, (interface, entry, out, *beneath(host, interface, out))))
     by_frames = link_kind(host.link(out)) == "vxlan"
     inside = (*destinations, *rewritten.addresses)
     tunnel = vxlan.facts(host, out) if by_frames else wireguard_ends.facts(host, out, inside)
-    hops = () if frames else tuple(_hop(host, entry, out, pair, known) for pair in pairs)
     macs = {hop.mac for hop in hops if hop.mac is not None}
     outer = () if interface else tuple(hop for _, hop in _outer(host, out, tunnel, macs or {None}))
     return Passage(
@@ -140,7 +142,18 @@ def passage(
             ),
         ),
         outer=outer,
+        ports=rewritten.ports,
+        listens=_listens(ports) if local and rewritten.addresses else (),
     )
+
+
+def _listens(ports: Sequence[int]) -> tuple[int, ...]:
+    """Return at which ports there are sockets: all of them if the kernel does not tell."""
+    try:
+        listed = SocketList(ports).read().values()
+    except OSError:  # no udp_diag
+        return tuple(ports)
+    return tuple(sorted({each.port for each in listed} & {*ports}))
 
 
 def _hidden(host: Host) -> Iterator[str]:

@@ -58,6 +58,8 @@ class FlowMarks:
     destinations: tuple[str, ...]
     ports: tuple[int, ...]
     protocol: str = "udp"
+    local: bool = False
+    """Whether a destination may be an address of the node itself."""
 
 
 @dataclass(frozen=True)
@@ -315,7 +317,7 @@ def _may_be(kind: str, asked: Any, right: Any, ours: FlowMarks, family: str) -> 
         return True  # of a packet inside
     is_literal = isinstance(right, str) and not right.startswith("@")
     if kind == "fib" and asked == {"result": "type", "flags": ["daddr"]}:
-        return bool(right != "local")  # every destination's route is proven to be none
+        return bool(right != "local") or ours.local
     if kind == "meta" and asked.get("key") == "l4proto":
         own = (ours.protocol, PROTOCOLS[ours.protocol])
         return right in own if is_literal or isinstance(right, int) else True
@@ -452,8 +454,8 @@ def _may_pass(words: list[str], ours: FlowMarks) -> bool:
         return False
     if to is not None and not any(_has_address(to, text) for text in ours.destinations):
         return False
-    if _after(words, "--dst-type") == "LOCAL":
-        return False  # every destination's route is proven to be none
+    if _after(words, "--dst-type") == "LOCAL" and not ours.local:
+        return False
     if port is None:
         return True
     low, _, high = port.partition(":")

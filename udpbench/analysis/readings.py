@@ -448,7 +448,7 @@ def nodes_of(record: TrialRecord) -> Nodes:
     receivers = {spec.host for spec in record.workers if spec.role == "receiver"}
     targets = {flow.destination for spec in record.workers for flow in spec.flows}
     for host, facts in record.facts.items():
-        if targets & facts.destinations:
+        if targets & facts.destinations and host not in record.between:
             receivers.add(host)
     nodes: dict[Part, tuple[str, ...]] = {
         "sender": tuple(sorted(senders)),

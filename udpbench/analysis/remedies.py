@@ -71,6 +71,8 @@ fwd_conntrack | enlarge net.netfilter.nf_conntrack_max on the node, or leave the
   (settings.middle.firewall.notrack)
 fwd_rp_filter | give the node a route back to the source, or lower net.ipv4.conf.*.rp_filter
 fwd_route | give the node a route to the receiver
+fwd_local | see which rule leaves packets to the published port as they are, or untracked (nft list
+  ruleset, iptables -t nat -vnL, iptables -t raw -vnL)
 fwd_mtu | send shorter datagrams, raise the MTU of the way out, or set traffic.fragment
 fwd_netfilter | change the node's rule in FORWARD or POSTROUTING that counts it (nft list ruleset,
   iptables -vnL FORWARD)

@@ -390,7 +390,7 @@ def _acts(experiments: Sequence[Experiment], lab: Lab) -> Iterator[str]:
         yield f"would start an agent {_where(host, me)}"
     yield from acts_on_receivers(experiments, lab)
     for traffic in (trial.traffic for trial in _trials(experiments)):
-        yield f"would send to {_shown([traffic.flows.to])}"
+        yield f"would send to {_shown([traffic.flows.published or traffic.flows.to])}"
     for host in lab.hosts:
         yield from _set_on(host.name, host.settings)
     for settings in (lab.settings, *(trial.settings for trial in _trials(experiments))):

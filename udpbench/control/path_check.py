@@ -223,9 +223,14 @@ def kept_flows(
             f"most {MAX_FLOWS}; narrow traffic.flows.from or to"
         )
     landing: dict[int, Queue] = {}
+    ends = {
+        flow.flow: flow.destination
+        for spec in (*senders, *(spec for spec in workers if spec.role == "receiver"))
+        for flow in spec.flows
+    }
     for spec in senders:
         for flow in spec.flows:
-            host = next(host for host in facts if flow.destination in facts[host].destinations)
+            host = next(host for host in facts if ends[flow.flow] in facts[host].destinations)
             late_ns = driver_of(facts[host]).queue_packets_late_ns
             plan = probe_plan(workers, flow.flow, late_ns)
             gso = spec.send is not None and spec.send.gso != "off"

@@ -3,6 +3,8 @@
 Each node tells what it would do with packets of the traffic now; the proof follows them from the
 senders on, and refuses whatever it cannot follow. Afterwards ``PathWatch`` asks every node whether
 anything was changed.
+
+Long, because routes, bridges, tunnels, rewritten packets and replies are followed by the same walk.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ def _prove(
     returning = {name: [(to, source) for source, to in own] for name, own in (came or {}).items()}
     came_last = returning[lab.outside[0].name] if back else []
     pairs = sorted({pair for own in flows.values() for pair in own})
+    published = _published(lab, facts, pairs, receivers)
     begins: list[Way] = []
     for client in senders:
         own = {pair for pair in came_last if pair[0] in facts[client.name].destinations}
@@ -107,7 +110,7 @@ def _prove(
         pairs = []  # each node has its own
     ways = _follow(
         *(lab, clients, lab.outside, begins, receivers, pairs, ports, problems),
-        *(left, returning, protocol),
+        *(left, returning, protocol, {} if back else published),
     )
     if how_much != NOTHING:  # what was sent has made known where the next ones are
         problems += [f"{way[0]}: {why}" for way in (*begins, *ways) for why in _flooded(way[2])]
@@ -163,17 +166,30 @@ def _follow(
     left: dict[str, Sequence[Pair]],
     returning: Mapping[str, Sequence[Pair]],
     protocol: str = "udp",
+    published: Mapping[str, Collection[str]] | None = None,
 ) -> list[Way]:
-    """Return what nodes say that follow each other; append why one would not hand on packets."""
+    """Return what nodes say that follow each other; append why one would not hand on packets.
+
+    ``published``: addresses of each node's own to which packets are sent, for its rules to rewrite.
+    """
     ways: list[Way] = []
     for node in nodes:
         inner = node.bridges or node.tunnel
         comes, leaves = lab.ports(node) if inner else (node.interface, node.out)
         asked = sorted({*pairs, *returning.get(node.name, ())})
-        passage = clients[node.name].passage(comes, leaves, asked, ports, protocol)
+        client, own = clients[node.name], (published or {}).get(node.name, ())
+        passage = client.passage(comes, leaves, asked, ports, protocol)
+        rewritten = _rewritten(asked, passage)
+        if rewritten:
+            # They are routed as what rules make of them.
+            more = client.passage(comes, leaves, rewritten, (*ports, *passage.ports), protocol)
+            passage = _with(passage, more)
         problems += _elsewhere(node.name, passage, ends)
         problems += _misread(node, passage)
-        left[node.name] = pairs = _after(asked, passage)
+        problems += _kept_here(node.name, passage, own)
+        ports = tuple(dict.fromkeys([*ports, *passage.ports]))
+        left[node.name] = pairs = [pair for pair in _after(asked, passage) if pair[1] not in own]
+        passage = replace(passage, hops=tuple(h for h in passage.hops if not _stays(h, own)))
         if returning:
             # What comes back to an address that a node gave is given its own before it is routed.
             passage = replace(passage, hops=tuple(h for h in passage.hops if h.kind != "local"))
@@ -243,6 +259,61 @@ def _sent(workers: Iterable[WorkerSpec]) -> Sent:
         own |= {(flow.source, flow.destination) for flow in spec.flows}
     ports = tuple(sorted({flow.destination_port for spec in senders for flow in spec.flows}))
     return flows, ports, next((spec.traffic.protocol for spec in senders), "udp")
+
+
+def _published(
+    lab: Lab, facts: Mapping[str, Facts], pairs: Iterable[Pair], receivers: Iterable[Stop]
+) -> dict[str, frozenset[str]]:
+    """Return which addresses of each node's own, and of no receiver's, packets are sent to."""
+    ends = {address for stop in receivers for address in stop.addresses}
+    sent = {to for _, to in pairs} - ends
+    nodes = lab.middle if sent else ()
+    return {node.name: facts[node.name].destinations & sent for node in nodes}
+
+
+def _stays(hop: Hop, own: Collection[str]) -> bool:
+    """Return whether packets for a node's own address end there unless a rule rewrites them."""
+    return hop.kind == "local" and hop.destination in own
+
+
+def _kept_here(name: str, passage: Passage, own: Collection[str]) -> list[str]:
+    """Return why what is sent to a node's own address may get to nobody, or to a program there."""
+    staying = sorted({hop.destination for hop in passage.hops if _stays(hop, own)})
+    if staying and not passage.rewrites:
+        return [f"{name}: no rule rewrites packets to its own address {', '.join(staying)} (DNAT)"]
+    listens = ", ".join(map(str, passage.listens)) if staying else ""
+    step = "stop it; docker's proxy is off with userland-proxy: false"
+    why = "would get what rules leave"
+    return [f"{name}: a program that listens at port {listens} {why}: {step}"] if listens else []
+
+
+def _rewritten(pairs: Collection[Pair], passage: Passage) -> list[Pair]:
+    """Return sources and destinations with which packets are routed that a rule has rewritten."""
+    rewritten = {
+        (source, to)
+        for source, _ in pairs
+        for to in passage.rewrites
+        if (":" in source) == (":" in to)
+    }
+    return sorted(rewritten - {*pairs})
+
+
+def _with(passage: Passage, more: Passage) -> Passage:
+    """Return a passage with what is true of other packets as well."""
+    hops = {(hop.source, hop.destination): hop for hop in (*more.hops, *passage.hops)}
+
+    def both(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*first, *second]))
+
+    return replace(
+        passage,
+        hops=tuple(hops.values()),
+        rewrites=both(passage.rewrites, more.rewrites),
+        sources=both(passage.sources, more.sources),
+        unread=both(passage.unread, more.unread),
+        stations=tuple(dict.fromkeys([*passage.stations, *more.stations])),
+        ports=tuple({*passage.ports, *more.ports}),
+    )
 
 
 def _forwards_frames(passage: Passage) -> bool:

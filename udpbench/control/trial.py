@@ -32,6 +32,7 @@ from udpbench.definition.binding.bind import (
     UnmetNeeds,
     bind,
     depends_on_queues,
+    published_addresses,
     require_offers,
 )
 from udpbench.errors import (
@@ -185,8 +186,10 @@ def prove_destinations(attempt: Attempt) -> None:
         if attempt.facts[host.name].interface == host.interface
         for destination in attempt.facts[host.name].destinations
     }
+    published = published_addresses(attempt.trial, attempt.bench.lab, attempt.facts)
     for spec in attempt.workers:
-        wrong = sorted({flow.destination for flow in spec.flows} - proven)
+        known_ends = proven | published if spec.role == "sender" else proven
+        wrong = sorted({flow.destination for flow in spec.flows} - known_ends)
         if wrong:
             known = ", ".join(sorted(proven)) or "none"
             raise SafetyError(

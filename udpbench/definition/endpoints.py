@@ -22,6 +22,9 @@ _CPUS = re.compile(rf"{_DIGITS}(-{_DIGITS})?(,{_DIGITS}(-{_DIGITS})?)*\Z")
 _TO = re.compile(
     rf"receiver\.addresses\[({_DIGITS})(?:-({_DIGITS}))?\]:({_DIGITS}(?:-{_DIGITS})?)\Z"
 )
+_PUBLISHED = re.compile(
+    rf"([A-Za-z0-9._-]+)\.addresses\[({_DIGITS})\]:({_DIGITS}(?:-{_DIGITS})?)\Z"
+)
 ON_LINK = "link"
 _MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}\Z")
 _ADDRESS_RANGE = re.compile(
@@ -86,6 +89,25 @@ def parse_to(text: str) -> Destinations:
         raise ValueError("not a range of addresses; counted from 1, lower number first")
     ports = parse_ports(match.group(3))
     return Destinations("one" if low == high else "each", tuple(range(low, high + 1)), ports)
+
+
+@dataclass(frozen=True)
+class PublishedPorts:
+    """Ports of an address that a node in the middle has, which its rules lead on."""
+
+    node: str
+    member: int
+    """Which of its addresses where packets come in, counted from 1."""
+    ports: tuple[int, ...]
+
+
+def parse_published(text: str) -> PublishedPorts:
+    """Return what ``router1.addresses[1]:8080`` stands for; ValueError says why not."""
+    match = _PUBLISHED.match(text)
+    if match is None or int(match.group(2)) < 1:
+        what = "not an address and port of a node in the middle"
+        raise ValueError(f"{what}; write for example router1.addresses[1]:8080")
+    return PublishedPorts(match.group(1), int(match.group(2)), parse_ports(match.group(3)))
 
 
 def _instead_of(text: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from udpbench import units
 from udpbench.definition.binding.bind import flow_count
-from udpbench.definition.endpoints import parse_to
+from udpbench.definition.endpoints import PublishedPorts, parse_published, parse_to
 from udpbench.definition.problems import Tree
 from udpbench.errors import Problem
 from udpbench.model.experiment import Answers, Attach, Trial
@@ -50,6 +50,8 @@ def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
     yield from _fault(tree, trial)
     if trial.traffic.protocol == "tcp":
         yield from _stream(tree, trial)
+    if trial.traffic.flows.published is not None:
+        yield from _published(tree, trial, parse_published(trial.traffic.flows.published))
     yield from _refused(tree, trial)
     if trial.receive.attach is not None:
         yield from _attached(tree, trial.receive.attach, trial)
@@ -57,6 +59,22 @@ def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
         yield from _ids(tree, trial, trial.traffic.answers, trial.traffic.answers.id_at)
     if trial.traffic.payload is not None:
         yield from _payload(tree, trial)
+
+
+def _published(tree: Tree, trial: Trial, published: PublishedPorts) -> Iterator[Problem]:
+    """Yield what does not go with packets to an address of a node, whose rules lead them on."""
+    where, to = ("traffic", "flows", "published"), parse_to(trial.traffic.flows.to)
+    if len(to.members) > 1 or len(published.ports) != len(to.ports):
+        what, limit = "each port leads to a single other", f"as many as {trial.traffic.flows.to}"
+        yield tree.problem(where, what, limit, "write a single address, and as many ports in both")
+    if trial.traffic.protocol != "udp":
+        yield tree.problem(where, "streams are not followed there", "protocol: udp", "omit it")
+    if trial.receive.workers == 0:
+        what = "nothing says where packets arrive"
+        yield tree.problem(where, what, "receive.workers: 1 or more", "raise that, or omit it")
+    if trial.losses:
+        what = "packets that are lost on purpose go to a receiver's own address"
+        yield tree.problem(where, what, "", "omit losses, or it")
 
 
 def _refused(tree: Tree, trial: Trial) -> Iterator[Problem]:

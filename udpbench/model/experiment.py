@@ -36,6 +36,8 @@ class Flows:
     to: str = "receiver.addresses[1]:4321"
     queues: Union[Literal["any"], Annotated[int, Count(1, 1024)]] = "any"
     spread: Literal["split", "each"] = "split"
+    published: Optional[Annotated[str, Named("published")]] = None
+    """An address and ports of a node in the middle, whose rules lead from there to ``to``."""
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ LEDGER_STAGES = (
     "fwd_conntrack",
     "fwd_rp_filter",
     "fwd_route",
+    "fwd_local",
     "fwd_mtu",
     "fwd_netfilter",
     "fwd_neighbour",

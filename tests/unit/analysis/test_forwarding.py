@@ -337,6 +337,18 @@ REQUESTS, DATAGRAMS, DELIVERED = (
 )
 
 
+def test_what_is_not_led_on_from_a_published_port_ends_at_its_node() -> None:
+    """It is delivered there, to no socket; a node that publishes none has no part in others'."""
+    moves = {"r": {**passed(993), RECEIVED: 1000, DELIVERED: 7, "snmp.Udp.NoPorts": 7}}
+    record = routed(moves, 7)
+    assert {"r.fwd_local": 7} != entries(record)
+    flows = replace(record.trial.traffic.flows, published="r.addresses[1]:8080")
+    traffic = replace(record.trial.traffic, flows=flows)
+    record = replace(record, trial=replace(record.trial, traffic=traffic))
+    assert {"r.fwd_local": 7} == entries(record)
+    assert 0 == judge(record).unaccounted
+
+
 def begun(**changes: int) -> dict[str, int]:
     """Return the moves of a node where a tunnel begins that a thousand packets entered."""
     names = ("link.in0.rx_packets", "link.vxlan0.tx_packets", REQUESTS, LEFT, SENT)

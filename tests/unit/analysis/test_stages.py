@@ -711,6 +711,7 @@ def test_a_row_says_what_its_stage_is() -> None:
         "fwd_conntrack",
         "fwd_rp_filter",
         "fwd_route",
+        "fwd_local",
         "fwd_mtu",
         "fwd_netfilter",
         "fwd_decap",

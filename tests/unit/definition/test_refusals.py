@@ -32,14 +32,14 @@ from udpbench.errors import InputError
         (
             "traffic: {flows: 16}",
             (
-                "x.yaml:2: traffic.flows: 16: not a map of keys; expected: from, to, queues, spread; "
+                "x.yaml:2: traffic.flows: 16: not a map of keys; expected: from, to, queues, spread, published; "
                 "for 16 flows write flows: {from: 20000-20015}"
             ),
         ),
         (
             "traffic: {flows: 1}",
             (
-                "x.yaml:2: traffic.flows: 1: not a map of keys; expected: from, to, queues, spread; "
+                "x.yaml:2: traffic.flows: 1: not a map of keys; expected: from, to, queues, spread, published; "
                 "for 1 flow write flows: {from: 20000-20000}"
             ),
         ),
@@ -294,7 +294,7 @@ from udpbench.errors import InputError
             (
                 "x.yaml:2: losses.rx_xpd: 3: unknown value; expected: one of unsent, tx_policy, tx_netfilter, "
                 "tx_ipsec, tx_qdisc, tx_device, link, fwd_ring, fwd_xdp, fwd_backlog, fwd_tc, fwd_bridge, fwd_tun, fwd_encap, "
-                "fwd_ip, fwd_prerouting, fwd_conntrack, fwd_rp_filter, fwd_route, fwd_mtu, fwd_netfilter, "
+                "fwd_ip, fwd_prerouting, fwd_conntrack, fwd_rp_filter, fwd_route, fwd_local, fwd_mtu, fwd_netfilter, "
                 "fwd_neighbour, fwd_rcvbuf, fwd_decap, fwd_ecn, fwd_cells, fwd_qdisc, fwd_device, rx_ring, rx_xdp, xsk_ring, xsk_fill, rx_backlog, rx_tc, rx_ip, "
                 "rx_netfilter, udp_checksum, udp_no_port, rx_policy, udp_filter, udp_rcvbuf, udp_memory, "
                 "udp_purged, app_truncated, app_log, app_unanswered, answer_lost; did you mean rx_xdp?"

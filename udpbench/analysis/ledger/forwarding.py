@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from udpbench.analysis.ledger import before_ip, ip, skbs, tunnels
 from udpbench.analysis.ledger.skbs import Span, exactly, sum_of
+from udpbench.analysis.ledger.sockets import NO_PORTS
 from udpbench.analysis.ledger.stage import (
     Expression,
     Stage,
@@ -112,6 +113,14 @@ def _unrouted_skbs(view: CounterView) -> Span | None:
     if without is None:
         return None
     return exactly(without) + (parts["routes"] if parts else exactly(0))
+
+
+def _local_skbs(node: AnyNode) -> int | None:
+    """Return what was sent to an address of the node, and no rule led on: no socket is there."""
+    published = node.view.traffic.flows.published or ""
+    if not any(published.startswith(f"{name}.addresses[") for name in node.hosts):
+        return 0
+    return node.counter(NO_PORTS)
 
 
 def _missing_before_forward(node: AnyNode) -> int | None:
@@ -266,7 +275,7 @@ UNPROVOKED = {
     **dict.fromkeys(
         (
             *("fwd_xdp", "fwd_backlog", "fwd_tc", "fwd_conntrack", "fwd_rp_filter", "fwd_route"),
-            *("fwd_tun", "fwd_rcvbuf", "fwd_ecn", "fwd_cells"),
+            *("fwd_tun", "fwd_rcvbuf", "fwd_ecn", "fwd_cells", "fwd_local"),
         ),
         "no packet is lost there on purpose at a node in the middle",
     ),
@@ -436,6 +445,17 @@ ROWS = (
         "No route, or one of the types unreachable, prohibit or blackhole.",
         counters=(NO_ROUTES,),
         reasons=("IP_INNOROUTES", "IP_INADDRERRORS"),
+        refuses=True,
+    ),
+    _stage(
+        "fwd_local",
+        _of_node(_local_skbs),
+        f"Δ {NO_PORTS} of a node to whose address packets are sent (traffic.flows.published), else "
+        "0",
+        "Sent to a published port of the node, and not led on: its rules left it as it was, or "
+        "conntrack does not track it.",
+        counters=(NO_PORTS,),
+        reasons=("NO_SOCKET",),
         refuses=True,
     ),
     _stage(

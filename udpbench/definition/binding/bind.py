@@ -24,7 +24,7 @@ from udpbench.definition.binding.worker_cpus import (
     depends_on_queues,
     place_workers,
 )
-from udpbench.definition.endpoints import parse_ports, parse_to
+from udpbench.definition.endpoints import parse_ports, parse_published, parse_to
 from udpbench.model.experiment import HostNeeds, Needs, Receive, Send, Trial
 from udpbench.model.host import GSO_SEGMENTS, Facts, Setting
 from udpbench.model.lab import Lab, Node
@@ -43,6 +43,7 @@ __all__ = [
     "depends_on_queues",
     "keep",
     "machine_settings_for",
+    "published_addresses",
     "require_kernels",
     "require_offers",
     "settings_for",
@@ -103,7 +104,7 @@ def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | No
     flows, per_worker = _flows(trial, lab, facts, landed)
     cpus = place_workers(trial, lab, facts, landed)
     senders = _senders(trial, lab, cpus, per_worker)
-    receivers = _receivers(trial, lab, facts, cpus, flows)
+    receivers = _receivers(trial, lab, facts, cpus, _arriving(trial, lab, facts, flows))
     crowded = (finding for host in lab.ends for finding in cpus[host.name].findings)
     return Bound((*senders, *receivers), (*crowded, *_shared_cpus(lab, senders, receivers)))
 
@@ -282,6 +283,36 @@ def _destinations(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> list[tu
     return destinations
 
 
+def published_addresses(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> frozenset[str]:
+    """Return the address of a node to which packets are sent for its rules to lead them on."""
+    return frozenset(str(address) for address, _ in _published(trial, lab, facts))
+
+
+def _published(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> list[tuple[Address, int]]:
+    """Return the same with each port, in the order of the destinations to which rules lead."""
+    text = trial.traffic.flows.published
+    if text is None:
+        return []
+    published = parse_published(text)
+    if published.node not in {node.name for node in lab.middle}:
+        names = ", ".join(node.name for node in lab.middle) or "none"
+        raise Unavailable(
+            f"traffic.flows.published: {published.node} is no node in the middle of {lab.name}, "
+            f"which has {names}"
+        )
+    if any(node.name == published.node and node.tunnel for node in lab.middle):
+        what = f"traffic.flows.published: {published.node} begins or ends a tunnel"
+        raise Unavailable(f"{what}; name a node that only routes")
+    every = map(_interface, facts[published.node].addresses)
+    own = [each.ip for each in every if each.version == trial.traffic.family]
+    if published.member > len(own):
+        raise Unavailable(
+            f"traffic.flows.published asks for IPv{trial.traffic.family} address "
+            f"{published.member} of {published.node}, which has {len(own)} where packets come in"
+        )
+    return [(own[published.member - 1], port) for port in published.ports]
+
+
 def _source(trial: Trial, host: Node, facts: Mapping[str, Facts], to: Address) -> str:
     """Return the first address of a host in the destination's network, else its first."""
     networks = _networks(trial, host, facts)
@@ -313,7 +344,7 @@ def _flows(
             f"{total} flows over all hosts of {lab.name}; at most {MAX_FLOWS}, as flow "
             "numbers have 16 bits in the packet header; ask for fewer in traffic.flows"
         )
-    destinations = _destinations(trial, lab, facts)
+    destinations = _published(trial, lab, facts) or _destinations(trial, lab, facts)
     ports = parse_ports(trial.traffic.flows.source_ports)
     numbers = itertools.count()
     per_worker: dict[tuple[str, int], tuple[FlowSpec, ...]] = {}
@@ -328,6 +359,20 @@ def _flows(
             numbered = tuple(FlowSpec(next(numbers), *four) for four in own)
             per_worker[host.name, k] = tuple(flow for flow in numbered if _is_kept(flow, landed))
     return tuple(flow for own in per_worker.values() for flow in own), per_worker
+
+
+def _arriving(
+    trial: Trial, lab: Lab, facts: Mapping[str, Facts], flows: tuple[FlowSpec, ...]
+) -> tuple[FlowSpec, ...]:
+    """Return flows as they arrive: those sent to published ports have been given ``to``."""
+    published = _published(trial, lab, facts)
+    ends = dict(zip(published, _destinations(trial, lab, facts), strict=False))
+    return tuple(
+        replace(flow, destination=str(end[0]), destination_port=end[1])
+        if (end := ends.get((ipaddress.ip_address(flow.destination), flow.destination_port)))
+        else flow
+        for flow in flows
+    )
 
 
 def _is_kept(flow: FlowSpec, landed: Landed | None) -> bool:

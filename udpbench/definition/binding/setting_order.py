@@ -13,7 +13,7 @@ from udpbench.definition import losses
 from udpbench.definition.binding import card, chain
 from udpbench.definition.binding.cpu_placement import Unavailable
 from udpbench.definition.binding.host_block import HostBlock, LabContext
-from udpbench.definition.endpoints import addresses_of, parse_ports, parse_to
+from udpbench.definition.endpoints import addresses_of, parse_ports, parse_published, parse_to
 from udpbench.definition.problems import Place, at, raise_all
 from udpbench.differences import key_of
 from udpbench.host_settings import Cpu, set_keys
@@ -42,6 +42,8 @@ def _drop_reasons(block: HostBlock) -> Iterator[Setting]:
         return
     flows = trial.traffic.flows
     ports = {*parse_to(flows.to).ports, *(losses.ALL_PORTS[stage] for stage in trial.losses)}
+    if flows.published is not None:
+        ports.update(parse_published(flows.published).ports)
     if trial.traffic.echo or trial.traffic.answers:
         ports.update(parse_ports(flows.source_ports))
     yield Setting("explain", "drops", sorted(ports), path="explain", optional=True)

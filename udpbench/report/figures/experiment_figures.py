@@ -95,6 +95,7 @@ STAGE_STYLES = {
     "fwd_conntrack": (SKY, "xx"),
     "fwd_rp_filter": (PINK, "\\\\"),
     "fwd_route": (RED, "--"),
+    "fwd_local": (RED, "++"),
     "fwd_mtu": (GREEN, "||"),
     "fwd_netfilter": (ORANGE, "\\\\"),
     "fwd_neighbour": (SKY, ""),
