@@ -84,7 +84,7 @@ rx_gro | netdev | gro_receive_skb/napi_gro_receive dev_gro_receive napi_gro_frag
   gro_flush_normal? napi_gro_flush/__gro_flush napi_complete_done gro_complete?
   skb_gro_receive udp4_gro_receive? udp_gro_receive?
 rx_core | netdev | netif_receive_skb_list_internal? __netif_receive_skb_list_core
-  __netif_receive_skb_core __netif_receive_skb netif_receive_skb packet_rcv? tpacket_rcv?
+  __netif_receive_skb_core __netif_receive_skb netif_receive_skb
 rx_backlog | netdev | process_backlog enqueue_to_backlog netif_rx_internal get_rps_cpu?
   net_rps_send_ipi?
 rx_ip | protocol | ip_rcv ip_list_rcv ip_rcv_core? ip_rcv_finish? ip_sublist_rcv?

@@ -12,8 +12,8 @@ not see them, and a thing that takes CPU time leaves the soaker less of them. Th
 task run in the soaker's place nobody sees, so the samples are a smaller ``share`` of what the soaker
 lost; it is the same for both arms.
 
-With ``--mutants N`` the records are judged again with two anchors swapped, N times: at least nine in
-ten are to fail. What the folder has already is read and not run again. Exits 1 if a bar is missed, 5
+With ``--mutants N`` the records are judged again with two anchors swapped, N times, of which the first
+decides most of a thing's time, and the second any of another stage: at least nine in ten are to fail. What the folder has already is read and not run again. Exits 1 if a bar is missed, 5
 if nothing could be told. Needs a quiet machine.
 """
 
@@ -61,9 +61,21 @@ FEWEST = 5
 BESIDE = ("wakeup", "schedule", "interrupts", "own", "others_softirq")
 """Endings of stages that change with how often a CPU sleeps, and programs in brackets."""
 PORT, PLANTED = 4321, 4322
-HEAVY = 0.03
-"""Share of the time from which on an anchor is swapped in a mutant."""
+SET_UP = ("step", "facts again")
+"""Of a trial, once settings are applied."""
+HEAVY = 0.005
+"""Share of the time that anchors decide, from which on one is swapped in a mutant."""
 Data = dict[str, Any]
+
+
+class Plant(NamedTuple):
+    """What is set up in the namespace of an end before its packets come."""
+
+    words: tuple[str, ...]
+    """A command."""
+    text: str = ""
+    """Its input."""
+    at: Role = "receiver"
 
 
 @dataclass(frozen=True)
@@ -76,20 +88,42 @@ class Thing:
     keys: Data = field(default_factory=dict)
     end: Role = "receiver"
     within: float = WITHIN
-    rules: str = ""
-    """A script for nft, in the namespace of that end."""
+    plant: Plant | None = None
     blocks: int = 20
     frequency: int = 4987
     """Samples of a CPU in a second."""
 
 
-def chain(hook: str, count: int, family: str = "ip") -> str:
+def drops(hook: str, count: int, family: str = "ip", at: Role = "receiver") -> Plant:
     """Return a table in which the datagrams to one port pass so many rules."""
     rules = "\n".join(f"udp dport {10_000 + n} drop" for n in range(count))
-    return (
+    text = (
         f"table {family} planted {{ chain many {{ {rules}\n }}\n"
         f"chain c {{ type filter hook {hook} priority 0; udp dport {PLANTED} jump many; }}\n}}"
     )
+    return Plant(("nft", "-f", "-"), text, at)
+
+
+def iptables(count: int) -> Plant:
+    """Return the same as a chain of the legacy iptables, whose rules are other functions."""
+    rules = [f"-A many -p udp --dport {10_000 + n} -j DROP" for n in range(count)]
+    jump = f"-A INPUT -p udp --dport {PLANTED} -j many"
+    return Plant(
+        ("iptables-legacy-restore",),
+        "\n".join(("*filter", ":many -", jump, *rules, "COMMIT", "")),
+    )
+
+
+def filters(interface: str, way: str, count: int, at: Role = "receiver") -> Plant:
+    """Return filters of traffic control: the first matches the datagrams to the other port."""
+    ports = (PORT, *range(10_000, 10_000 + count))
+    each = f"filter add dev {interface} {way} protocol ip prio 1"
+    lines = (
+        f"{each} handle 800::{number:x} u32 ht 800: match ip dport {port} 0xffff flowid :1"
+        for number, port in enumerate(ports, 1)
+    )
+    text = "\n".join((f"qdisc add dev {interface} clsact", *lines, ""))
+    return Plant(("tc", "-batch", "-"), text, at)
 
 
 TRACKED = f"""\
@@ -97,13 +131,36 @@ table ip planted {{
  chain raw {{ type filter hook prerouting priority -300; udp dport {PORT} notrack; }}
  chain c {{ type filter hook input priority 0; ct state invalid drop; }}
 }}"""
+XDP_TURNS = "700"
+XDP = Plant(
+    (
+        *(sys.executable, str(Path(__file__).with_name("planted_xdp.py"))),
+        *("receive0", str(PLANTED), XDP_TURNS),
+    )
+)
 BY_PORT = {
     "without": {"traffic.flows.to": f"receiver.addresses[1]:{PORT}"},
     "with": {"traffic.flows.to": f"receiver.addresses[1]:{PLANTED}"},
 }
+BURSTS = {
+    "send.gso": 32,
+    "settings": {"sender": {"ethtool": {"features": {"tx-udp-segmentation": False}}}},
+}
+"""Messages that are cut before the link: so many packets come at once, and wake their CPU once."""
 READING = {"settings": {"receiver": {"link": {"receive": "inline"}}}, "send.pace": "sleep"}
 """The sender's CPU takes the packets to the socket, and nothing but their reader is on the receiver's."""
 LONG = {**READING, "traffic": {"size": "1472B", "rate": "80kpps"}}
+LONGEST = {
+    **READING,
+    "settings": {
+        "sender": {"mtu": 9000},
+        "receiver": {"mtu": 9000, "link": {"receive": "inline"}},
+    },
+    "traffic": {"size": "8972B", "rate": "50kpps"},
+    "receive.buffer": "64MiB",
+}
+COPIED = {"without": {"receive.read": "none"}, "with": {"receive.read": "copy"}}
+SENDING = {**READING, "traffic.rate": "20kpps"}
 THINGS: dict[str, Thing] = {
     "work": Thing(
         ("rx_application",),
@@ -111,28 +168,46 @@ THINGS: dict[str, Thing] = {
         {**READING, "traffic.rate": "30kpps"},
         within=0.02,
     ),
-    "rules-1000": Thing(("rx_netfilter",), BY_PORT, rules=chain("input", 1000)),
-    "rules-100": Thing(
-        *(("rx_netfilter",), BY_PORT, {"traffic.rate": "40kpps"}),
-        rules=chain("input", 100),
-        blocks=30,
-    ),
+    "rules-1000": Thing(("rx_netfilter",), BY_PORT, plant=drops("input", 1000)),
+    "rules-100": Thing(("rx_netfilter",), BY_PORT, BURSTS, plant=drops("input", 100), blocks=30),
     "early-rules": Thing(
         *(("rx_netfilter",), BY_PORT, {"traffic.rate": "40kpps"}),
-        rules=chain("prerouting", 200),
+        plant=drops("prerouting", 200),
     ),
+    "ingress-rules": Thing(
+        *(("rx_netfilter",), BY_PORT, BURSTS),
+        plant=drops('ingress device "receive0"', 200, "netdev"),
+    ),
+    "iptables": Thing(("rx_netfilter",), BY_PORT, BURSTS, plant=iptables(300)),
+    "conntrack": Thing(
+        *(("rx_conntrack", "rx_netfilter"), BY_PORT, {**BURSTS, "traffic.rate": "40kpps"}),
+        plant=Plant(("nft", "-f", "-"), TRACKED),
+    ),
+    "xdp": Thing(("rx_xdp",), BY_PORT, BURSTS, plant=XDP),
+    "tc": Thing(("rx_tc",), BY_PORT, BURSTS, plant=filters("receive0", "ingress", 1000)),
     # More samples wake more often who sends: what runs behind one is seen by the other timers alone.
     "sender-rules": Thing(
         *(("tx_netfilter",), BY_PORT, {"traffic.rate": "10kpps", "send.pace": "sleep"}, "sender"),
-        rules=chain("output", 1000),
+        plant=drops("output", 1000, at="sender"),
         frequency=1999,
     ),
-    "copy": Thing(
-        ("rx_copy", "rx_read", "rx_syscall"),
-        {"without": {"receive.read": "none"}, "with": {"receive.read": "copy"}},
-        LONG,
-        blocks=40,
+    "sender-post": Thing(
+        *(("tx_netfilter",), BY_PORT, SENDING, "sender"),
+        plant=drops("postrouting", 500, at="sender"),
+        frequency=1999,
     ),
+    "sender-egress": Thing(
+        *(("tx_netfilter",), BY_PORT, SENDING, "sender"),
+        plant=drops('egress device "send0"', 500, "netdev", "sender"),
+        frequency=1999,
+    ),
+    "sender-tc": Thing(
+        *(("tx_tc",), BY_PORT, SENDING, "sender"),
+        plant=filters("send0", "egress", 1000, "sender"),
+        frequency=1999,
+    ),
+    "copy": Thing(("rx_copy", "rx_read", "rx_syscall"), COPIED, LONG, blocks=40),
+    "copy-9k": Thing(("rx_copy", "rx_read", "rx_syscall"), COPIED, LONGEST, blocks=30),
     "verify": Thing(
         ("rx_application",),
         {"without": {"receive.read": "header"}, "with": {"receive.read": "verify"}},
@@ -145,7 +220,6 @@ THINGS: dict[str, Thing] = {
         {**READING, "traffic.rate": "100kpps"},
         blocks=40,
     ),
-    "conntrack": Thing(("rx_conntrack", "rx_netfilter"), BY_PORT, rules=TRACKED),
 }
 
 
@@ -174,14 +248,24 @@ def experiment_of(name: str, blocks: int | None, seconds: float) -> Any:
     return load_experiment_data(data, name)
 
 
-def planting(thing: Thing) -> Callable[[Progress], None]:
-    """Return a listener that adds the rules of a thing once the namespace of its end is there."""
+def says_of(folder: Path) -> Path:
+    """Return the file of what the command said that planted a thing."""
+    return folder.with_name(f"{folder.name}-says")
+
+
+def planting(plant: Plant | None, said: Path) -> Callable[[Progress], None]:
+    """Return a listener that plants a thing once the interfaces are there, before packets come."""
+    enter: list[str] = []
 
     def tell(progress: Progress) -> None:
         name, _, rest = progress.text.partition(": agent ")
-        if thing.rules and progress.event == "host" and name == thing.end:
-            enter = ["nsenter", f"--target={rest.partition(' ')[0]}", "--net", "nft", "-f", "-"]
-            subprocess.run(enter, input=thing.rules, text=True, check=True, timeout=30)
+        if plant is not None and progress.event == "host" and name == plant.at:
+            enter[:] = ["nsenter", f"--target={rest.partition(' ')[0]}", "--net"]
+        if plant is not None and (progress.event, progress.text) == SET_UP and enter:
+            words = {"input": plant.text, "text": True, "check": True, "timeout": 60}
+            with said.open("w") as file:
+                subprocess.run([*enter, *plant.words], stdout=file, **words)
+            enter.clear()
 
     return tell
 
@@ -308,7 +392,13 @@ def measured(name: str, folder: Path, blocks: int | None, seconds: float) -> Run
         writer = RunWriter.create(folder, header)
         options = RunOptions(seed=header.seed)
         with soaking(soaked):
-            outcome = run([experiment], lab, writer, planting(THINGS[name]), options)
+            outcome = run(
+                [experiment],
+                lab,
+                writer,
+                planting(THINGS[name].plant, says_of(folder)),
+                options,
+            )
         if outcome.error is not None:
             raise outcome.error
         if outcome.interrupted:
@@ -351,9 +441,12 @@ def arm_of(record: TrialRecord, soaked: Soaked, end: Role) -> Arm | str:
     taken_ns = 0
     for each in mine:
         phase = readings.phase
-        lost = soaked.lost(
-            each.cpu, *(edge[each.machine].clock_ns for edge in (phase.before, phase.after))
-        )
+        try:
+            lost = soaked.lost(
+                each.cpu, *(edge[each.machine].clock_ns for edge in (phase.before, phase.after))
+            )
+        except ValueError as error:  # others wanted the whole CPU
+            return str(error)
         tasks, interrupts = sampled_beside(readings, each.machine, each.cpu, each.wall_ns)
         # Entries of a CPU that both ends share are of the end of their stage.
         for stage, ns in tasks.items():
@@ -467,17 +560,36 @@ def _difference(before: Arm, after: Arm, takes: Callable[[str], bool]) -> float:
 # --- mutants -------------------------------------------------------------------------------------
 
 
-def heavy_anchors(records: Sequence[TrialRecord]) -> dict[str, dict[str, float]]:
-    """Return stage → the anchors that decide it, with their share of the time."""
-    heavy: dict[str, dict[str, float]] = {}
+def deciding_anchors(records: Sequence[TrialRecord]) -> dict[str, Counter[str]]:
+    """Return stage → the anchors that decide it, and their time; without a name what none decides."""
+    heavy: dict[str, Counter[str]] = {}
     for record in records:
-        readings = readings_of(record)
-        for (_, stage, *names), ns in _stacks(readings).items():
-            decides = next((n for n in reversed(names) if _decides(n)), None)
-            if decides is not None:
-                mine = heavy.setdefault(stage, {})
-                mine[decides] = mine.get(decides, 0.0) + ns
+        for (_, stage, *names), ns in _stacks(readings_of(record)).items():
+            decides = next((n for n in reversed(names) if _decides(n)), "")
+            heavy.setdefault(stage, Counter())[decides] += ns
     return heavy
+
+
+def swaps_of(name: str, measured: Run) -> list[tuple[str, str]]:
+    """Return the pairs of anchors whose swap moves the time of a thing to a stage beside it.
+
+    None of what the thing takes outside of the kernel, where no anchor decides.
+    """
+    thing, heavy = THINGS[name], deciding_anchors(measured.records)
+    mine = sum((heavy.get(stage, Counter()) for stage in thing.stages), Counter[str]())
+    first = max(mine, key=lambda each: mine[each], default="")
+    anchor = anchor_of(first)
+    if anchor is None:
+        return []
+    whole = sum(ns for each in heavy.values() for anchor, ns in each.items() if anchor)
+    others = {
+        each
+        for stage, theirs in heavy.items()
+        if stage not in thing.stages and not is_beside(stage, thing)
+        for each, ns in theirs.items()
+        if each and ns >= HEAVY * whole
+    }
+    return [(first, each) for each in sorted(others) if _stage(each) != anchor.stage]
 
 
 def _stacks(readings: Readings | None) -> Mapping[tuple[str, ...], int]:
@@ -485,8 +597,12 @@ def _stacks(readings: Readings | None) -> Mapping[tuple[str, ...], int]:
 
 
 def _decides(name: str) -> bool:
+    return _stage(name) is not None
+
+
+def _stage(name: str) -> str | None:
     anchor = anchor_of(name)
-    return anchor is not None and anchor.stage is not None
+    return None if anchor is None else anchor.stage
 
 
 @contextmanager
@@ -513,31 +629,11 @@ def swapped(first: str, second: str) -> Iterator[None]:
         anchor_of.cache_clear()
 
 
-def mutant(chance: random.Random, runs: Mapping[str, Run]) -> tuple[str, str, list[str]]:
-    """Return two anchors of which one is at a thing that is switched, and what fails if swapped."""
-    name = chance.choice(sorted(runs))
-    heavy = heavy_anchors(runs[name].records)
-    thing = THINGS[name]
-    kernel = [s for s in thing.stages if heavy.get(s)]
-    if not kernel:
-        return "", "", []
-    stage = chance.choice(kernel)
-    first = max(heavy[stage], key=lambda each: heavy[stage][each])
-    whole = sum(sum(mine.values()) for mine in heavy.values())
-    others = [
-        each
-        for other, mine in heavy.items()
-        if other not in thing.stages and not is_beside(other, thing)
-        for each, ns in mine.items()
-        if ns >= HEAVY * whole
-    ]
-    if not others:
-        return first, "", []
-    second = chance.choice(sorted(others))
+def failing_of(name: str, first: str, second: str, runs: Mapping[str, Run]) -> str:
+    """Return a thing that fails with two anchors swapped, that of the swap before others; or none."""
     with swapped(first, second):
         outcomes = ((each, outcome_of(each, runs[each])) for each in (name, *runs))
-        failing = next((n for n, each in outcomes if each is not None and not each.holds), None)
-    return first, second, [failing] if failing is not None else []
+        return next((n for n, each in outcomes if each is not None and not each.holds), "")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -587,19 +683,25 @@ def measure(options: argparse.Namespace, folder: Path) -> int:
             f"{outcome.share:.3f})",
             flush=True,
         )
-    chance, caught = random.Random(options.seed), 0
+        says = says_of(folder / name)
+        if says.exists() and (text := says.read_text().strip()):
+            print(f"  {text}", flush=True)
     # Of what does not hold as it is, a mutant proves nothing.
     holding = {name: mine for name, mine in runs.items() if holds(name, mine)}
-    if options.mutants and not holding:
-        print("mutants: cannot tell: nothing holds without them")
+    mutating = holding if options.mutants else {}
+    swaps = [(name, *pair) for name in mutating for pair in swaps_of(name, holding[name])]
+    drawn = random.Random(options.seed).sample(swaps, min(options.mutants, len(swaps)))
+    if options.mutants and not drawn:
+        print("mutants: cannot tell: nothing holds whose time a swap moves")
         return 1 if missed else 5
-    for _ in range(options.mutants):
-        first, second, failing = mutant(chance, holding)
+    caught = 0
+    for name, first, second in drawn:
+        failing = failing_of(name, first, second, holding)
         caught += bool(failing)
-        print(f"mutant {first} ↔ {second}: {', '.join(failing) or 'NOT SEEN'}", flush=True)
-    if options.mutants:
-        print(f"mutants: {caught} of {options.mutants} are seen")
-    if missed or caught < 0.9 * options.mutants:
+        print(f"mutant {first} ↔ {second} ({name}): {failing or 'NOT SEEN'}", flush=True)
+    if drawn:
+        print(f"mutants: {caught} of {len(drawn)} are seen")
+    if missed or caught < 0.9 * len(drawn):
         return 1
     return 5 if undecided else 0
 

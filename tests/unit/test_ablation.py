@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
+import struct
 import sys
 import time
 from array import array
@@ -11,19 +11,24 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from analysis import sampled
-from analysis.build import MS, trial
+from analysis.build import MS, READER, trial
 from analysis.sampled import QUIET, Seen
 
+from udpbench.agent.host.bpf.instructions import IPV4, IPV4_WITHOUT_OPTIONS, TIMES, UDP
 from udpbench.cpu_stages import anchor_of
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import CpuSamples, TrialRecord
+from udpbench.model.result import Progress
 
-sys.path.append(str(Path(__file__).parents[1] / "lab"))
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("lab", "agent")]
 
 import ablation
+import bpf_machine
+import planted_xdp
 
 POLL = ("__napi_poll", "napi_threaded_poll")
 RULES = ("nft_do_chain", "nf_hook_slow", "ip_rcv", *POLL)
@@ -108,6 +113,10 @@ def test_each_trial_that_does_not_count_says_why() -> None:
         (replace(plain, status="failed"), "failed"),
     ):
         assert expected == ablation.arm_of(record, ablation.Soaked({}), "receiver")
+    soaked = ablation.Soaked({0: ([], [], [], [])})
+    assert "the soaker of CPU 0 did not run at 5000000000" == ablation.arm_of(
+        plain, soaked, "receiver"
+    )
 
 
 @pytest.mark.parametrize("words", [["work", "--blocks", "3"], ["--seconds", "0"], ["dance"]])
@@ -125,12 +134,97 @@ def test_what_cannot_be_measured_is_refused_in_words(
 def test_a_mutant_is_seen() -> None:
     """With the rules' anchor swapped for another the sum is wrong; afterwards the table is whole."""
     runs = {"rules-100": blocks([Seen(0, 30, RULES, 100)], 100)}
-    first, second, failing = ablation.mutant(random.Random(1), runs)
-    assert ("nft_do_chain", ["rules-100"]) == (first, failing)
-    anchor = anchor_of(second)
-    assert anchor is not None
-    assert anchor.stage != "?_netfilter"
+    swaps = ablation.swaps_of("rules-100", runs["rules-100"])
+    assert {"nft_do_chain"} == {first for first, _ in swaps}
+    for first, second in swaps:
+        anchor = anchor_of(second)
+        assert anchor is not None
+        assert anchor.stage != "?_netfilter"
+        assert "rules-100" == ablation.failing_of("rules-100", first, second, runs)
     assert anchor_of("nft_do_chain") == anchor_of("ipt_do_table")
+
+
+@pytest.mark.parametrize(
+    ("thing", "seen", "code", "end"),
+    [
+        ("rules-100", Seen(0, 30, RULES, 100), 0, "mutants: 2 of 2 are seen"),
+        ("work", Seen(0, READER.pid, None, 100), 5, "nothing holds whose time a swap moves"),
+        ("rules-100", Seen(0, 30, ("udp_rcv", *POLL), 100), 1, "nothing holds whose time"),
+    ],
+)
+def test_the_exit_code_says_what_held(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    thing: str,
+    seen: Seen,
+    code: int,
+    end: str,
+) -> None:
+    """With its mutants; beside it stands what a program said that planted it."""
+    monkeypatch.setattr(ablation, "measured", lambda *_: blocks([seen], 100, thing))
+    ablation.says_of(tmp_path / thing).write_text("it takes 5 ns\n")
+    assert code == ablation.main([thing, "--mutants", "2", "--out", str(tmp_path)])
+    _, line, says, *_, last = capsys.readouterr().out.splitlines()
+    assert ("  it takes 5 ns", True) == (says, end in last)
+    assert line.startswith(f"{thing}: 100000 = ")
+
+
+def test_a_thing_is_planted_once_in_the_namespace_of_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When settings have been applied, before the first packets: not again in the next trial."""
+    planted: list[tuple[list[str], str]] = []
+
+    def command(words: list[str], **keys: Any) -> None:
+        planted.append((words, keys["input"]))
+
+    monkeypatch.setattr(ablation.subprocess, "run", command)
+    plant = ablation.Plant(("tc", "-batch", "-"), "text", "sender")
+    tell = ablation.planting(plant, tmp_path / "says")
+    for event, text in (
+        ("host", "receiver: agent 11 is up"),
+        ("host", "sender: agent 12 is up"),
+        *(("step", "apply"), ("step", "facts again"), ("step", "facts again")),
+    ):
+        tell(Progress(event, text))
+    assert [(["nsenter", "--target=12", "--net", "tc", "-batch", "-"], "text")] == planted
+
+
+def test_only_the_datagrams_of_one_arm_pass_what_is_planted() -> None:
+    """The first filter is for the other port; a chain is for the port of this arm."""
+    other, *rest = ablation.filters("receive0", "ingress", 2).text.splitlines()[1:]
+    assert f"dport {ablation.PORT} " in other
+    assert 2 == len(rest)
+    for plant in (ablation.drops("input", 2), ablation.iptables(2)):
+        assert f"dport {ablation.PLANTED} j" in plant.text.replace("-j", "j")
+        assert 2 == plant.text.lower().count("drop")
+
+
+@pytest.mark.parametrize(("port", "turns"), [(4322, 3), (4321, 0)])
+def test_the_planted_program_takes_its_turns_for_one_port(
+    port: int, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And lets every packet pass; of what is cut short it reads nothing."""
+    multiplied: list[int] = []
+    monkeypatch.setitem(bpf_machine.ARITHMETIC, TIMES, lambda to, _: multiplied.append(to) or to)
+    program = planted_xdp.takes_time(4322, 3)
+    packet = planted_xdp.HEADERS.pack(IPV4, IPV4_WITHOUT_OPTIONS, UDP, port)
+    for length, expected in ((len(packet), 8 * turns), (len(packet) - 1, 0)):
+        multiplied.clear()
+        memory = {8: struct.pack("=II", 4096, 4096 + length), 4096: packet[:length]}
+        assert planted_xdp.XDP_PASS == bpf_machine.Machine(memory).run(program, 8)
+        assert expected == len(multiplied)
+
+
+def test_nothing_is_swapped_where_no_anchor_decides() -> None:
+    """A program's own time is moved by no swap; nor is any by that of two anchors of one stage."""
+    work = blocks([Seen(0, READER.pid, None, 100)], 100, "work")
+    assert [] == ablation.swaps_of("work", work)
+    program = blocks([Seen(0, 30, ("bpf_prog_a_planted", *POLL), 100)], 100, "xdp")
+    swaps = ablation.swaps_of("xdp", program)
+    assert {"__napi_poll"} == {first for first, _ in swaps}
+    assert "napi_threaded_poll" not in {second for _, second in swaps}
 
 
 def test_what_a_soaker_lost_is_known_between_its_rows(tmp_path: Path) -> None:

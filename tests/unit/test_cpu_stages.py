@@ -42,6 +42,8 @@ def test_stages_that_packets_enter_are_those_of_both_ledgers() -> None:
         ("_raw_spin_lock", "rx_udp", "rx_udp"),
         ("asm_exc_page_fault", None, "?_application"),
         ("asm_exc_page_fault", "rx_copy", "rx_copy"),
+        ("tpacket_rcv", "rx_core", "rx_core"),
+        ("tpacket_rcv", "tx_device", "tx_device"),
         ("bpf_prog_a_b", "rx_poll", "rx_xdp"),
         ("bpf_prog_a_b", "rx_udp", "rx_udp"),
     ],
