@@ -62,7 +62,7 @@ BESIDE = ("wakeup", "schedule", "interrupts", "own", "others_softirq")
 """Endings of stages that change with how often a CPU sleeps, and programs in brackets."""
 PORT, PLANTED = 4321, 4322
 SET_UP = ("step", "facts again")
-"""Of a trial, once settings are applied."""
+"""When the settings of a trial are applied."""
 HEAVY = 0.005
 """Share of the time that anchors decide, from which on one is swapped in a mutant."""
 Data = dict[str, Any]
@@ -249,11 +249,11 @@ def experiment_of(name: str, blocks: int | None, seconds: float) -> Any:
 
 
 def says_of(folder: Path) -> Path:
-    """Return the file of what the command said that planted a thing."""
+    """Return the file of what the command that planted a thing printed."""
     return folder.with_name(f"{folder.name}-says")
 
 
-def planting(plant: Plant | None, said: Path) -> Callable[[Progress], None]:
+def planting(plant: Plant | None, notes: Path) -> Callable[[Progress], None]:
     """Return a listener that plants a thing once the interfaces are there, before packets come."""
     enter: list[str] = []
 
@@ -263,7 +263,7 @@ def planting(plant: Plant | None, said: Path) -> Callable[[Progress], None]:
             enter[:] = ["nsenter", f"--target={rest.partition(' ')[0]}", "--net"]
         if plant is not None and (progress.event, progress.text) == SET_UP and enter:
             words = {"input": plant.text, "text": True, "check": True, "timeout": 60}
-            with said.open("w") as file:
+            with notes.open("w") as file:
                 subprocess.run([*enter, *plant.words], stdout=file, **words)
             enter.clear()
 

@@ -36,7 +36,7 @@ from udpbench.agent.host.system import Host
 
 TEST_RUN, RUNS, XDP_PASS = 10, 20_000, 2
 HEADERS = struct.Struct("!12xHB8xB12xH4x")
-"""Of Ethernet, IPv4 and UDP: all that the program looks at."""
+"""What the program looks at of Ethernet, IPv4 and UDP."""
 
 
 def takes_time(port: int, turns: int) -> bytes:
