@@ -108,6 +108,10 @@ def kernel(tmp_path: Path, **files: str) -> Host:
     return Host(tmp_path)
 
 
+OF_A_CPU = "0000000000000000 A fixed_percpu_data\n{} T startup_64\n"
+"""Symbols of x86 before Linux 6.15."""
+
+
 @pytest.mark.parametrize(
     ("code", "files", "expected"),
     [
@@ -115,6 +119,8 @@ def kernel(tmp_path: Path, **files: str) -> Host:
         (errno.EPERM, {}, "perf_event_paranoid is ?"),
         (errno.ENOSYS, {}, "Function not implemented"),
         (None, {"kallsyms": "0000000000000000 T _text\n"}, "hides its addresses"),
+        (errno.ENOSYS, {"kallsyms": OF_A_CPU.format(f"{1:016x}")}, "Function not implemented"),
+        (None, {"kallsyms": OF_A_CPU.format(f"{0:016x}")}, "hides its addresses"),
     ],
 )
 def test_why_nothing_can_be_sampled_is_told_in_words(

@@ -460,12 +460,14 @@ def test_threads_of_napi_can_be_told_apart(
 
 
 def test_threads_of_interrupts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel with threadirqs serves a queue's interrupt in a thread."""
-    monkeypatch.setattr("udpbench.agent.host.processes.rx_interrupts", lambda *_: {0: 34})
-    machine.add(40, name="irq/34-eth3-TxR", parent=2)
-    machine.add(42, name="irq/34-eth3-TxR")
+    """A kernel with threadirqs or PREEMPT_RT serves an interrupt in a thread, sent packets' too."""
+    interrupts = {"rx": {0: 34}, "tx": {0: 35}}
+    monkeypatch.setattr("udpbench.agent.host.processes.queue_interrupts", lambda *_: interrupts)
+    machine.add(40, name="irq/34-eth3-rx-", parent=2)
+    machine.add(42, name="irq/34-eth3-rx-")
     machine.add(41, name="irq/341-eth4-Tx", parent=2)
-    assert [40] == interface_threads(machine, ["eth3"])
+    machine.add(43, name="irq/35-eth3-tx-", parent=2)
+    assert [40, 43] == interface_threads(machine, ["eth3"])
 
 
 def test_a_real_busy_process_is_found_with_its_cpu() -> None:

@@ -78,6 +78,8 @@ NOBODY = 2**22
 """In place of a process that had just ended, whose number is -1: above all (PID_MAX_LIMIT)."""
 NAME_BYTES = 128
 SYMBOLS = "/proc/kallsyms"
+CODE = "tTwW"
+"""Types of symbols that are functions."""
 PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 HIDDEN = "/proc/sys/kernel/kptr_restrict"
 TIMERS = "/proc/timer_list"
@@ -235,10 +237,11 @@ class CpuSampler:
         """Return why functions have no addresses here; empty if they have."""
         try:
             with self._host.path(SYMBOLS).open() as file:
-                first = file.readline().split()
+                # Variables of each CPU come first, at 0, on x86 before Linux 6.15.
+                first = next((line for line in file if line.split()[1] in CODE), "")
         except OSError as error:
             return f"{SYMBOLS}: {error.strerror}: the kernel has no symbols to read"
-        if first and int(first[0], 16) == 0:
+        if first and int(first.split()[0], 16) == 0:
             restricted = read(self._host, HIDDEN) or "?"
             return f"the kernel hides its addresses (kernel.kptr_restrict is {restricted}); {STEP}"
         return ""
@@ -384,7 +387,7 @@ class _Symbols:
         known = []
         for line in lines_of(text):
             words = line.split(None, 3)
-            if len(words) > 2 and words[1] in "tTwW":
+            if len(words) > 2 and words[1] in CODE:
                 known.append((int(words[0], 16), words[2].partition(".")[0][:NAME_BYTES]))
         known.sort()
         self._addresses = [address for address, _ in known]

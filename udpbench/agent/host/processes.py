@@ -15,7 +15,7 @@ from typing import Optional
 
 from udpbench.agent.host.cpu_clocks import SOFTWARE, TASK_CLOCK, cpu_ns, open_counter
 from udpbench.agent.host.files import lines_of, names, read
-from udpbench.agent.host.interrupts import rx_interrupts
+from udpbench.agent.host.interrupts import queue_interrupts
 from udpbench.agent.host.reading import KTHREADD
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.cpu_lists import parse_cpu_list
@@ -334,7 +334,8 @@ def interface_threads(host: Host, interfaces: Iterable[str]) -> list[int]:
     pids: list[int] = []
     prefixes: list[str] = []
     for interface in interfaces:
-        prefixes += [f"irq/{irq}-" for irq in rx_interrupts(host, interface).values()]
+        ways = queue_interrupts(host, interface).values()
+        prefixes += [f"irq/{irq}-" for irqs in ways for irq in irqs.values()]
         try:
             pids += [napi.pid for napi in host.napis(interface) if napi.pid]
         except OSError:
