@@ -140,6 +140,35 @@ def test_another_name_of_an_interface_counts(monkeypatch: pytest.MonkeyPatch) ->
     assert 1 == heard(monkeypatch, link(lo), link(lo))["changed.links"]
 
 
+def test_another_end_in_what_describes_a_tunnel_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one that an interface stands on: no field but this is another then."""
+    monkeypatch.setattr(genetlink, "dump", lambda *_: iter(()))
+    lo = Host().index("lo")
+
+    def tunnel(remote: int, kind: bytes = b"gretap") -> bytes:
+        data = genetlink.attribute(7, bytes((10, 1, 0, remote)))
+        parts = genetlink.attribute(1, kind + b"\0") + genetlink.attribute(2, data)
+        message = link(lo) + genetlink.attribute(18, parts)
+        return struct.pack("=I", len(message)) + message[4:]
+
+    for first, second, count in (
+        (tunnel(1), tunnel(2), 1),
+        (tunnel(1), tunnel(1), 0),
+        (tunnel(1, b"bridge"), tunnel(2, b"bridge"), 0),
+    ):
+        routes, silent = Heard(iter([first])), Heard(iter(()))
+        links = {socket.NETLINK_ROUTE: routes}
+        monkeypatch.setattr(
+            changes,
+            "_listening",
+            lambda protocol, _, links=links, silent=silent: links.get(protocol, silent),
+        )
+        looks = Changes(Host())
+        before = looks.counts([], ["lo"])["changed.links"]
+        routes.waiting = iter([second])
+        assert count == looks.counts([], ["lo"])["changed.links"] - before
+
+
 def entry(index: int, *parts: tuple[int, bytes], state: int = 0x80, kind: int = 28) -> bytes:
     """Return the message of an entry in a bridge's table, or a tunnel's."""
     body = struct.pack("=BxHiHBB", socket.AF_BRIDGE, 0, index, state, 0, 0)

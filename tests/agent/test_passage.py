@@ -16,7 +16,7 @@ import pytest
 from settings_world import fake_host
 
 from udpbench.agent import passage as passage_module
-from udpbench.agent.host import genetlink, tracked, vxlan, wireguard_ends
+from udpbench.agent.host import genetlink, ip_tunnels, tracked, tun_devices, vxlan, wireguard_ends
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.reading import Done
 from udpbench.agent.host.system import Host
@@ -27,7 +27,7 @@ from udpbench.agent.settings.own_tables import rules_of
 from udpbench.errors import SafetyError
 from udpbench.model.experiment import Send, Traffic
 from udpbench.model.work import FlowSpec, WorkerSpec
-from udpbench.protocol import Hop, Passage
+from udpbench.protocol import Hop, Passage, Tunnel
 
 DNAT = "*nat\n-A PREROUTING -p udp -m udp --dport 4321 -j DNAT --to-destination {}\nCOMMIT\n"
 BY_IPTABLES = {"xt": {"type": "target", "name": "DNAT"}}
@@ -429,6 +429,100 @@ def test_a_tunnel_as_the_way_out_is_named(router: Router, kind: str) -> None:
     """Its other end may be anywhere."""
     router.kind = kind
     assert (f"out0, a tunnel ({kind}),",) == look(router).unread
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("ovpn", ("out0, a tunnel (ovpn) whose other end is not asked for,",)),
+        ("xfrm", ("out0, a tunnel (xfrm) whose other end is not asked for,",)),
+        ("macsec", ()),
+        ("veth", ()),
+    ],
+)
+def test_a_senders_tunnel_of_another_kind_is_named(
+    router: Router, kind: str, why: tuple[str, ...]
+) -> None:
+    """Its other end might move unseen; a frame of macsec has the MACs that it would have."""
+    router.kind = kind
+    assert why == led_away(router, "out0", (TO,), (4321,))
+    assert why == passage(router, "", "out0", (), (4321,)).unread
+
+
+def test_a_device_without_a_kind_is_known_by_its_type(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of L2TP, below a bridge as well."""
+    monkeypatch.setattr(passage_module, "beneath", lambda *_: ["low0"])
+    place = router.root / "sys/class/net/low0"
+    place.mkdir(parents=True)
+    (place / "uevent").write_text("DEVTYPE=l2tpeth\nINTERFACE=low0\n")
+    why = "low0, a tunnel (l2tpeth) whose other end is not asked for,"
+    assert (why,) == led_away(router, "out0", (TO,), (4321,))
+    assert ("low0, a tunnel (l2tpeth) below out0,",) == look(router).unread
+
+
+def test_a_senders_tun_device_is_of_a_machine_or_tells_where_it_leads(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another process does with packets nobody knows."""
+    router.kind = "tun"
+    held: dict[str, Any] = {"holder": None, "runs_machine": False, "wireguard_socket": None}
+    for name in held:
+        monkeypatch.setattr(tun_devices, name, lambda *_, name=name: held[name])
+    tells = "that does not tell where its other end is (docs/limits.md, Tunnels),"
+
+    def led() -> tuple[str, ...]:
+        return led_away(router, "out0", (TO,), (4321,))
+
+    assert (f"out0, a tunnel of a process (not known) {tells}",) == led()
+    held["holder"] = 7
+    (router.root / "proc/7").mkdir(parents=True)
+    (router.root / "proc/7/comm").write_text("openvpn\n")
+    assert (f"out0, a tunnel of a process (openvpn) {tells}",) == led()
+    held["runs_machine"] = True
+    assert () == led()
+    held.update(runs_machine=False, wireguard_socket="/gone")
+    (why,) = led()
+    assert "whose ends this agent cannot ask for (No such file or directory)," in why
+    answer = "listen_port=9\npublic_key=0a\nendpoint=[fd00::2]:7\nallowed_ip=0.0.0.0/0\n"
+    monkeypatch.setattr(wireguard_ends, "ask", lambda *_: answer)
+    monkeypatch.setattr(passage_module, "_hop", lambda *asked: Hop(*asked[3], "none"))
+    route = [Entry(type=1, RTA_OIF=5)]
+    monkeypatch.setattr(router, "rtnl", lambda *words, **_: route if words[0] == "route" else [])
+    monkeypatch.setattr(router, "name_of", lambda _: "low0")
+    assert () == led()
+    way = passage(router, "", "out0", (("10.0.1.9", TO),), (4321,))
+    assert (9, "fd00::2", 7) == (
+        (way.tunnel.listens, way.tunnel.remote, way.tunnel.port) if way.tunnel else None
+    )
+    assert ("out0, a tunnel (tun),",) == look(router).unread
+
+
+@pytest.mark.parametrize("rule", ["gre", 47, "47"])
+def test_outer_packets_of_a_senders_tunnel_are_proven_by_their_protocol(
+    router: Router, monkeypatch: pytest.MonkeyPatch, rule: Any
+) -> None:
+    """From here to its other end; rules for UDP are for others."""
+    into_vxlan(router, monkeypatch)
+    monkeypatch.setattr(router, "link", lambda name: Message(kind="gre" if name == "out0" else ""))
+    tunnel = Tunnel("out0", 0, None, "10.1.0.2", 0, 0)
+    monkeypatch.setattr(ip_tunnels, "facts", lambda _, name: tunnel if name == "out0" else None)
+    monkeypatch.setattr(ip_tunnels, "without_end", lambda *_: ())
+    monkeypatch.setattr(ip_tunnels, "bound_to", lambda *_: None)
+    way = passage(router, "", "out0", (("10.0.1.9", TO),), (4321,))
+    assert [("10.1.0.2", "low0", OUTER_MAC)] == [
+        (hop.destination, hop.interface, hop.mac) for hop in way.outer
+    ]
+    compared = {"op": "==", "left": {"meta": {"key": "l4proto"}}}
+    item = {"family": "ip", "table": "t", "chain": "o", "handle": 4}
+    router.rules = 2
+    for right, count in ((rule, 1), ("udp", 0)):
+        rules = [{"rule": {**item, "expr": [{"match": {**compared, "right": right}}, {"dup": {}}]}}]
+        chain = {"chain": {"family": "ip", "table": "t", "name": "o", "hook": "output"}}
+        router.printed = {"nft": json.dumps({"nftables": [chain, *rules]})}
+        outer = [text for text in led_away(router, "out0", (TO,), (4321,)) if "outer" in text]
+        assert count == len(outer), outer
 
 
 def test_wireguard_that_is_there_leads_to_its_other_end(

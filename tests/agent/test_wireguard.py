@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional, cast
@@ -363,6 +364,57 @@ def test_another_end_is_a_change_and_silence_is_none() -> None:
     assert [0, 0, 0, 1, 2] == counts
 
 
+def test_an_end_of_a_process_that_is_there_is_asked_for_at_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the socket that was looked up once; one that has no time to answer is no change."""
+    for name in ("wg0", "eth0"):
+        (tmp_path / f"sys/class/net/{name}").mkdir(parents=True)
+    says: Iterator[Any] = iter([ANSWER, socket.timeout(), ANSWER, ANSWER.replace(".2:", ".9:")])
+    says = chain(says, [ConnectionRefusedError(), ANSWER, ANSWER])
+    looked: list[str] = []
+
+    def answer(path: str, _: float) -> str:
+        assert "/wg0.sock" == path
+        each = next(says)
+        if isinstance(each, OSError):
+            raise each
+        return str(each)
+
+    monkeypatch.setattr(wireguard_ends, "ask", answer)
+    monkeypatch.setattr(
+        "udpbench.agent.host.tun_devices.wireguard_socket",
+        lambda _, name: looked.append(name) or ("/wg0.sock" if name == "wg0" else None),
+    )
+    indexes = {"wg0": 5, "eth0": 2}
+    monkeypatch.setattr(Host, "index", lambda _, name: indexes[name])
+    looks = Changes(Host(tmp_path))
+    looks._ends = looks._other_ends(["wg0", "eth0", "gone0"])
+    kept = [looks._other_ends(["wg0"]) for _ in range(3)]
+    assert [True, True, False] == [each == looks._ends for each in kept]
+    assert ["wg0", "eth0"] == looked
+    assert looks._other_ends(["wg0"]) is None, "its process has ended"
+    assert looks._other_ends(["wg0"]) is not None
+    indexes["wg0"] = 6
+    assert looks._other_ends(["wg0"]) is not None
+    assert ["wg0", "eth0", "wg0", "wg0"] == looked, "another process, and another device"
+
+
+@pytest.mark.parametrize(
+    ("remote", "end"),
+    [
+        ("10.1.0.2", ("10.1.0.2", 51820)),
+        ("10.1.0.2:7", ("10.1.0.2", 7)),
+        ("fd00::2", ("fd00::2", 51820)),
+        ("[fd00::2]", ("fd00::2", 51820)),
+        ("[fd00::2]:7", ("fd00::2", 7)),
+    ],
+)
+def test_an_end_is_an_address_and_a_port(remote: str, end: tuple[str, int]) -> None:
+    """As the kernel's are written here, and as a process tells them."""
+    assert end == wireguard_ends._apart(remote)
+
+
 def test_a_tunnel_is_that_of_this_agent_alone(own: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the address by which its packets leave; further ends are named."""
     host = Host()
@@ -456,6 +508,12 @@ def others(netlink: Netlink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             ),
         ),
         ((("0a", "fd00::2", ("10.0.0.0/16",)),), ("10.0.0.9",), "fd00::2", ("over IPv6",)),
+        (
+            (("0a", "fe80::2", ("10.0.0.0/16",)),),
+            ("10.0.0.9",),
+            "fe80::2",
+            ("over IPv6",),
+        ),
         ((NEAR_END,), (), None, ()),
     ],
 )

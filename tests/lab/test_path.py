@@ -1461,6 +1461,112 @@ def test_senders_stop_when_the_outer_packets_of_their_tunnel_go_elsewhere(
     assert "neighbours were changed there" in record.error.message
 
 
+HOLDS_A_TUN = """
+import fcntl, struct, sys
+tun = open("/dev/net/tun", "r+b", buffering=0)
+fcntl.ioctl(tun, 0x400454CA, struct.pack("16sH22x", sys.argv[1].encode(), 0x1001))
+print("open", flush=True)
+sys.stdin.read()
+"""
+SPEAKS = "import socket; socket.socket(2, 2).sendto(b'', ('10.7.0.2', 9))"
+
+
+@contextmanager
+def held(there: There, short: str, *words: str, says: str = "") -> Iterator[None]:
+    """Have a process in a namespace, until it has said this; yields while it runs."""
+    process = subprocess.Popen(
+        ["ip", "netns", "exec", there.name(short), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert not says or says == process.stdout.readline().strip()
+        yield
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_nothing_is_sent_into_a_tunnel_of_a_process_that_says_nothing(
+    there: There, tmp_path: Path
+) -> None:
+    """Such as openvpn: only its process knows where the other end is, which may move unseen."""
+    words = sys.executable, "-c", HOLDS_A_TUN, "tun0"
+    with held(there, "red", *words, says="open"):
+        there.inside("red", "ip addr add 10.7.0.2/24 dev tun0")
+        there.inside("red", "ip link set tun0 up")
+        there.inside("gateway", "ip addr add 10.7.0.1/24 dev eth1")
+        lab = there.lab_of(there.end("gateway", "eth1"), "tun0")
+        _, record, _ = conducted(tmp_path, lab, traffic=traffic(1))
+    assert record.error is not None
+    assert ("SafetyError", ()) == (record.error.kind, record.phases)
+    assert "nothing was sent" in record.error.message
+    assert "tun0, a tunnel of a process (python" in record.error.message
+    assert "that does not tell where its other end is" in record.error.message
+
+
+@contextmanager
+def by_wireguard_go(there: There, folder: Path) -> Iterator[Lab]:
+    """Yield the lab of a tunnel between red and the gateway that processes of WireGuard have."""
+    names = {short: f"wg{os.getpid()}{n}" for n, short in enumerate(("red", "gateway"))}
+    with ExitStack() as stack:
+        for short, name in names.items():
+            stack.enter_context(held(there, short, "wireguard-go", "--foreground", name))
+            wait_until(name, lambda name=name: Path(f"/run/wireguard/{name}.sock").exists(), 10)
+        keys: dict[str, str] = {}
+        for short, name in names.items():
+            private = subprocess.run(["wg", "genkey"], check=True, capture_output=True).stdout
+            (folder / short).write_bytes(private)
+            there.inside(short, f"wg set {name} listen-port 51820 private-key {folder / short}")
+            keys[short] = there.inside(short, f"wg show {name} public-key").strip()
+        for short, other, own, end in (("red", "gateway", 2, 1), ("gateway", "red", 1, 2)):
+            peer = f"peer {keys[other]} allowed-ips 10.7.0.{end}/32 endpoint 10.1.0.{end}:51820"
+            there.inside(short, f"wg set {names[short]} {peer}")
+            there.inside(short, f"ip addr add 10.7.0.{own}/24 dev {names[short]}")
+            there.inside(short, f"ip link set {names[short]} up")
+        yield there.lab_of(there.end("gateway", names["gateway"]), names["red"])
+
+
+def test_an_end_of_wireguard_in_a_process_that_moves_stops_its_sender(
+    there: There, tmp_path: Path
+) -> None:
+    """Its receiver forges the source of a packet; until then every packet arrives."""
+    done: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and progress.text == "measured" and not done:
+            there.inside("gateway", "nft add table ip roam")
+            there.inside(
+                "gateway", "nft add chain ip roam o { type filter hook output priority 0 ; }"
+            )
+            forged = "udp sport 51820 ip saddr set 10.1.0.66"
+            there.inside("gateway", f"nft add rule ip roam o {forged}")
+            words = ["ip", "netns", "exec", there.name("gateway"), sys.executable, "-c", SPEAKS]
+            subprocess.run(words, check=True)
+            done.append("moved")
+
+    with by_wireguard_go(there, tmp_path) as lab:
+        _, record, result = conducted(tmp_path / "1", lab, traffic=traffic(1))
+        assert ("done", EACH) == (record.status, result.received_packets), record.error
+        load = traffic(1) | {"rate": "500pps", "count": "1500"}
+        _, record, _ = conducted(tmp_path / "2", lab, tell, traffic=load, send=ASLEEP)
+        assert done, record.error
+        assert record.error is not None
+        assert ("SafetyError", "sender") == (record.error.kind, record.error.host)
+        assert "links were changed there" in record.error.message
+        name = lab.senders[0].interface
+        there.inside("red", "nft add table ip t")
+        there.inside("red", "nft add chain ip t o { type filter hook output priority 0 ; }")
+        duplicates = "udp dport 51820 dup to 10.1.0.66 device eth0"
+        there.inside("red", f"nft add rule ip t o {duplicates}")
+        _, record, _ = conducted(tmp_path / "3", lab, traffic=traffic(1))
+        assert record.error is not None
+        assert f"dup, of the outer packets of {name} to 10.1.0." in record.error.message
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

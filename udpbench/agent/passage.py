@@ -16,7 +16,15 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Optional, Union
 
 from udpbench.agent.counters.snapshot import bridge_ports
-from udpbench.agent.host import genetlink, programs, tracked, vxlan, wireguard_ends
+from udpbench.agent.host import (
+    genetlink,
+    ip_tunnels,
+    programs,
+    tracked,
+    tun_devices,
+    vxlan,
+    wireguard_ends,
+)
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.facts import addresses
 from udpbench.agent.host.files import beneath, lines_of, read
@@ -73,8 +81,11 @@ RULE_PARTS = {
 """FRA_* of linux/fib_rules.h; 0 stands for the type of service in the header."""
 TUNNEL_KINDS = (
     *TUNNELS,
-    *("amt", "gtp", "ipvti", "l2tp", "ppp", "sit", "tun", "vti", "vti6", "wireguard", "xfrm"),
+    *("amt", "gtp", "ip6erspan", "ipvti", "l2tp", "l2tpeth", "ovpn", "ovpn-dco", "pfcp", "ppp"),
+    *("sit", "tun", "vti", "vti6", "wireguard", "xfrm"),
 )
+FOLLOWED = ("vxlan", "macsec")
+"""Those whose ends are told apart by MACs, or that leave a frame's MACs as they are."""
 FRAME_MODULES = ("ebtable_nat", "ebtable_broute")
 """The legacy ebtables, whose filter lets frames pass as they are, or drops them."""
 IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}
@@ -106,7 +117,9 @@ def passage(
     sides = dict.fromkeys(filter(None, (interface, entry, out, *beneath(host, interface, out))))
     by_frames = link_kind(host.link(out)) == "vxlan"
     inside = (*destinations, *rewritten.addresses)
-    tunnel = vxlan.facts(host, out) if by_frames else wireguard_ends.facts(host, out, inside)
+    tunnel = vxlan.facts(host, out) if by_frames else None
+    if not by_frames:
+        tunnel = wireguard_ends.facts(host, out, inside, by_process=not interface)
     macs = {hop.mac for hop in hops if hop.mac is not None}
     outer = () if interface else tuple(hop for _, hop in _outer(host, out, tunnel, macs or {None}))
     return Passage(
@@ -126,7 +139,7 @@ def passage(
             *_policies(destinations, protocol),
             *(_other_ports(host, *bridge) if frames else ()),
             *(_frame_tables(host) if bridge else ()),
-            *_leading_out(host, out, tunnel, inside),
+            *_leading_out(host, out, tunnel, inside, sent=not interface),
         ),
         pair=_pair(host, interface) if interface else None,
         out_pair=_pair(host, out),
@@ -182,10 +195,12 @@ def _outer(
         table = vxlan.table(host, each.name)
         ways.pop((each, each.remote or ""), None)
         ways.update(((each, end), None) for mac in macs for end in vxlan.ends(table, each, mac))
+    described = (ip_tunnels.facts(host, name) for name in (out, *beneath(host, out)))
+    ways.update(((each, each.remote or ""), None) for each in described if each is not None)
     for each, end in ways:
         try:
             ip_address(end)
-            bound = vxlan.bound_to(host, each)
+            bound = vxlan.bound_to(host, each) or ip_tunnels.bound_to(host, each.name)
             route = host.rtnl("route", "get", dst=end, **({"oif": bound} if bound else {}))[0]
         except (OSError, ValueError) as error:  # no route; or no address
             if getattr(error, "errno", NO_ROUTE[0]) not in NO_ROUTE:
@@ -200,16 +215,70 @@ def _outer(
 
 
 def _leading_out(
-    host: Host, out: str, tunnel: Optional[Tunnel], destinations: Collection[str]
+    host: Host, out: str, tunnel: Optional[Tunnel], destinations: Collection[str], sent: bool
 ) -> Iterator[str]:
-    """Yield a way out that puts packets into others, where its end is not followed."""
+    """Yield a way out that puts packets into others, where its end is not followed.
+
+    Of those that are ``sent`` here other kinds are, too, and what the way out stands on.
+    """
     kind = link_kind(host.link(out))
     if tunnel is not None and kind == "vxlan":
         yield from vxlan.unfollowed(host, tunnel)
     elif tunnel is not None:
         yield from wireguard_ends.unfollowed(host, tunnel, destinations)
-    elif kind in TUNNEL_KINDS:
+    elif kind in TUNNEL_KINDS and not sent:
         yield f"{out}, a tunnel ({kind}),"
+    if sent:
+        yield from _without_end(host, out, destinations)
+        return
+    for name in beneath(host, out):
+        kind = link_kind(host.link(name)) or _device_type(host, name)
+        if kind in TUNNEL_KINDS and kind != "macsec" and not _is_card(host, name):
+            yield f"{name}, a tunnel ({kind}) below {out},"
+
+
+def _without_end(host: Host, out: str, destinations: Collection[str]) -> Iterator[str]:
+    """Yield each tunnel but VXLAN of which it is not known where its other end is, or stays."""
+    for name in (out, *beneath(host, out)):
+        kind = link_kind(host.link(name)) or _device_type(host, name)
+        own = host.wireguard is not None and host.wireguard.name == name
+        tunnel = ip_tunnels.facts(host, name)
+        if tunnel is not None:
+            yield from ip_tunnels.without_end(host, tunnel)
+        elif kind == "wireguard" or own:
+            yield from wireguard_ends.without_end(host, name, destinations)
+        elif kind == "tun":
+            yield from _of_process(host, name, destinations)
+        elif kind in TUNNEL_KINDS and kind not in FOLLOWED:
+            yield f"{name}, a tunnel ({kind}) whose other end is not asked for,"
+
+
+def _of_process(host: Host, name: str, destinations: Collection[str]) -> Iterator[str]:
+    """Yield the same of a process that has a tun or tap device, unless that is a machine's card."""
+    if _is_card(host, name):
+        return
+    if tun_devices.wireguard_socket(host, name) is not None:
+        yield from wireguard_ends.without_end(host, name, destinations)
+        return
+    pid = tun_devices.holder(host, name)
+    whose = read(host, f"/proc/{pid}/comm") if pid is not None else None
+    yield (
+        f"{name}, a tunnel of a process ({whose or 'not known'}) that does not tell where its "
+        "other end is (docs/limits.md, Tunnels),"
+    )
+
+
+def _is_card(host: Host, name: str) -> bool:
+    """Return whether a device is a virtual machine's."""
+    pid = tun_devices.holder(host, name) if link_kind(host.link(name)) == "tun" else None
+    return pid is not None and tun_devices.runs_machine(host, pid)
+
+
+def _device_type(host: Host, name: str) -> str:
+    """Return what a device without a kind says that it is."""
+    words = (read(host, f"/sys/class/net/{name}/uevent") or "").split()
+    types = [word.partition("=")[2] for word in words if word.startswith("DEVTYPE=")]
+    return types[0] if types else ""
 
 
 def _other_ports(host: Host, bridge: str, *known: str) -> Iterator[str]:
@@ -270,6 +339,7 @@ def _tunnels(
     """
     macs: set[Optional[str]] = set()
     known = dict(neighbours(host, out))
+    yield from _without_end(host, out, destinations)
     for tunnel in vxlans(host, out):
         yield from (text.rstrip(",") for text in vxlan.without_end(host, tunnel))
         table = vxlan.table(host, tunnel.name)
@@ -283,7 +353,8 @@ def _tunnels(
             if len(ends) > 1 or any(_is_group(end) for end in ends):
                 named = f"{tunnel.name}, a tunnel (vxlan) with several ends for {to}"
                 yield f"{named}: {', '.join(ends)}"
-    for tunnel, hop in _outer(host, out, wireguard_ends.facts(host, out, destinations), macs):
+    by_wireguard = wireguard_ends.facts(host, out, destinations, by_process=True)
+    for tunnel, hop in _outer(host, out, by_wireguard, macs):
         yield from (
             f"{what}, of the outer packets of {tunnel.name} to {hop.destination},"
             for what in _led_outside(host, tunnel, hop, marks)
@@ -299,9 +370,11 @@ def _led_outside(host: Host, tunnel: Tunnel, hop: Hop, marks: Sequence[str]) -> 
     for name in (hop.interface, *beneath(host, hop.interface)):
         if link_kind(host.link(name)) in TUNNEL_KINDS:
             yield f"{name}, a tunnel within a tunnel"
-    outer = FlowMarks((), (hop.destination,), (tunnel.port,))
-    rewritten = _remembered(host, outer, _rewrites(host, outer))
-    yield from _led(host, hop.interface, outer, rewritten, (*marks, *rewritten.marks))
+    for protocol in ip_tunnels.protocols(host, tunnel.name):
+        ports = (tunnel.port,) if protocol == "udp" else ()
+        outer = FlowMarks((), (hop.destination,), ports, protocol)
+        rewritten = _remembered(host, outer, _rewrites(host, outer))
+        yield from _led(host, hop.interface, outer, rewritten, (*marks, *rewritten.marks))
 
 
 def _is_group(end: str) -> bool:

@@ -42,8 +42,10 @@ SHOWN = ("ip", "ip6")
 HARMLESS_CT = "--notrack"
 SENT = ("output", "postrouting", "egress")
 """Hooks that packets pass which are sent here."""
-PROTOCOLS = {"udp": 17, "tcp": 6}
-"""Those that traffic may have."""
+PROTOCOLS = {"udp": 17, "tcp": 6, "gre": 47, "ipencap": 4, "ipv6": 41}
+"""Those that traffic may have, and packets into which a tunnel puts it."""
+ALIASES = {"ipencap": ("ipip", "ipv4")}
+"""What lists of protocols call them elsewhere."""
 OTHERS = ("icmp", "icmpv6", "sctp", "dccp", "arp", "igmp", *PROTOCOLS)
 LISTED_IN = ("ip", "ip6", "inet")
 """Families whose rules see the interface by which packets came in, not a device below it."""
@@ -319,8 +321,7 @@ def _may_be(kind: str, asked: Any, right: Any, ours: FlowMarks, family: str) -> 
     if kind == "fib" and asked == {"result": "type", "flags": ["daddr"]}:
         return bool(right != "local") or ours.local
     if kind == "meta" and asked.get("key") == "l4proto":
-        own = (ours.protocol, PROTOCOLS[ours.protocol])
-        return right in own if is_literal or isinstance(right, int) else True
+        return right in _called(ours.protocol) if is_literal or isinstance(right, int) else True
     if kind == "meta" and asked.get("key") == "iifname" and family in LISTED_IN:
         return right in ours.interfaces if is_literal and "*" not in right else True
     if kind != "payload":
@@ -333,6 +334,12 @@ def _may_be(kind: str, asked: Any, right: Any, ours: FlowMarks, family: str) -> 
     if name == "daddr" and protocol in ("ip", "ip6"):
         return any(_has_address(right, text) for text in ours.destinations)
     return True
+
+
+def _called(protocol: str) -> tuple[object, ...]:
+    """Return all that a protocol is called in rules."""
+    number = PROTOCOLS[protocol]
+    return (protocol, *ALIASES.get(protocol, ()), number, str(number))
 
 
 def _has(right: Any, port: int) -> bool:
@@ -448,7 +455,7 @@ def _may_pass(words: list[str], ours: FlowMarks) -> bool:
     head = dict(_head(words))
     protocol, interface, to = (head.get(option) for option in ("-p", "-i", "-d"))
     port = _after(words, "--dport")
-    if protocol not in (None, ours.protocol, str(PROTOCOLS[ours.protocol]), "all"):
+    if protocol not in (None, *_called(ours.protocol), "all"):
         return False
     if interface not in (None, *ours.interfaces) and not str(interface).endswith("+"):
         return False

@@ -230,7 +230,7 @@ def _through(
     stop = Stop(last.name, _bare(ends.addresses), ends.mac)
     for node, passage in ((first, begins), (last, ends)):
         problems += _elsewhere(node.name, passage, [stop])
-    if begins.tunnel is not None:
+    if begins.tunnel is not None or begins.outer:
         problems.append(f"{first.name}: {first.out}, another tunnel, may lead packets elsewhere")
     if not first.bridge:
         taken = clients[last.name].passage("", last.tunnel, (), ()).tunnel

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any, Optional
 
-from udpbench.agent.host import genetlink, wireguard_ends
+from udpbench.agent.host import genetlink, ip_tunnels, tun_devices, wireguard_ends
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.bpf.cgroups import own_cgroup
 from udpbench.agent.host.reading import ReadingHost as Host
@@ -74,6 +74,8 @@ _ANY_BLOCK = -1
 _HOOKS = (bpf.TCX_INGRESS, bpf.TCX_EGRESS)
 STATIONS_MAX = 16384
 """MAC addresses of bridges that are remembered: frames of strangers make them known."""
+LOOK_S = 0.02
+"""How long a process may take to answer in a look."""
 MESSAGES_MAX = 4096
 """Read at a time; the kernel keeps some 280 in a buffer of its default size."""
 
@@ -94,6 +96,8 @@ class Changes:
         self._legacy: tuple[bytes, ...] = ()
         self._legacy_changes = 0
         self._ends: Any = None
+        self._sockets: dict[tuple[str, int], Optional[str]] = {}
+        """Tun device → where WireGuard in its process tells of itself."""
 
     def listen(self) -> None:
         """Begin to hear of what only takes a right to begin with, of firewall rules as well.
@@ -146,7 +150,8 @@ class Changes:
                 _NEIGHBOUR + _GET, socket.NETLINK_ROUTE, asked, socket.AF_BRIDGE
             ):
                 self._leads_elsewhere(_NEIGHBOUR, rest)
-        self._counts.update({"filters": 0} if "filters" in self._counts else {})
+        learnt = {"filters", "links"}.intersection(self._counts)
+        self._counts.update(dict.fromkeys(learnt, 0))
         with suppress(OSError):  # without privileges, or without cgroups v2
             self._cgroup = own_cgroup(self._host)
             weakref.finalize(self, os.close, self._cgroup)
@@ -165,11 +170,26 @@ class Changes:
             if self._host.wireguard is not None:
                 return self._host.wireguard.glance()
             there = [name for name in interfaces if wireguard_ends.is_there(self._host, name)]
-            return {name: wireguard_ends.device(name) for name in there}
+            return {
+                **{name: wireguard_ends.device(name) for name in there},
+                **dict(self._by_process(interfaces)),
+            }
         except socket.timeout:
             return self._ends
         except OSError:  # its process has ended, and its interface with it
+            self._sockets.clear()
             return None
+
+    def _by_process(self, interfaces: Collection[str]) -> Iterator[tuple[str, Any]]:
+        for name in interfaces:
+            if not self._host.exists(f"/sys/class/net/{name}"):
+                continue  # its snapshot will say so
+            key = name, self._host.index(name)
+            if key not in self._sockets:
+                self._sockets[key] = tun_devices.wireguard_socket(self._host, name)
+            path = self._sockets[key]
+            if path is not None:
+                yield name, wireguard_ends.listed(wireguard_ends.ask(path, LOOK_S))
 
     def _look_at_programs(self) -> None:
         """Count hooks whose programs differ from before; only if this user may see them."""
@@ -281,6 +301,9 @@ class Changes:
             programs = attached.get(_XDP_ATTACHED), attached.get(_XDP_PROGRAM)
             if self._learn(("xdp", index), programs) and index in self._passed:
                 self._counts["filters"] = self._counts.get("filters", 0) + 1
+            ends = ip_tunnels.watched(words)
+            if self._learn(("tunnel", index), ends) and index in self._passed:
+                self._counts["links"] = self._counts.get("links", 0) + 1
             flags = struct.unpack_from("=I", rest, 4)[0] & (_IFF_UP | _IFF_LOWER_UP)
             state: object = (flags, *parts)
         else:

@@ -47,7 +47,7 @@ def rewritten(
         (flags,) = struct.unpack("!I", parts.get(_STATUS, bytes(4)))
         if flags & DESTINATION_REWRITTEN:
             _, to, number, port = _way(parts[_ORIGINAL])
-            if to in destinations and number == protocol and port in ports:
+            if to in destinations and number == protocol and port in (ports or (port,)):
                 known[_way(parts[_REPLY])[0]] = None
     return tuple(known), ()
 

@@ -19,9 +19,10 @@ from ipaddress import ip_address, ip_network
 from typing import Optional
 
 from udpbench.agent.host import genetlink
-from udpbench.agent.host.files import lines_of, read
+from udpbench.agent.host.files import read
 from udpbench.agent.host.namespace import enter_own_run
 from udpbench.agent.host.reading import ReadingHost as Host
+from udpbench.agent.host.tun_devices import SOCKET
 from udpbench.agent.host.wireguard_ends import (
     ALLOWED_ADDRESS,
     ALLOWED_BITS,
@@ -34,12 +35,13 @@ from udpbench.agent.host.wireguard_ends import (
     PEERS,
     PORT,
     Ends,
+    ask,
     device,
+    listed,
 )
 from udpbench.parent_death import end_with_parent
 
 PROGRAM, TUN = "wireguard-go", "/dev/net/tun"
-SOCKET = "/proc/{pid}/root/run/wireguard/{name}.sock"
 CONTROL_TABLES = {"output": "udpbench_sent", "input": "udpbench_came"}
 """Hook → the table that counts messages without an inner packet there, and is ours."""
 INNER_TABLE = "udpbench_inner"
@@ -166,41 +168,19 @@ class WireGuard:
         The one that was set comes first: they are listed in any order. OSError if the interface is
         gone, a socket's timeout if its process does not answer.
         """
-        listed = self._listed(limit_s)
-        return tuple(sorted(listed, key=lambda end: (end["peer"] != self._peer, end["peer"])))
+        ends = self._listed(limit_s)
+        return tuple(sorted(ends, key=lambda end: (end["peer"] != self._peer, end["peer"])))
 
     def _listed(self, limit_s: float) -> Sequence[Ends]:
-        ends: list[Ends] = []
-        for line in lines_of(self._ask("get=1", limit_s=limit_s)):
-            name, _, value = line.partition("=")
-            if name == "public_key":
-                ends.append({"peer": value, "remote": "", "allowed": []})
-            elif name == "endpoint":
-                ends[-1]["remote"] = value.removesuffix(f":{PORT}")
-            elif name == "allowed_ip":
-                ends[-1]["allowed"].append(value)
-        return ends
+        return listed(self._ask("get=1", limit_s=limit_s))[1]
 
     def glance(self) -> tuple[Ends, ...]:
         """Return the same, waiting no longer than a look may take."""
         return self.ends(LOOK_S)
 
     def _ask(self, *lines: str, limit_s: float = END_S) -> str:
-        """Return the answer of the process (the userspace API of WireGuard); OSError if refused."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-            link.settimeout(limit_s)
-            link.connect(SOCKET.format(pid=self.pid, name=self.name))
-            link.sendall("".join(f"{line}\n" for line in (*lines, "")).encode())
-            answer = b""
-            while not answer.endswith(b"\n\n"):
-                part = link.recv(2**16)
-                if not part:
-                    break
-                answer += part
-        text = answer.decode("ascii", "replace")
-        if "errno=0\n" not in text:
-            raise OSError(errno.EINVAL, f"{PROGRAM} refused what it was asked")
-        return text
+        """Return the answer of the process; OSError if it refused."""
+        return ask(SOCKET.format(pid=self.pid, name=self.name), limit_s, lines)
 
 
 class KernelWireGuard(WireGuard):

@@ -1,10 +1,11 @@
 """Between which ends a tunnel of WireGuard is, whoever made it: no key is kept.
 
-Changes nothing, so an observer may ask, too.
+The kernel tells, or the process that has its tun device. Changes nothing, so an observer may ask.
 """
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from collections.abc import Collection, Iterator, Sequence
@@ -12,8 +13,8 @@ from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from typing import Any, Optional
 
-from udpbench.agent.host import genetlink
-from udpbench.agent.host.files import read
+from udpbench.agent.host import genetlink, tun_devices
+from udpbench.agent.host.files import lines_of, read
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.protocol import Tunnel
 
@@ -25,6 +26,7 @@ PEER_KEY, PEER_ENDPOINT, PEER_ALLOWED = 1, 4, 9
 """WGPEER_A_*."""
 ALLOWED_ADDRESS, ALLOWED_BITS = 2, 3
 """WGALLOWEDIP_A_*."""
+ANSWER_S, ANSWER_BYTES = 2.0, 2**24
 Ends = dict[str, Any]
 
 
@@ -54,15 +56,67 @@ def device(name: str) -> tuple[int, tuple[Ends, ...]]:
     return port, tuple(ends.values())
 
 
-def facts(host: Host, name: str, destinations: Collection[str] = ()) -> Optional[Tunnel]:
-    """Return the tunnel of an interface, to the end that these are behind; None: it has none."""
+def ask(path: str, limit_s: float = ANSWER_S, lines: Sequence[str] = ("get=1",)) -> str:
+    """Return what a process answers at its socket (the userspace API of WireGuard).
+
+    OSError if it refuses or is gone, a socket's timeout if it does not answer.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(limit_s)
+        link.connect(path)
+        link.sendall("".join(f"{line}\n" for line in (*lines, "")).encode())
+        answer = b""
+        while not answer.endswith(b"\n\n") and len(answer) < ANSWER_BYTES:
+            part = link.recv(2**16)
+            if not part:
+                break
+            answer += part
+    text = answer.decode("ascii", "replace")
+    if "errno=0\n" not in text:
+        raise OSError(errno.EINVAL, "the process of WireGuard refused what it was asked")
+    return text
+
+
+def listed(text: str) -> tuple[int, tuple[Ends, ...]]:
+    """Return of such an answer what ``device`` does."""
+    port, ends = 0, list[Ends]()
+    for line in lines_of(text):
+        name, _, value = line.partition("=")
+        if name == "listen_port":
+            port = int(value)
+        elif name == "public_key":
+            ends.append({"peer": value, "remote": "", "allowed": []})
+        elif name == "endpoint":
+            ends[-1]["remote"] = value.removesuffix(f":{PORT}")
+        elif name == "allowed_ip":
+            ends[-1]["allowed"].append(value)
+    return port, tuple(ends)
+
+
+def asked(host: Host, name: str) -> tuple[int, tuple[Ends, ...]]:
+    """Return the same of an interface, whether the kernel or a process has it; else OSError."""
+    if is_there(host, name):
+        return device(name)
+    path = tun_devices.wireguard_socket(host, name)
+    if path is None:
+        raise OSError(errno.ENOTCONN, "its process has no socket of WireGuard")
+    return listed(ask(path))
+
+
+def facts(
+    host: Host, name: str, destinations: Collection[str] = (), by_process: bool = False
+) -> Optional[Tunnel]:
+    """Return the tunnel of an interface, to the end that these are behind; None: it has none.
+
+    ``by_process``: also if it is WireGuard of a process that is there.
+    """
     own = host.wireguard
     if own is not None and own.runs and own.name == name:
         listens, leads = PORT, own.ends()[:1]
-    elif is_there(host, name):
+    elif is_there(host, name) or (by_process and tun_devices.wireguard_socket(host, name)):
         listens, leads = 0, ()
-        with suppress(OSError):  # ``unfollowed`` says why
-            listens, ends = device(name)
+        with suppress(OSError):  # ``without_end`` says why
+            listens, ends = asked(host, name)
             leads = _behind(ends, destinations)
     else:
         return None
@@ -74,17 +128,24 @@ def facts(host: Host, name: str, destinations: Collection[str] = ()) -> Optional
 
 
 def unfollowed(host: Host, tunnel: Tunnel, destinations: Collection[str] = ()) -> Iterator[str]:
-    """Yield why packets may leave a tunnel elsewhere than at its other end."""
-    what, own = f"{tunnel.name}, a tunnel (wireguard)", host.wireguard
-    if own is not None and own.name == tunnel.name:
+    """Yield why packets may leave a tunnel elsewhere than at its other end, over IPv4."""
+    yield from without_end(host, tunnel.name, destinations)
+    if tunnel.remote is not None and ":" in tunnel.remote:
+        yield f"{tunnel.name}, a tunnel (wireguard) over IPv6,"
+
+
+def without_end(host: Host, name: str, destinations: Collection[str] = ()) -> Iterator[str]:
+    """Yield why a tunnel has no single other end that is known."""
+    what, own = f"{name}, a tunnel (wireguard)", host.wireguard
+    if own is not None and own.name == name:
         others = [end["remote"] or "nowhere" for end in own.ends()[1:]]
         if others:
             yield f"{what} with other ends: {', '.join(others)},"
         return
     try:
-        leads = _behind(device(tunnel.name)[1], destinations)
+        leads = _behind(asked(host, name)[1], destinations)
     except OSError as error:
-        yield f"{what} whose ends this agent cannot ask for ({error.strerror}),"
+        yield f"{what} whose ends this agent cannot ask for ({error.strerror or error}),"
         return
     remotes = [end["remote"] for end in leads]
     if len(leads) > 1:
@@ -92,8 +153,8 @@ def unfollowed(host: Host, tunnel: Tunnel, destinations: Collection[str] = ()) -
         yield f"{what} with several ends for the receivers: {each},"
     if "" in remotes:
         yield f"{what} whose other end has no address yet (endpoint),"
-    if any(":" in _apart(remote)[0] for remote in remotes):
-        yield f"{what} over IPv6,"
+    if any("%" in remote for remote in remotes):
+        yield f"{what} whose other end has an address of a link alone,"
 
 
 def _behind(ends: Sequence[Ends], destinations: Collection[str]) -> tuple[Ends, ...]:
@@ -112,7 +173,10 @@ def _behind(ends: Sequence[Ends], destinations: Collection[str]) -> tuple[Ends, 
 
 
 def _apart(remote: str) -> tuple[str, int]:
-    """Return the address and the port of an end; of IPv6 the address alone matters."""
+    """Return the address and the port of an end."""
+    if remote.startswith("["):
+        address, _, port = remote[1:].partition("]")
+        return address, int(port[1:] or PORT)
     address, _, port = remote.partition(":") if remote.count(":") == 1 else (remote, "", "")
     return address, int(port or PORT)
 
