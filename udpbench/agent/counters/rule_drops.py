@@ -18,7 +18,7 @@ VERSIONS = {"ip": "rules", "ip6": "rules6"}
 """Version of IP, as nft calls its family → how names of its counts begin."""
 LEGACY_TABLES = "/proc/thread-self/net/{}_tables_names"
 CALLS = "bridge-nf-call-{}tables", "nf_call_{}tables"
-"""Of all bridges, and of a single one."""
+"""The switch of all bridges, and that of a single one."""
 DROPPING = ("drop", "reject")
 HARMLESS = (
     *("accept", "continue", "return", "log", "notrack", "mangle", "dnat", "snat", "masquerade"),
