@@ -66,12 +66,11 @@ tx_device | driver | dev_hard_start_xmit __dev_direct_xmit? validate_xmit_skb?
   validate_xmit_skb_list skb_mac_gso_segment? __skb_gso_segment?
 ?_memory | skb | __alloc_skb alloc_skb_with_frags sock_alloc_send_pskb
   napi_alloc_skb/__napi_alloc_skb build_skb napi_build_skb? __netdev_alloc_skb __kfree_skb?
-  kfree_skb/sk_skb_reason_drop
-  kfree_skb_reason? consume_skb __consume_stateless_skb? skb_release_data? skb_free_head?
-  kfree_skbmem? napi_consume_skb skb_attempt_defer_free? skb_defer_free_flush?
-  napi_skb_free_stolen_head? kfree_skb_list_reason/kfree_skb_list page_pool_alloc_pages?
-  page_pool_put_unrefed_page? page_pool_put_page? page_pool_put_unrefed_netmem? skb_clone
-  pskb_expand_head skb_release_head_state? sock_wfree sock_rfree dev_kfree_skb_any_reason?
+  kfree_skb/kfree_skb_reason/sk_skb_reason_drop consume_skb __consume_stateless_skb?
+  skb_release_data? skb_free_head? kfree_skbmem? napi_consume_skb skb_attempt_defer_free?
+  skb_defer_free_flush? napi_skb_free_stolen_head? kfree_skb_list_reason/kfree_skb_list
+  page_pool_alloc_pages? page_pool_put_unrefed_page? page_pool_put_page? page_pool_put_unrefed_netmem?
+  skb_clone pskb_expand_head skb_release_head_state? sock_wfree sock_rfree dev_kfree_skb_any_reason?
 ?_wakeup | schedule | sock_def_readable sock_def_write_space __wake_up_sync_key try_to_wake_up
   ep_poll_callback? ____napi_schedule? wake_up_process
 ?_schedule | schedule | __schedule schedule schedule_idle? schedule_timeout finish_task_switch
@@ -109,6 +108,7 @@ interrupts | interrupt | handle_softirqs/__do_softirq asm_sysvec_*? sysvec_*? as
   run_rebalance_domains/sched_balance_softirq hrtimer_run_softirq? hrtimer_interrupt irq_work_run
   __handle_irq_event_percpu smp_apic_timer_interrupt? do_IRQ?
   flush_smp_call_function_queue/generic_smp_call_function_single_interrupt irqtime_account_irq?
+interrupts | driver | irq_thread? irq_thread_fn? irq_forced_thread_fn?
 - | lock | _raw_spin_* _raw_read_* _raw_write_* native_queued_spin_lock_slowpath?
   __pv_queued_spin_lock_slowpath? queued_* mutex_lock mutex_unlock lock_sock_nested
   __lock_sock_fast? rt_spin_lock? rt_spin_unlock? rt_mutex_*?

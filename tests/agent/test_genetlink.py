@@ -128,6 +128,21 @@ def test_a_family_that_the_kernel_does_not_have_is_reported_as_missing() -> None
         genetlink.ask("udpbench_none", 1)
 
 
+def test_a_missing_family_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each request the kernel runs modprobe; another refusal may be over by the next."""
+    refusals = [PermissionError(errno.EPERM, ""), FileNotFoundError(errno.ENOENT, "")]
+
+    def refuse(*_: Any) -> list[bytes]:
+        raise refusals.pop(0)
+
+    monkeypatch.setattr(genetlink, "_exchange", refuse)
+    for expected in (errno.EPERM, errno.ENOENT, errno.ENOENT):
+        with pytest.raises((PermissionError, FileNotFoundError)) as raised:
+            genetlink.family_id("of no kernel")
+        assert expected == raised.value.errno
+    assert [] == refusals
+
+
 def test_loopback_has_no_standard_statistics_and_that_is_no_error() -> None:
     """Nor has an interface that is not there."""
     assert {} == mac_counters(Host(), "lo")

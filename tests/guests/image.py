@@ -24,7 +24,7 @@ EMULATOR = ("trixie", ("qemu-system-x86", "qemu-utils"))
 """QEMU has igb since 8.0."""
 BARE = ("openssh-server", "python3", "iproute2")
 """To log in, to run an agent, and to name the cards (init)."""
-KERNEL = "linux-image-amd64"
+KERNEL, REALTIME = "linux-image-amd64", "linux-image-rt-amd64"
 PROGRAM = "user-mode-linux"
 """The same source as a program: one CPU, cards that are taps alone, and no AF_XDP; it needs no KVM, and
 is no slower than the machine but for system calls (CONTRIBUTING.md)."""
@@ -53,6 +53,8 @@ LATER = (
 )
 """What sessions install where it is missing (noxfile.py), and programs of experiments/own."""
 IMAGES = {
+    # PREEMPT_RT: soft interrupts are tasks.
+    "realtime": Image("trixie", kernel=REALTIME),
     # AF_XDP without copies needs Linux 6.11 on virtio_net, 6.14 on igb.
     "cards": Image("trixie", kernel=KERNEL, backports=(KERNEL,)),
     **{
@@ -71,7 +73,7 @@ IMAGES = {
 def make(folder: Path, name: str) -> None:
     """Make what an image needs, as far as it is missing in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    if IMAGES[name].kernel == KERNEL and not (folder / "emulator").exists():
+    if IMAGES[name].kernel != PROGRAM and not (folder / "emulator").exists():
         bootstrap(folder / "emulator", *EMULATOR)
     if not (folder / "key").exists():
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", folder / "key")

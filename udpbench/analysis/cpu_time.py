@@ -309,8 +309,12 @@ def _balance(
         *(delta.host, cpu, wall_ns, idle_ns, sampled[IDLE], unattributed_ns),
         WITHIN * (wall_ns - idle_ns) + ERRORS * _error_ns(sampled[IDLE], wall_ns, samples),
     )
-    known = counted[0] is not None
-    return replace(balance, struck=_struck(balance, known, asleep, EDGES * period_ns)), missing
+    struck = _struck(balance, counted[0] is not None, asleep, EDGES * period_ns)
+    unsampled_ns = missing_ns - taken_ns
+    if struck and unsampled_ns > balance.allowed_ns:
+        share = show_percent(unsampled_ns / wall_ns)
+        struck += f"; no sample in {share} of the time: it was offline, or its timers were late"
+    return replace(balance, struck=struck), missing
 
 
 def _struck(balance: CpuBalance, known: bool, asleep: bool, least_ns: int) -> str:

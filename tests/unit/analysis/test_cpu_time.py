@@ -165,6 +165,16 @@ def test_samples_that_were_not_taken_are_the_hypervisors_as_far_as_it_took_the_t
     assert "4 % of its busy time is unattributed" == balance.struck
 
 
+def test_a_cpu_without_samples_for_long_may_have_been_offline() -> None:
+    """Its events end when it leaves, and do not come back with it."""
+    seen = [each._replace(count=1) if not each.cpu else each for each in QUIET]
+    balance, other = known(sampled.record(seen=seen, busy_ms=840)).balances
+    assert balance.struck.endswith(
+        "; no sample in 100 % of the time: it was offline, or its timers were late"
+    )
+    assert "" == other.struck
+
+
 def test_a_cpu_whose_timer_sleeps_while_it_is_idle_gives_no_samples_then() -> None:
     """What was not sampled is idle time, unless samples were lost."""
     seen = [each for each in QUIET if each.chain != IDLE or each.cpu]

@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from functools import cache
+from typing import Optional
 
 HEADER = struct.Struct("=IHHII")
 """struct nlmsghdr"""
@@ -117,11 +118,22 @@ def dump(kind: int, protocol: int, asked: bytes = b"", family: int = 0) -> list[
     return _exchange(kind, family, REQUEST | DUMP, asked, protocol)
 
 
-@cache
 def family_id(name: str) -> int:
     """Return a family's id, which is constant while it is loaded; OSError if there is none."""
+    number = _family(name)
+    if number is None:
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return number
+
+
+@cache
+def _family(name: str) -> Optional[int]:
+    """Return a family's id; None is kept, too: for each request the kernel runs modprobe."""
     text = attribute(CTRL_ATTR_FAMILY_NAME, name.encode() + b"\0")
-    answer = _exchange(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, REQUEST | ACKNOWLEDGE, text)
+    try:
+        answer = _exchange(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, REQUEST | ACKNOWLEDGE, text)
+    except FileNotFoundError:
+        return None
     return unsigned(dict(attributes(answer[0]))[CTRL_ATTR_FAMILY_ID])
 
 
