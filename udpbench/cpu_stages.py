@@ -69,8 +69,9 @@ tx_device | driver | dev_hard_start_xmit __dev_direct_xmit? validate_xmit_skb?
   kfree_skb/kfree_skb_reason/sk_skb_reason_drop consume_skb __consume_stateless_skb?
   skb_release_data? skb_free_head? kfree_skbmem? napi_consume_skb skb_attempt_defer_free?
   skb_defer_free_flush? napi_skb_free_stolen_head? kfree_skb_list_reason/kfree_skb_list
-  page_pool_alloc_pages? page_pool_put_unrefed_page? page_pool_put_page? page_pool_put_unrefed_netmem?
-  skb_clone pskb_expand_head skb_release_head_state? sock_wfree sock_rfree dev_kfree_skb_any_reason?
+  page_pool_alloc_pages? page_pool_put_unrefed_page? page_pool_put_page?
+  page_pool_put_unrefed_netmem? skb_clone pskb_expand_head skb_release_head_state?
+  sock_wfree sock_rfree dev_kfree_skb_any_reason?
 ?_wakeup | schedule | sock_def_readable sock_def_write_space __wake_up_sync_key try_to_wake_up
   ep_poll_callback? ____napi_schedule? wake_up_process
 ?_schedule | schedule | __schedule schedule schedule_idle? schedule_timeout finish_task_switch

@@ -18,6 +18,7 @@ BY = {"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "in0"
 NOT_UDP = {"match": {"op": "!=", "left": {"meta": {"key": "l4proto"}}, "right": "udp"}}
 SEVEN = {"counter": {"packets": 7, "bytes": 700}}
 DROP: dict[str, Any] = {"drop": None}
+NONE_6 = {"rules6.prerouting.drops": 0, "rules6.input.drops": 0}
 Items = list[dict[str, Any]]
 
 
@@ -91,6 +92,24 @@ class Kernel(Host):
         return self.count
 
 
+def test_each_version_of_ip_has_the_counts_of_its_own_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rule of both counts for each if it is for UDP."""
+    to_6 = {"match": {"op": "==", "left": {"payload": {"protocol": "ip6", "field": "daddr"}}}}
+    items = [
+        PREROUTING,
+        rule(SEVEN, DROP),
+        chain("p", "prerouting", "ip6"),
+        rule(to_6, {"counter": {"packets": 5}}, DROP, family="ip6"),
+        chain("p", "prerouting", "inet"),
+        rule(UDP, {"counter": {"packets": 1}}, DROP, family="inet"),
+    ]
+    monkeypatch.setattr(module.programs, "ruleset", lambda _: items)
+    counts = rule_drops(Kernel(tmp_path), "in0")
+    assert (8, 6) == (counts["rules.prerouting.drops"], counts["rules6.prerouting.drops"])
+
+
 def test_rules_are_listed_only_where_there_are_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,17 +121,23 @@ def test_rules_are_listed_only_where_there_are_some(
         return [PREROUTING, rule(SEVEN, DROP)]
 
     monkeypatch.setattr(module.programs, "ruleset", ruleset)
-    assert {"rules.prerouting.drops": 7, "rules.input.drops": 0} == rule_drops(host, "in0")
+    assert {"rules.prerouting.drops": 7, "rules.input.drops": 0, **NONE_6} == rule_drops(
+        host, "in0"
+    )
     host.count = 0
-    assert {"rules.prerouting.drops": 0, "rules.input.drops": 0} == rule_drops(host, "in0")
+    assert {"rules.prerouting.drops": 0, "rules.input.drops": 0, **NONE_6} == rule_drops(
+        host, "in0"
+    )
     host.count = None
     assert {} == rule_drops(host, "in0")
     host.count = 1
-    names = tmp_path / module.LEGACY_TABLES.lstrip("/")
+    names = tmp_path / module.LEGACY_TABLES.format("ip").lstrip("/")
     names.parent.mkdir(parents=True)
     names.write_text("raw\n")
+    assert NONE_6 == rule_drops(host, "in0")
+    (names.parent / "ip6_tables_names").write_text("raw\n")
     assert {} == rule_drops(host, "in0")
-    assert ["listed"] == listed
+    assert ["listed"] * 2 == listed
 
 
 def test_what_a_tunnel_sent_and_got_without_packets_is_counted(
@@ -151,9 +176,9 @@ def test_what_an_interface_of_others_carried_is_counted(
 @pytest.mark.parametrize(
     ("path", "text", "drops"),
     [
-        (module.CALLS, "1", 0),
+        ("/proc/sys/net/bridge/bridge-nf-call-iptables", "1", 0),
         ("/sys/class/net/br0/bridge/nf_call_iptables", "1", 0),
-        (module.CALLS, "0", 7),
+        ("/proc/sys/net/bridge/bridge-nf-call-iptables", "0", 7),
     ],
 )
 def test_a_bridge_that_calls_the_rules_drops_before_ip(
@@ -168,4 +193,6 @@ def test_a_bridge_that_calls_the_rules_drops_before_ip(
     switch = tmp_path / path.lstrip("/")
     switch.parent.mkdir(parents=True)
     switch.write_text(f"{text}\n")
-    assert {"rules.prerouting.drops": drops, "rules.input.drops": 0} == rule_drops(host, "in0")
+    assert {"rules.prerouting.drops": drops, "rules.input.drops": 0, **NONE_6} == rule_drops(
+        host, "in0"
+    )

@@ -259,11 +259,8 @@ class Switched:
             "interfaces": {"in": "port1", "out": "port2"},
             **node,
         }
-        data = {
-            "sender": [end("red", cpus[-1])],
-            "middle": [middle],
-            "receiver": [end("blue", cpus[0])],
-        }
+        nodes = {"middle": [middle]} if node else {}
+        data = {"sender": [end("red", cpus[-1])], **nodes, "receiver": [end("blue", cpus[0])]}
         return lab_of(yaml.safe_dump(data, sort_keys=False), Path("switched.yaml"))
 
 
@@ -276,6 +273,26 @@ def switched() -> Iterator[Switched]:
         yield namespaces
     finally:
         namespaces.close()
+
+
+def test_what_a_host_between_loses_without_an_agent_is_link(
+    switched: Switched, tmp_path: Path
+) -> None:
+    """The lab file does not name it, so nobody asks it: what is missing is between the ends."""
+    for words in (
+        "nft add table bridge own",
+        "nft add chain bridge own f { type filter hook forward priority 0 ; }",
+        "nft add rule bridge own f udp dport 4321 numgen inc mod 5 == 0 drop",
+    ):
+        switched.inside("switch", words)
+    _, record, result = conducted(
+        tmp_path, switched.lab(), traffic=traffic(1), path_check="explained"
+    )
+    assert "done" == result.status, (record.error, result.findings)
+    assert 4 * EACH // 5 == result.received_packets
+    assert {"link": (EACH // 5, EACH // 5)} == entries(result)
+    assert 0 == result.unaccounted
+    assert {"sender", "receiver"} == record.facts.keys()
 
 
 def test_a_bridge_that_is_there_is_read_only_and_its_rules_are_seen(

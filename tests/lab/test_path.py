@@ -449,11 +449,6 @@ class Fates:
                 )
                 if fate is not None and chance.random() < 0.5:
                     self.ends[number] = fate[0], "raw"
-        if self.family == 6:  # no counter has what a blackhole of IPv6 takes
-            self.ends = {
-                number: (fate[0], "fwd_route") if fate and fate[1] == "blackhole" else fate
-                for number, fate in self.ends.items()
-            }
 
     def of(self, number: int) -> Fate | None:
         """Return where packets end that are sent to an address; None: they arrive."""

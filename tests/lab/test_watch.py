@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from program_forks import UDPBENCH, Forked, completed
+from test_path import There
 
 import udpbench
 
@@ -156,6 +157,38 @@ def test_each_socket_that_drops_is_named_with_its_reason_and_no_other(holder: Ho
     assert {(f"python3 {holder.pid}",)} == {
         (re.sub(r"^python[\d.]*", "python3", o[0]),) for o in owners
     }
+
+
+SENDS = (
+    "import socket; s = socket.socket(2, 2); [s.sendto(b'', ('10.2.0.2', 9)) for _ in range(50)]"
+)
+BINDS = "import socket, sys; s = socket.socket(2, 2); s.bind(('', 0)); sys.stdin.read()"
+"""A namespace is chosen by a process that has a socket in it."""
+
+
+def test_a_watched_router_tells_what_it_forwards_and_loses() -> None:
+    """No socket of its own has it: its rule drops datagrams of others."""
+    there = There()
+
+    def inside(short: str) -> tuple[str, ...]:
+        return ("ip", "netns", "exec", there.name(short), sys.executable, "-c")
+
+    def send() -> None:
+        subprocess.run((*inside("red"), SENDS), check=True)
+
+    try:
+        there.open()
+        there.inside("gateway", "iptables -A FORWARD -p udp -j DROP")
+        with subprocess.Popen((*inside("gateway"), BINDS), stdin=subprocess.PIPE) as router:
+            look, _ = watch_until(
+                ("--pid", str(router.pid)),
+                send,
+                lambda look: bool(look["stages"]),
+            )
+    finally:
+        there.close()
+    assert [("fwd_netfilter", 50)] == [(s["stage"], s["packets"]) for s in look["stages"]]
+    assert look["forwarded_pps"] > 0
 
 
 def test_an_interface_that_is_removed_ends_no_watch(holder: Holder) -> None:

@@ -69,9 +69,12 @@ def _told_apart(node: AnyNode) -> dict[str, Span] | None:
     tracked, later = _conntrack_skbs(node), node.counter(NOT_INSERTED)
     # A node that begins or ends a tunnel tracks what it sends and takes itself, too.
     known = later is not None and _counts_transmits(node) and not tunnels.tunnel_of(node)
+    unrouted = ip.most_counted_by_machine(node, UNROUTED, beyond=NO_ROUTES)
+    if node.view.traffic.family == 6 and rules is not None:
+        unrouted = max(missing, 0)  # a route of the type blackhole moves no counter at all
     silent = {
         "martians": ip.martians(node),
-        "routes": Span(0, ip.most_counted_by_machine(node, UNROUTED, beyond=NO_ROUTES)),
+        "routes": Span(0, unrouted),
         "tracked": Span(max(tracked - (later or 0), 0) if known else 0, tracked),
     }
     return ip.told_apart(missing, rules, silent)
@@ -441,7 +444,8 @@ ROWS = (
     _spanned(
         "fwd_route",
         _unrouted_skbs,
-        f"Δ {NO_ROUTES} + at most Δ {UNROUTED} of what is missing and no rule dropped",
+        f"Δ {NO_ROUTES} + at most Δ {UNROUTED}, of IPv6 all, of what is missing and no rule "
+        "dropped",
         "No route, or one of the types unreachable, prohibit or blackhole.",
         counters=(NO_ROUTES,),
         reasons=("IP_INNOROUTES", "IP_INADDRERRORS"),

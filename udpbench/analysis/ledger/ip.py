@@ -103,7 +103,8 @@ def told_apart(missing: int, rules: int | None, silent: Mapping[str, Span]) -> d
 
 def rules_dropped(node: AnyNode, *hooks: str) -> int | None:
     """Return what rules dropped at some hooks, if each that may drop counts it."""
-    names = [f"rules.{hook}.drops" for hook in hooks]
+    whose = "rules" if node.view.traffic.family == 4 else "rules6"
+    names = [f"{whose}.{hook}.drops" for hook in hooks]
     counted = [node.view.of_host(host, name) for host in node.hosts for name in names]
     return None if None in counted else known_sum(counted)
 
