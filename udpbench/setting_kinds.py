@@ -131,7 +131,7 @@ passed_rules | namespace | input/4321 | {rules, track} or null
 nat | namespace exit | eth1 | "masquerade" or null
   | packets that leave by the interface get its address as their source
   | nat
-path_guard | namespace | eth0 | {out, from: [address, ...], to: [address, ...]} or null
+path_guard | namespace | eth0 | {out, from: [address, ...], to: [address, ...], ports} or null
   | what a node in the middle may forward of the traffic that comes in there; all else is dropped
 trap | namespace exists steady | send0 | true or null
   | a qdisc that drops the packets to be lost on purpose, by their priority

@@ -1636,6 +1636,19 @@ def test_a_namespace_of_another_name_is_not_entered(there: There, tmp_path: Path
             "nft add chain ip nat now { type filter hook prerouting priority -50 ; } ; "
             "add rule ip nat now udp dport 4321 ip daddr set 10.3.0.2"
         ),
+        (
+            "nft add chain ip nat now { type filter hook prerouting priority -50 ; } ; add rule ip "
+            "nat now udp dport 4321 ip saddr set 10.1.0.99 ip daddr set 10.3.0.2"
+        ),
+        (
+            "nft add chain ip nat now { type filter hook prerouting priority -50 ; } ; add rule ip "
+            "nat now udp dport 4321 ip saddr set 10.1.0.99 && ip route add 10.2.0.2/32 via 10.3.0.2"
+        ),
+        "ip link set eth1 name in9 && ip route add 10.2.0.2/32 via 10.3.0.2",
+        (
+            "ip link set eth2 name old2 && ip link set eth3 name eth2 && "
+            "ip route add 10.2.0.2/32 via 10.3.0.2"
+        ),
         "ip route add 10.2.0.2/32 encap seg6 mode encap segs fc00:3::2 dev eth2",
         "ip route add 10.2.0.2/32 encap seg6 mode encap.red segs fc00:3::2 dev eth2",
         "ip route add 10.2.0.2/32 encap seg6 mode l2encap segs fc00:3::2 dev eth2",
@@ -1660,7 +1673,7 @@ def test_whoever_changes_the_path_nothing_leaves_a_node_by_another_way(
 
     def tell(progress: Progress) -> None:
         if progress.event == "sample" and is_sent(progress) and not attacked:
-            attacked.append(there.inside("gateway", attack))
+            attacked.extend(there.inside("gateway", each) for each in attack.split(" && "))
 
     first = beyond()
     before = there.state()
@@ -1674,7 +1687,8 @@ def test_whoever_changes_the_path_nothing_leaves_a_node_by_another_way(
     )
     assert ["path_guard"] == [change.setting.kind for change in record.changes["gateway"]]
     assert first == beyond()
-    assert "udpbench" not in there.state()
+    if "name in9" not in attack:  # a guard of an interface that is gone is said to be left
+        assert "udpbench" not in there.state()
     assert before != there.state(), "what the attacker changed is the attacker's"
 
 

@@ -2,7 +2,9 @@
 
 The guard's chain in FORWARD comes after all others: packets of the lab's senders that would leave
 by another interface, or for another address than a receiver's, or inside other packets, are
-dropped, whoever changed a route or a rule meanwhile. Other packets pass it.
+dropped, whoever changed a route or a rule meanwhile. Other packets pass it. It knows interfaces by
+their index, whatever they are called by then, and the traffic by its source ports as well, since a
+rule may have given it another source.
 """
 
 from __future__ import annotations
@@ -19,25 +21,31 @@ GUARD, NAT = "udpbench_path", "udpbench_nat"
 LAST = {"name": "guard", "type": "filter", "hook": "forward", "prio": 300}
 """After filter (0) and security (50)."""
 BEHIND = {"name": "source", "type": "nat", "hook": "postrouting", "prio": 100}
-ETHERNET, OLD_IPIP = 143, 94
+TCP, UDP, ETHERNET, OLD_IPIP = 6, 17, 143, 94
 """Protocols of IP. The latter has no use but that nft 1.0.6 fails to list what follows a single."""
-_KEYS = {"oifname": "out", "saddr": "from", "daddr": "to"}
+_KEYS = {"saddr": "from", "daddr": "to", "sport": "ports"}
 
 
 class PathGuard(Kind):
-    """Target ``in0``, value {"out": "out0", "from": [address, ...], "to": [...]}, or null."""
+    """Target ``in0``, value {"out": "out0", "from": [address, ...], "to": [...], "ports": "65400"}.
+
+    The latter are source ports, as of ``traffic.flows.from``; or null.
+    """
 
     def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
         """Return what it permits; null if there is none."""
-        value: dict[str, Any] = {"out": "", "from": [], "to": []}
-        rules = [r for r in rules_of(host, GUARD) if r.get("comment") == _comment(target)]
+        value: dict[str, Any] = {"out": "", "from": [], "to": [], "ports": ""}
+        begin = _comment(f"{target}>")
+        rules = [r for r in rules_of(host, GUARD) if r.get("comment", "").startswith(begin)]
+        for rule in rules:  # nft shows by the index what the interface is called by now
+            value["out"] = rule["comment"][len(begin) :]
         for compared in (
             part["match"] for rule in rules for part in rule["expr"] if "match" in part
         ):
             meta, payload = (compared["left"].get(part, {}) for part in ("meta", "payload"))
             key = _KEYS.get(meta.get("key", payload.get("field")))
-            if key == "out":
-                value["out"] = compared["right"]
+            if key == "ports":
+                value["ports"] = _ports(compared["right"])
             elif key is not None:
                 value[key] = sorted({*value[key], *_listed(compared["right"])})
         return value if rules else None
@@ -56,6 +64,10 @@ def _comment(target: str) -> str:
     return f"udpbench:{target}"
 
 
+def _ports(right: Any) -> str:
+    return "-".join(map(str, right["range"])) if isinstance(right, dict) else str(right)
+
+
 def _listed(right: Any) -> list[str]:
     return [str(each) for each in right["set"]] if isinstance(right, dict) else [str(right)]
 
@@ -63,29 +75,43 @@ def _listed(right: Any) -> list[str]:
 def _rules(target: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rules, each of one IP version; one without senders of that version has none."""
     rules: list[dict[str, Any]] = []
+    comment = _comment(f"{target}>{value['out']}")
     for protocol, is_6 in (("ip", False), ("ip6", True)):
         senders, receivers = (
             [text for text in value[key] if (":" in text) == is_6] for key in ("from", "to")
         )
         if not senders:
             continue
-        rules += _encapsulated(target, is_6, senders)
+        rules += _encapsulated(target, comment, is_6, senders)
         source, to = ({"payload": {"protocol": protocol, "field": f}} for f in ("saddr", "daddr"))
-        came = [
-            match({"meta": {"key": "iifname"}}, "==", target),
-            match(source, "==", {"set": senders}),
+        comes = match({"meta": {"key": "iif"}}, "==", target)
+        first, _, last = value["ports"].partition("-")
+        ports = {"range": [int(first), int(last)]} if last else int(first)
+        ours = [
+            [match(source, "==", {"set": senders})],
+            [
+                match({"meta": {"key": "nfproto"}}, "==", "ipv6" if is_6 else "ipv4"),
+                match({"meta": {"key": "l4proto"}}, "==", {"set": [TCP, UDP]}),
+                match({"payload": {"protocol": "th", "field": "sport"}}, "==", ports),
+            ],
         ]
-        wrong = [match({"meta": {"key": "oifname"}}, "!=", value["out"])]
+        wrong = [match({"meta": {"key": "oif"}}, "!=", value["out"])]
         if receivers:
             wrong.append(match(to, "!=", {"set": receivers}))
         rules += [
-            {"comment": _comment(target), "expr": [*came, each, {"counter": None}, {"drop": None}]}
+            {
+                "comment": comment,
+                "expr": [comes, *own, each, {"counter": None}, {"drop": None}],
+            }
+            for own in ours
             for each in wrong
         ]
     return rules
 
 
-def _encapsulated(target: str, is_6: bool, senders: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _encapsulated(
+    target: str, comment: str, is_6: bool, senders: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """Yield what drops the senders' packets inside others, which have the node's own source.
 
     A route with ``encap seg6`` makes them before FORWARD, of either version; the transport header
@@ -97,11 +123,14 @@ def _encapsulated(target: str, is_6: bool, senders: Sequence[str]) -> Iterator[d
     for number, shift in ((protocol, 0), (ETHERNET, 8 * 14)):
         raw = {"payload": {"base": "th", "offset": shift + offset, "len": size}}
         expr = [
-            match({"meta": {"key": "iifname"}}, "==", target),
+            match({"meta": {"key": "iif"}}, "==", target),
             match({"meta": {"key": "l4proto"}}, "==", {"set": [number, OLD_IPIP]}),
             match(raw, "==", {"set": listed}),
         ]
-        yield {"comment": _comment(target), "expr": [*expr, {"counter": None}, {"drop": None}]}
+        yield {
+            "comment": comment,
+            "expr": [*expr, {"counter": None}, {"drop": None}],
+        }
 
 
 class SourceNat(Kind):

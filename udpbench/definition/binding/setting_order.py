@@ -17,7 +17,7 @@ from udpbench.definition.endpoints import addresses_of, parse_ports, parse_publi
 from udpbench.definition.problems import Place, at, raise_all
 from udpbench.differences import key_of
 from udpbench.host_settings import Cpu, set_keys
-from udpbench.model.experiment import Trial
+from udpbench.model.experiment import Traffic, Trial
 from udpbench.model.host import Facts, Setting
 from udpbench.model.lab import Lab, Node
 from udpbench.model.limits import Scope
@@ -396,7 +396,9 @@ def _path_guard(block: HostBlock) -> Iterator[Setting]:
         part: sorted({text for end in lab.at(part) for text in _own_addresses(end, facts)})
         for part in ENDS
     }
-    value = {"out": host.out, "from": known["sender"], "to": known["receiver"]}
+    traffic = block.trial.traffic if block.trial is not None else Traffic()
+    ports = {"ports": traffic.flows.source_ports}
+    value = {"out": host.out, "from": known["sender"], "to": known["receiver"], **ports}
     if value["from"] and value["to"]:
         yield Setting("path_guard", host.interface, value, path=f"middle.{host.name}.change")
 
