@@ -539,6 +539,45 @@ def test_random_mixtures_over_chains_balance(tmp_path: Path, seed: int) -> None:
     assert EACH * ended.count(None) == result.received_packets
 
 
+@pytest.mark.long
+def test_what_netem_drops_behind_a_vlan_is_the_queue_of_the_node(
+    there: There, tmp_path: Path
+) -> None:
+    """The sender's packets have a tag up to the node, whose emulator draws which get no further."""
+    for short, end, own in (("red", "eth0", 2), ("gateway", "eth1", 1)):
+        try:
+            there.inside(short, f"ip link add link {end} name vlan5 type vlan id 5")
+        except AssertionError:
+            pytest.skip("no VLAN in this kernel")
+        there.inside(short, f"ip addr add 10.5.0.{own}/24 dev vlan5")
+        there.inside(short, "ip link set vlan5 up")
+    there.inside("red", "ip route replace default via 10.5.0.1")
+    there.inside("gateway", "tc qdisc add dev eth2 root netem loss 20%")
+    drops: list[int] = []
+
+    def tell(progress: Progress) -> None:
+        begins = progress.event == "phase" and progress.phase == "measured"
+        if begins or (progress.event == "step" and progress.text == "verify"):
+            (queue,) = json.loads(there.inside("gateway", "tc -s -j qdisc show dev eth2"))
+            drops.append(queue["drops"])
+
+    node = {
+        "name": "gateway",
+        "connect": {"netns": there.name("gateway")},
+        "interfaces": {"in": "vlan5", "out": "eth2"},
+    }
+    lab = there.lab_of(there.end("blue"), "vlan5", middle=[node])
+    load = traffic(1) | {"count": "200"}
+    _, record, result = conducted(tmp_path, lab, tell, traffic=load, path_check="explained")
+    lost = drops[-1] - drops[0]
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    assert 200 - lost == result.received_packets
+    assert lost > 0
+    assert (0, lost) == entries(result)["gateway.fwd_qdisc"], (
+        "other users' packets may be among them"
+    )
+
+
 # --- what must not leave the lab -----------------------------------------------------------------
 
 

@@ -131,6 +131,7 @@ def test_a_published_port_of_a_host_that_is_there_answers(there: There, tmp_path
     assert before == re.sub("packets .*", "", there.state())
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -190,6 +191,7 @@ def test_senders_stop_when_a_published_port_leads_elsewhere(there: There, tmp_pa
     assert "firewall were changed there" in record.error.message
 
 
+@pytest.mark.long
 def test_flows_to_a_published_port_fill_one_queue(tmp_path: Path) -> None:
     """The queue is that of the receiver, to which each flow is led."""
 
