@@ -119,15 +119,21 @@ def there() -> Iterator[There]:
         namespaces.close()
 
 
-def test_a_published_port_of_a_host_that_is_there_answers(there: There, tmp_path: Path) -> None:
-    """Echoes come back from the address to which packets were sent, and the way back is proven."""
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("change", [False, True])
+def test_a_published_port_of_a_host_that_is_there_answers(
+    there: There, tmp_path: Path, change: bool
+) -> None:
+    """Echoes come back from the address to which packets were sent, and pass the node's guard."""
     before = re.sub("packets .*", "", there.state())
     load = published("gateway", count="100", echo="10")
-    _, record, result = conducted(tmp_path, there.lab(), traffic=load)
+    _, record, result = conducted(tmp_path, there.lab(change=change), traffic=load)
     assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
     assert 100 == result.received_packets
     ends = {(spec.role, flow.destination) for spec in record.workers for flow in spec.flows}
     assert {("sender", "10.1.0.1"), ("receiver", "10.2.0.2")} == ends
+    changed = [each.setting.kind for each in record.changes.get("gateway", ())]
+    assert changed == ["path_guard"] * change
     assert before == re.sub("packets .*", "", there.state())
 
 
