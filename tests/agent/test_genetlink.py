@@ -18,7 +18,7 @@ import pytest
 
 from udpbench.agent.counters.parse import parse_mac_statistics, queue_statistics
 from udpbench.agent.counters.snapshot import mac_counters, queue_counters
-from udpbench.agent.host import genetlink, rtchange, rtstats, udp_diag
+from udpbench.agent.host import genetlink, reading, rtchange, rtstats, udp_diag
 from udpbench.agent.host.reading import xdp_feature_names
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.addresses import NUD_PERMANENT
@@ -126,6 +126,17 @@ def test_a_family_that_the_kernel_does_not_have_is_reported_as_missing() -> None
     """The real kernel is asked."""
     with pytest.raises(OSError, match="No such file or directory"):
         genetlink.ask("udpbench_none", 1)
+
+
+def test_an_interface_may_have_a_name_of_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container's namespace, which the host is asked about while it restores."""
+    name = genetlink.attribute(reading._IFLA_IFNAME, b"v\xff\0")
+    answers = {
+        reading._RTM_GETNSID: [genetlink.number(reading._NETNSA_NSID, 1)],
+        reading._RTM_GETLINK: [struct.pack("=i8x", 7) + name],
+    }
+    monkeypatch.setattr(genetlink, "dump", lambda kind, *_: answers[kind])
+    assert [False, True] == [Host().is_elsewhere(7, name) for name in ("eth0", "v\udcff")]
 
 
 def test_a_missing_family_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

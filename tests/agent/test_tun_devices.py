@@ -55,12 +55,17 @@ def test_a_device_may_have_been_moved_here(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "runs"),
-    [("anon_inode:kvm-vm", True), ("/dev/vhost-net", True), ("/dev/null", False)],
+    [
+        ("anon_inode:kvm-vm", True),
+        ("/tmp/anon_inode:kvm-vm", False),
+        ("/dev/vhost-net", False),
+        ("/dev/null", False),
+    ],
 )
 def test_a_virtual_machine_is_known_by_what_it_has_open(
     root: Path, target: str, runs: bool
 ) -> None:
-    """Its device is a card of that machine."""
+    """Its device is a card of that machine. Anybody may have a file of such a name."""
     process(root, 7, TUN, target)
     assert runs is runs_machine(Host(root), 7)
 
@@ -76,3 +81,10 @@ def test_wireguard_in_a_process_has_a_socket_of_the_devices_name(root: Path) -> 
     table.write_text("0: 2 0 10000 0001 01 41 /var/run/wireguard/tun0.sock\n")
     assert "/proc/7/root/run/wireguard/tun0.sock" == wireguard_socket(Host(root), "tun0")
     assert wireguard_socket(Host(root), "eth0") is None
+
+
+def test_a_file_that_is_called_as_a_socket_is_none(root: Path) -> None:
+    """Nor has its process the socket."""
+    process(root, 7, TUN, "/home/me/socket:[41]")
+    (root / "proc/7/net/unix").write_text("0: 2 0 10000 0001 01 41 /run/wireguard/tun0.sock\n")
+    assert wireguard_socket(Host(root), "tun0") is None

@@ -6,9 +6,10 @@ import errno
 import os
 import socket
 import struct
+import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from itertools import chain
 from pathlib import Path
@@ -82,6 +83,52 @@ def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> Ite
             yield asked
         finally:
             thread.join()
+
+
+def test_a_process_has_one_time_for_its_whole_answer(tmp_path: Path) -> None:
+    """A byte now and then would hold the agent: no order, no lease, no restore."""
+    path = tmp_path / "wg.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        asked = threading.Event()
+
+        def drip() -> None:
+            link, _ = server.accept()
+            with link, suppress(OSError):
+                while not asked.wait(0.01):
+                    link.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            with pytest.raises(socket.timeout):
+                wireguard_ends.ask(str(path), 0.1)
+        finally:
+            asked.set()
+            thread.join()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize(("user", "refused"), [(None, False), (65534, True)])
+def test_a_link_that_leads_to_another_users_socket_is_not_followed(
+    tmp_path: Path, user: Optional[int], refused: bool
+) -> None:
+    """The path lies in the files of the process, and a link there leads from the agent's root."""
+    path = tmp_path / "any.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        server.settimeout(10)
+        process = subprocess.Popen(["sleep", "60"], user=user)
+        try:
+            error = PermissionError if refused else socket.timeout
+            with pytest.raises(error):
+                wireguard_ends.ask(f"/proc/{process.pid}/root{path}", 0.1)
+        finally:
+            process.kill()
+            process.wait()
+        assert (b"" if refused else b"get=1\n\n") == server.accept()[0].recv(64)
 
 
 @pytest.fixture

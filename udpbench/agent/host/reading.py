@@ -86,6 +86,8 @@ POLL_S = 0.01
 Met = TypeVar("Met")
 ENVIRON_BYTES = 2**18
 """Room for a variable of any length (MAX_ARG_STRLEN, 128 KiB) and all others."""
+WITHOUT_PATH = ("socket:[", "net:[", "pipe:[", "anon_inode:")
+"""How the links of a process begin to what is no file."""
 KTHREADD = 2
 """The parent of all kernel threads."""
 TIMEX_BYTES = 256
@@ -165,12 +167,17 @@ class ReadingHost:
         return sorted(os.listdir(self.path(path)))  # noqa: PTH208 - names, in /sys by the hundred
 
     def link_target(self, path: str) -> Optional[str]:
-        """Return the last component of a symbolic link's target; None if it is not a link."""
+        """Return the last component of a symbolic link's target; None if it is not a link.
+
+        All of it where that looks as if it had no path, as ``socket:[7]``: a file may be called so.
+        """
         try:
             # No Path: a search for owners reads thousands.
-            return os.readlink(f"{self.root}/{path}").rpartition("/")[2]  # noqa: PTH115
+            target = os.readlink(f"{self.root}/{path}")  # noqa: PTH115
         except OSError:
             return None
+        name = target.rpartition("/")[2]
+        return target if name.startswith(WITHOUT_PATH) else name
 
     def read_text(self, path: str) -> str:
         """Return a file's text, stripped; OSError if it cannot be read."""
@@ -499,7 +506,7 @@ class ReadingHost:
                 links = genetlink.dump(_RTM_GETLINK, socket.NETLINK_ROUTE, _ANY_LINK + there)
                 indexes = {int.from_bytes(link[:4], sys.byteorder) for link in links}
                 words = [dict(genetlink.attributes(link[len(_ANY_LINK) :])) for link in links]
-                names = {word[_IFLA_IFNAME][:-1].decode() for word in words}
+                names = {os.fsdecode(word[_IFLA_IFNAME][:-1]) for word in words}
                 if index in indexes and name in names:
                     return True
         return False

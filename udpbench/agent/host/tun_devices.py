@@ -11,8 +11,8 @@ from udpbench.agent.host.files import lines_of, names, read
 from udpbench.agent.host.reading import ReadingHost as Host
 
 TUN = "tun"
-OF_MACHINES = ("anon_inode:kvm-vm", "vhost-net")
-"""What a process has open that runs a virtual machine."""
+MACHINE = "anon_inode:kvm-vm"
+"""What a process has open that runs a virtual machine. A file may be called /dev/vhost-net."""
 SOCKET = "/proc/{pid}/root/run/wireguard/{name}.sock"
 """Where a process of WireGuard tells of itself, in its own file system."""
 
@@ -41,7 +41,7 @@ def _holds(host: Host, pid: int, name: str) -> bool:
 def runs_machine(host: Host, pid: int) -> bool:
     """Return whether a process runs a virtual machine, of which a device is a card."""
     opened = names(host, f"/proc/{pid}/fd")
-    return any(host.link_target(f"/proc/{pid}/fd/{number}") in OF_MACHINES for number in opened)
+    return any(host.link_target(f"/proc/{pid}/fd/{number}") == MACHINE for number in opened)
 
 
 def wireguard_socket(host: Host, name: str) -> Optional[str]:

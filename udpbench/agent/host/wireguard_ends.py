@@ -6,8 +6,11 @@ The kernel tells, or the process that has its tun device. Changes nothing, so an
 from __future__ import annotations
 
 import errno
+import os
+import re
 import socket
 import struct
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import ip_address, ip_network
@@ -27,6 +30,8 @@ PEER_KEY, PEER_ENDPOINT, PEER_ALLOWED = 1, 4, 9
 ALLOWED_ADDRESS, ALLOWED_BITS = 2, 3
 """WGALLOWEDIP_A_*."""
 ANSWER_S, ANSWER_BYTES = 2.0, 2**24
+_PROCESS = re.compile(r"/proc/([0-9]+)/root/")
+_EFFECTIVE_USER = re.compile(r"^Uid:\t\d+\t(\d+)", re.MULTILINE)
 Ends = dict[str, Any]
 
 
@@ -41,7 +46,7 @@ def device(name: str) -> tuple[int, tuple[Ends, ...]]:
     OSError if it is gone, or this user may not ask.
     """
     port, ends = 0, dict[bytes, Ends]()
-    named = genetlink.attribute(IFNAME, name.encode() + b"\0")
+    named = genetlink.attribute(IFNAME, os.fsencode(name) + b"\0")
     for answer in genetlink.ask(FAMILY, GET_DEVICE, named, dump=True):
         message = dict(genetlink.attributes(answer))
         port = genetlink.unsigned(message[LISTEN_PORT]) if LISTEN_PORT in message else port
@@ -59,14 +64,19 @@ def device(name: str) -> tuple[int, tuple[Ends, ...]]:
 def ask(path: str, limit_s: float = ANSWER_S, lines: Sequence[str] = ("get=1",)) -> str:
     """Return what a process answers at its socket (the userspace API of WireGuard).
 
-    OSError if it refuses or is gone, a socket's timeout if it does not answer.
+    OSError if it refuses or is gone, or the socket is another user's, to which a link of the
+    process's own led; a socket's timeout if it has not answered in time.
     """
+    end_s = time.monotonic() + limit_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(limit_s)
         link.connect(path)
+        _refuse_others(link, path)
         link.sendall("".join(f"{line}\n" for line in (*lines, "")).encode())
         answer = b""
         while not answer.endswith(b"\n\n") and len(answer) < ANSWER_BYTES:
+            # Of the whole: a byte now and then would hold the agent for days.
+            link.settimeout(max(end_s - time.monotonic(), 0.001))
             part = link.recv(2**16)
             if not part:
                 break
@@ -75,6 +85,18 @@ def ask(path: str, limit_s: float = ANSWER_S, lines: Sequence[str] = ("get=1",))
     if "errno=0\n" not in text:
         raise OSError(errno.EINVAL, "the process of WireGuard refused what it was asked")
     return text
+
+
+def _refuse_others(link: socket.socket, path: str) -> None:
+    """Raise OSError unless a socket in the files of a process is its own, or its user's."""
+    process = _PROCESS.match(path)
+    if process is None:
+        return
+    with open(f"/proc/{process[1]}/status") as file:  # noqa: PTH123
+        user = _EFFECTIVE_USER.search(file.read())
+    pid, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if pid != int(process[1]) and (user is None or uid != int(user[1])):
+        raise OSError(errno.EPERM, "another user's socket is where WireGuard's should be")
 
 
 def listed(text: str) -> tuple[int, tuple[Ends, ...]]:
