@@ -305,23 +305,24 @@ def led_away(
     """Return what may lead packets that are sent here elsewhere than their route, in words.
 
     A rule that goes by marks does so only if another may set one, as packets have none of their
-    own: VPNs have such rules on many hosts.
+    own: VPNs have such rules on many hosts. Those of a tunnel's outer packets always do, since what
+    has marked the packets within may be a program of BPF, or a tc filter.
     """
     if not destinations:
         return ()
     ours = FlowMarks((), tuple(destinations), tuple(ports), protocol)
     rewritten = _remembered(host, ours, _rewrites(host, ours))
     return (
-        *_led(host, out, ours, rewritten, rewritten.marks),
-        *_tunnels(host, out, destinations, rewritten.marks),
+        *_led(host, out, ours, rewritten, by_mark=bool(rewritten.marks)),
+        *_tunnels(host, out, destinations),
     )
 
 
 def _led(
-    host: Host, out: str, ours: FlowMarks, rewritten: Rewrites, marks: Sequence[str]
+    host: Host, out: str, ours: FlowMarks, rewritten: Rewrites, *, by_mark: bool
 ) -> Iterator[str]:
     """Yield the same of packets on one way out, whatever puts them into others there."""
-    parts = {kind: what for kind, what in RULE_PARTS.items() if marks or kind not in BY_MARK}
+    parts = {kind: what for kind, what in RULE_PARTS.items() if by_mark or kind not in BY_MARK}
     yield from (f"a rule to {address} (DNAT)" for address in rewritten.addresses)
     yield from rewritten.unread
     yield from _programs(host, (out, *beneath(host, out)), coming=False)
@@ -330,9 +331,7 @@ def _led(
     yield from _policies(ours.destinations, ours.protocol)
 
 
-def _tunnels(
-    host: Host, out: str, destinations: Sequence[str], marks: Sequence[str]
-) -> Iterator[str]:
+def _tunnels(host: Host, out: str, destinations: Sequence[str]) -> Iterator[str]:
     """Yield why VXLANs do not lead to a single end, and what leads away a tunnel's outer packets.
 
     Those of a VXLAN have the marks of the packets within.
@@ -357,11 +356,11 @@ def _tunnels(
     for tunnel, hop in _outer(host, out, by_wireguard, macs):
         yield from (
             f"{what}, of the outer packets of {tunnel.name} to {hop.destination},"
-            for what in _led_outside(host, tunnel, hop, marks)
+            for what in _led_outside(host, tunnel, hop)
         )
 
 
-def _led_outside(host: Host, tunnel: Tunnel, hop: Hop, marks: Sequence[str]) -> Iterator[str]:
+def _led_outside(host: Host, tunnel: Tunnel, hop: Hop) -> Iterator[str]:
     if hop.kind in ("none", "local"):
         return  # no packet leaves
     if hop.kind != "unicast" or hop.interface is None:
@@ -374,7 +373,7 @@ def _led_outside(host: Host, tunnel: Tunnel, hop: Hop, marks: Sequence[str]) -> 
         ports = (tunnel.port,) if protocol == "udp" else ()
         outer = FlowMarks((), (hop.destination,), ports, protocol)
         rewritten = _remembered(host, outer, _rewrites(host, outer))
-        yield from _led(host, hop.interface, outer, rewritten, (*marks, *rewritten.marks))
+        yield from _led(host, hop.interface, outer, rewritten, by_mark=True)
 
 
 def _is_group(end: str) -> bool:
