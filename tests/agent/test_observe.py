@@ -58,9 +58,9 @@ REACHED = {
                 "files",
                 "genetlink",
             ),
-            *("interrupts", "namespace", "native", "nf_tables", "privileges"),
+            *("interrupts", "ip_tunnels", "namespace", "native", "nf_tables", "privileges"),
             *("processes", "programs", "reading", "rtstats", "socket_options", "socket_owners"),
-            *("udp_diag", "udp_sockets", "unix_names", "wireguard_ends", "xtables"),
+            *("tun_devices", "udp_diag", "udp_sockets", "unix_names", "wireguard_ends", "xtables"),
         )
     ),
 }

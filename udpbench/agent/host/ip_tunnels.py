@@ -13,7 +13,8 @@ from ipaddress import ip_address
 from typing import Optional
 
 from udpbench.agent.host import genetlink
-from udpbench.agent.host.system import Host, link_kind
+from udpbench.agent.host.reading import ReadingHost as Host
+from udpbench.agent.host.reading import link_kind
 from udpbench.frozen import dataclass
 from udpbench.protocol import Tunnel
 
