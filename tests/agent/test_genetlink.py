@@ -316,3 +316,38 @@ def test_an_interfaces_messages_are_as_pyroute2_has_them(noun: str, fields: dict
 
 
 KEYS = ("family", "prefixlen", "flags", "scope", "index", "handle", "parent", "info", "attrs")
+
+
+def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rules, classes and policies there may be as many as root of a container likes."""
+    monkeypatch.setattr(genetlink, "MOST_BYTES", 2**20)
+    assert genetlink.dump_whole(reading._RTM_GETLINK, socket.NETLINK_ROUTE)
+    monkeypatch.setattr(genetlink, "MOST_BYTES", 100)
+    with pytest.raises(OSError, match="the kernel lists more than the 0 MiB that are r"):
+        genetlink.dump_whole(reading._RTM_GETLINK, socket.NETLINK_ROUTE)
+
+
+@pytest.mark.parametrize(
+    ("noun", "fields", "what"),
+    [
+        ("fdb", {}, "stations of bridges"),
+        ("fdb", {"ifindex": 5}, "stations of bridges"),
+        ("neigh", {"ifindex": 5}, "neighbours"),
+        ("route", {"family": socket.AF_INET, "oif": 5}, "routes"),
+    ],
+)
+def test_a_table_without_end_is_refused(
+    monkeypatch: pytest.MonkeyPatch, noun: str, fields: dict[str, int], what: str
+) -> None:
+    """Whoever sends frames of ever new addresses fills the table of a bridge."""
+    oif = genetlink.number(4, 5)
+    entries = [bytes(4) + struct.pack("=i", 5) + bytes(4) + oif] * 4
+    others = [bytes(4) + struct.pack("=i", 6) + bytes(4)] * 4
+    monkeypatch.setattr(reading, "MESSAGES_MAX", 3)
+    monkeypatch.setattr(genetlink, "each_answer", lambda *_: iter([*others, *entries]))
+    with pytest.raises(OSError, match=f"more than 3 {what}, and no more are read"):
+        Host().rtnl(noun, "dump", **fields)
+    monkeypatch.setattr(reading, "MESSAGES_MAX", 4 if fields else 8)
+    host = Host()
+    host._netlink = type("Link", (), {noun: lambda *_, **__: ()})()
+    assert [] == host.rtnl(noun, "dump", **fields)

@@ -16,7 +16,15 @@ import pytest
 from settings_world import fake_host
 
 from udpbench.agent import passage as passage_module
-from udpbench.agent.host import genetlink, ip_tunnels, tracked, tun_devices, vxlan, wireguard_ends
+from udpbench.agent.host import (
+    genetlink,
+    ip_tunnels,
+    programs,
+    tracked,
+    tun_devices,
+    vxlan,
+    wireguard_ends,
+)
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.reading import Done
 from udpbench.agent.host.system import Host
@@ -790,6 +798,20 @@ def test_rules_that_are_not_as_expected_are_named(router: Router) -> None:
     router.printed = {"nft": ruleset({"dnat": "10.9.9.9"})}
     (why,) = led(router)
     assert why.startswith("the rules of the firewall, not as expected (")
+
+
+def test_more_rules_than_are_read_are_no_rules_that_are_known(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some may lead packets away."""
+
+    def too_many(_: object) -> None:
+        raise OSError(errno.EFBIG, "more rules than are read")
+
+    router.rules = 1
+    monkeypatch.setattr(programs, "ruleset", too_many)
+    why = "the rules of nf_tables (more rules than are read): remove some"
+    assert (why,) == look(router).unread
 
 
 def test_rules_without_nft_are_named(router: Router) -> None:

@@ -217,3 +217,49 @@ def test_a_neighbour_solicitation_goes_to_the_group_of_its_target() -> None:
 def test_what_a_neighbour_advertisement_claims(packet: bytes, expected: object) -> None:
     """Its target, by the MAC in its option; nothing where it may have come from elsewhere."""
     assert expected == nd_claim(packet)
+
+
+def test_of_what_a_program_prints_so_much_is_read(tmp_path: Path) -> None:
+    """Root of a container decides how many rules it lists; errors count, too."""
+    for script in ("exec yes", "exec yes >&2"):
+        with pytest.raises(OSError, match="tool lists more than the 16 MiB that are r"):
+            install(tmp_path, "tool", script).run("tool")
+
+
+def test_a_program_has_so_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program nft takes 8 kB for each rule before it prints the first, and gives up in either way."""
+    limits = install(tmp_path, "tool", "read word; ulimit -d; ulimit -c").run("tool", stdin="x\n")
+    assert f"{host_module.PROGRAM_BYTES // 1024}\n0\n" == limits.out
+    for script in ("echo 'utils.c:38: Memory allocation failure' >&2; exit 2", "kill -ABRT $$"):
+        with pytest.raises(OSError, match="tool needs more memory than its 256 MiB"):
+            install(tmp_path, "tool", script).run("tool")
+    monkeypatch.setattr(host_module.resource, "prlimit", refused)
+    assert Done(0, "", "") == install(tmp_path, "tool", "exit 0").run("tool")
+
+
+def refused(*_: object) -> None:
+    """Refuse, as for a program with rights of its own."""
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_a_program_need_not_read_what_it_is_given(tmp_path: Path) -> None:
+    """It may have ended before; and what it is given may be more than a pipe holds."""
+    text = "x" * 2**20
+    assert 0 == install(tmp_path, "tool", "exec <&-; exit 0").run("tool", stdin=text).status
+    assert text == install(tmp_path, "tool", "exec cat").run("tool", stdin=text).out
+
+
+def test_a_program_that_closes_its_pipes_and_hangs_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more can come from it."""
+    monkeypatch.setattr(host_module, "PROGRAM_TIMEOUT_S", 0.2)
+    with pytest.raises(OSError, match=r"timed out after 0\.2 s: tool still running"):
+        install(tmp_path, "tool", "exec sleep 20 <&- >&- 2>&-").run("tool")
+
+
+def test_more_rules_than_are_read_are_called_so(tmp_path: Path) -> None:
+    """Other errors keep their words."""
+    for script, words in (("exec yes", "more rules than are read"), ("echo no >&2; exit 1", "no")):
+        with pytest.raises(OSError, match=words):
+            programs.ruleset(install(tmp_path, "nft", script))

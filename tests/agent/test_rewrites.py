@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -405,3 +406,23 @@ COMMIT
     assert Rewrites(sources=("",)) == of_iptables(text, SENT_HERE)
     open_text = text.replace("-m addrtype --dst-type LOCAL ", "")
     assert ("172.17.0.2",) == of_iptables(open_text, SENT_HERE).addresses
+
+
+def test_many_chains_and_maps_are_read_soon() -> None:
+    """Root of a container decides how many there are."""
+    place = {"family": "ip", "table": "nat"}
+    items: list[dict[str, Any]] = [{"chain": {**place, "name": "pre", "hook": "prerouting"}}]
+    for number in range(20_000):
+        name = f"c{number}"
+        items.append({"chain": {**place, "name": name}})
+        items.append({"map": {**place, "name": f"m{number}", "elem": []}})
+        items.append(
+            {"rule": {**place, "chain": "pre", "handle": 1, "expr": [{"jump": {"target": name}}]}}
+        )
+    begin_s = time.process_time()
+    assert Rewrites() == of_nft(items, OURS)
+    chains = [f":c{number} - [0:0]" for number in range(20_000)]
+    rules = [f"-A PREROUTING -j c{number}" for number in range(20_000)]
+    text = "\n".join(["*nat", ":PREROUTING ACCEPT [0:0]", *chains, *rules, "COMMIT"])
+    assert Rewrites() == of_iptables(text, OURS)
+    assert time.process_time() - begin_s < 20

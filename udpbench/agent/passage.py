@@ -6,6 +6,7 @@ Long, because routes, rules, filters, policies and tunnels lead the same packets
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -460,7 +461,8 @@ def _rewrites(host: Host, ours: FlowMarks) -> Rewrites:
             rules = [item["rule"] for item in items if "rule" in item]
             looks.append(partial(of_nft, items))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            unread.append(f"the rules of nf_tables ({_why(error)}): install nft")
+            step = "remove some" if getattr(error, "errno", None) == errno.EFBIG else "install nft"
+            unread.append(f"the rules of nf_tables ({_why(error)}): {step}")
     for family, name in IPTABLES.items():
         tables = {
             "legacy": {*(read(host, LEGACY_TABLES.format(family)) or "").split()},

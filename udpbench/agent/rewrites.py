@@ -134,7 +134,10 @@ Place = tuple[str, str, str]
 def of_nft(items: Collection[Mapping[str, Any]], ours: FlowMarks) -> Rewrites:
     """Return what the rules of ``nft -j list ruleset`` may do with packets of the traffic."""
     seen = _Seen()
-    maps = {_place(item["map"], "name"): item["map"] for item in items if "map" in item}
+    maps: dict[tuple[str, str], dict[str, Any]] = {}
+    for listed in (item["map"] for item in items if "map" in item):
+        family, table, name = _place(listed, "name")
+        maps.setdefault((family, table), {})[name] = _elements(listed)
     hooks = {
         _place(item["chain"], "name"): item["chain"].get("hook")
         for item in items
@@ -150,13 +153,15 @@ def of_nft(items: Collection[Mapping[str, Any]], ours: FlowMarks) -> Rewrites:
         if place not in hooks
         or (hooks[place] is not None and (ours.interfaces or hooks[place] in SENT))
     ]
+    known = {*waiting}
     for place in waiting:
         for rule in rules.get(place, ()):
-            for target in _of_rule(rule, maps, ours, seen):
+            for target in _of_rule(rule, maps.get(place[:2], {}), ours, seen):
                 chain = (*place[:2], target)
                 if chain not in hooks and chain not in rules:
                     seen.unread[f"{_where(rule)}: a chain that is not listed"] = None
-                elif chain not in waiting:
+                elif chain not in known:
+                    known.add(chain)
                     waiting.append(chain)
     return seen.rewrites()
 
@@ -170,14 +175,16 @@ def _where(rule: Mapping[str, Any]) -> str:
 
 
 def _of_rule(
-    rule: Mapping[str, Any], maps: Mapping[Place, Any], ours: FlowMarks, seen: _Seen
+    rule: Mapping[str, Any], own: Mapping[str, Any], ours: FlowMarks, seen: _Seen
 ) -> Iterator[str]:
-    """Note what a rule does, in its order; yield the chains where it may go on."""
-    family, table, _ = _place(rule, "chain")
+    """Note what a rule does, in its order; yield the chains where it may go on.
+
+    ``own`` are the elements of its table's maps by name.
+    """
+    family, _, _ = _place(rule, "chain")
     versions = {"ip6" if ":" in to else "ip" for to in ours.destinations}
     if family in ("ip", "ip6") and versions and family not in versions:
         return
-    own = {each[2]: _elements(maps[each]) for each in maps if each[:2] == (family, table)}
     for statement in rule.get("expr", ()):
         if isinstance(statement, str):
             if not statement.startswith(AS_TEXT):
@@ -380,10 +387,12 @@ def of_iptables(text: str, ours: FlowMarks) -> Rewrites:
             for name in rules
             if name not in custom and (ours.interfaces or name.lower() in SENT)
         ]
+        known = {*waiting}
         for name in waiting:
             for line in rules.get(name, ()):
                 target = _of_line(line, custom, ours, seen)
-                if target is not None and target not in waiting:
+                if target is not None and target not in known:
+                    known.add(target)
                     waiting.append(target)
     return seen.rewrites()
 

@@ -30,6 +30,9 @@ NFT_GETRULE, NFT_GETGEN = 10 << 8 | 7, 10 << 8 | 16
 NFTA_GEN_ID = 1
 CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 1, 2
 ANSWER_BYTES = 2**16
+MOST_BYTES, MESSAGE_BYTES = 2**26, 64
+"""Kept of an answer, and what a message takes beside its content: root of a container decides how
+many rules, classes or policies it has."""
 _NUMBERS = {1: "=B", 2: "=H", 4: "=I", 8: "=Q"}
 
 
@@ -86,7 +89,7 @@ def count_rules() -> int:
 
     OSError if the kernel has no nf_tables, or refuses.
     """
-    return len(dump(NFT_GETRULE, NETLINK_NETFILTER))
+    return sum(1 for _ in each_answer(NFT_GETRULE, 0, REQUEST | DUMP, b"", NETLINK_NETFILTER))
 
 
 def firewall_generation() -> int:
@@ -145,17 +148,37 @@ def _exchange(
     protocol: int = NETLINK_GENERIC,
     skipped_bytes: int = GENERIC.size,
 ) -> list[bytes]:
+    """Return every message of an answer; OSError if the kernel refuses, or it has no end."""
+    answers: list[bytes] = []
+    left_bytes = MOST_BYTES
+    for message in each_answer(family, command, flags, asked, protocol, skipped_bytes):
+        answers.append(message)
+        left_bytes -= MESSAGE_BYTES + len(message)
+        if left_bytes < 0:
+            limit = f"{MOST_BYTES // 2**20} MiB"
+            raise OSError(errno.EFBIG, f"the kernel lists more than the {limit} that are read")
+    return answers
+
+
+def each_answer(
+    family: int,
+    command: int,
+    flags: int,
+    asked: bytes,
+    protocol: int = NETLINK_GENERIC,
+    skipped_bytes: int = GENERIC.size,
+) -> Iterator[bytes]:
+    """Yield each message of an answer, without some bytes at its beginning, as it comes."""
     body = GENERIC.pack(command, protocol == NETLINK_GENERIC, 0) + asked
     request = HEADER.pack(HEADER.size + len(body), family, flags, 0, 0) + body
-    answers: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as link:
         link.connect((0, 0))  # to the kernel: whoever has our network namespace may write, too
         link.send(request)
         while True:
             messages, ended = read_messages(link.recv(ANSWER_BYTES), skipped_bytes)
-            answers += messages
+            yield from messages
             if ended:
-                return answers
+                return
 
 
 def read_messages(datagram: bytes, skipped_bytes: int = GENERIC.size) -> tuple[list[bytes], bool]:

@@ -35,17 +35,15 @@ def tables(family: str) -> list[Table]:
     """Return the tables of a family, such as ip; OSError if the kernel has no nf_tables."""
     number = FAMILIES[family]
     listed = [dict(attributes(message)) for message in _list(GETTABLE, number)]
-    chains = [dict(attributes(message)) for message in _list(GETCHAIN, number)]
+    chains: dict[bytes, dict[str, bool]] = {}
+    for chain in (dict(attributes(message)) for message in _list(GETCHAIN, number)):
+        chains.setdefault(chain[CHAIN_TABLE], {})[_text(chain[CHAIN_NAME])] = _is_empty(chain)
     return [
         Table(
             family,
             _text(table[TABLE_NAME]),
             _number(table[TABLE_USE]),
-            {
-                _text(chain[CHAIN_NAME]): _is_empty(chain)
-                for chain in chains
-                if chain[CHAIN_TABLE] == table[TABLE_NAME]
-            },
+            chains.get(table[TABLE_NAME], {}),
         )
         for table in listed
     ]

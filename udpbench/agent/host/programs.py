@@ -28,7 +28,12 @@ def output(host: Host, *command: str, stdin: str = "") -> str:
 
 def ruleset(host: Host) -> list[dict[str, Any]]:
     """Return all items of nf_tables as nft lists them; OSError, ValueError if it does not."""
-    items: list[dict[str, Any]] = json.loads(output(host, *RULESET))["nftables"]
+    try:
+        items: list[dict[str, Any]] = json.loads(output(host, *RULESET))["nftables"]
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise OSError(errno.EFBIG, "more rules than are read") from error
+        raise
     return items
 
 

@@ -13,6 +13,10 @@ import ctypes
 import errno
 import os
 import re
+import resource
+import select
+import selectors
+import signal
 import socket
 import struct
 import subprocess
@@ -65,7 +69,8 @@ _IFLA_IFNAME, _IFLA_TARGET_NETNSID, _NETNSA_NSID = 3, 46, 1
 _ANY_LINK = bytes(12)
 """struct ifinfomsg from the index on."""
 NHA_ID, NHA_OIF, NHA_GATEWAY = 1, 5, 6  # include/uapi/linux/nexthop.h
-RTM_GETADDR, RTM_GETNEIGH = 22, 30
+RTM_GETADDR, RTM_GETNEIGH, _RTM_GETROUTE = 22, 30, 26
+_RTA_OIF = 4
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 8, 9  # include/uapi/linux/if_addr.h
 _NDA_DST, _NDA_LLADDR = 1, 2  # include/uapi/linux/neighbour.h
 _IFADDRMSG = struct.Struct("=BBBxI")
@@ -74,14 +79,29 @@ _NDMSG = struct.Struct("=iHBx")
 """Index, state, flags; after the family and its padding."""
 TCM_BYTES = 20
 """Length of struct tcmsg: family and padding, index, handle, parent, info; 4 bytes each."""
+NDMSG_BYTES = 12
+"""Length of struct ndmsg, with the index after four bytes, and of struct rtmsg."""
 _INDEXED = {"addr": (RTM_GETADDR, 8), "tc": (RTM_GETQDISC, TCM_BYTES)}
 """What is dumped for all interfaces: request, bytes of its struct, with the index after four."""
+_COUNTED = {
+    "fdb": (RTM_GETNEIGH, socket.AF_BRIDGE),
+    "neigh": (RTM_GETNEIGH, socket.AF_UNSPEC),
+    "route": (_RTM_GETROUTE, socket.AF_UNSPEC),
+}
+"""What others make as long as they like, such as a bridge's table by frames: request, family."""
+MESSAGES_MAX = 2**16
+"""Of such a dump; pyroute2 keeps 4 kB of each."""
 PROGRAM_FOLDERS: tuple[str, ...] = (
     *("/usr/local/sbin", "/usr/sbin", "/sbin"),
     *("/usr/local/bin", "/usr/bin", "/bin"),
 )
 """Searched after PATH, which lacks sbin for users over SSH."""
 PROGRAM_TIMEOUT_S = 20.0
+OUTPUT_BYTES, OUTPUT_CHUNK_BYTES = 2**24, 2**16
+"""Read of a program: root of a container decides how many rules it lists, 0.4 kB each."""
+PROGRAM_BYTES = 2**28
+"""Memory of a program: nft takes 8 kB for each rule before it prints the first."""
+NO_MEMORY = "Memory allocation failure"  # src/utils.c of nft
 POLL_S = 0.01
 Met = TypeVar("Met")
 ENVIRON_BYTES = 2**18
@@ -342,22 +362,25 @@ class ReadingHost:
         if path is None:
             # Not ENOENT, which means that a setting's target is gone, and so restored.
             raise OSError(errno.ENOPKG, f"{command[0]} is not installed")
-        try:
-            done = subprocess.run(
-                [str(path), *command[1:]],
-                input=stdin,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env={**os.environ, "LC_ALL": "C"},
-                timeout=PROGRAM_TIMEOUT_S,
-                check=False,
-                **options,
-            )
-        except subprocess.TimeoutExpired as error:
-            what = f"timed out after {PROGRAM_TIMEOUT_S:g} s: {command[0]} still running"
-            raise OSError(errno.ETIMEDOUT, what) from error
-        return Done(done.returncode, done.stdout, done.stderr)
+        process = subprocess.Popen(
+            [str(path), *command[1:]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            **options,
+        )
+        with process:
+            try:
+                _limit(process.pid)
+                out, err = _outputs(process, stdin.encode(), command[0])
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode == -signal.SIGABRT or NO_MEMORY in err:
+            limit = f"{PROGRAM_BYTES // 2**20} MiB"
+            raise OSError(errno.EFBIG, f"{command[0]} needs more memory than its {limit}")
+        return Done(process.returncode, out, err)
 
     # --- rtnetlink -----------------------------------------------------------------------------
 
@@ -384,6 +407,8 @@ class ReadingHost:
             raise OSError(errno.EPERM, f"an observer may not {verb} a {noun}")
         if verb == "dump" and noun in _INDEXED and "index" in fields:
             return _of_interface(noun, **fields)
+        if verb == "dump" and noun in _COUNTED:
+            _refuse_many(noun, fields)
         with _kernel_errors():
             return list(getattr(self.netlink, noun)(verb, **fields) or ())
 
@@ -727,6 +752,22 @@ def _of_interface(noun: str, index: int, family: int = 0) -> list[Any]:
     return messages
 
 
+def _refuse_many(noun: str, fields: Mapping[str, Any]) -> None:
+    """Raise OSError if a dump, perhaps of an interface, would have too many messages."""
+    kind, family = _COUNTED[noun]
+    index, of_route = fields.get("ifindex", fields.get("oif")), kind == _RTM_GETROUTE
+    asked, flags = bytes(NDMSG_BYTES - genetlink.GENERIC.size), genetlink.REQUEST | genetlink.DUMP
+    family, count = fields.get("family", family), 0
+    for whole in genetlink.each_answer(kind, family, flags, asked, socket.NETLINK_ROUTE, 0):
+        where = whole[4:8]
+        if index is not None and of_route:
+            where = dict(genetlink.attributes(whole[NDMSG_BYTES:])).get(_RTA_OIF, b"")
+        count += index is None or int.from_bytes(where, sys.byteorder) == index
+        if count > MESSAGES_MAX:
+            what = {"fdb": "stations of bridges", "neigh": "neighbours", "route": "routes"}[noun]
+            raise OSError(errno.EFBIG, f"more than {MESSAGES_MAX} {what}, and no more are read")
+
+
 @contextmanager
 def _kernel_errors() -> Iterator[None]:
     """Translate pyroute2's exceptions into OSError."""
@@ -780,3 +821,62 @@ def _netdev_list(command: int, index_at: int, index: int) -> Optional[list[dict[
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOENT):
             raise
         return None
+
+
+def _outputs(process: subprocess.Popen[bytes], given: bytes, name: str) -> tuple[str, str]:
+    """Return what a program prints, and its errors, once it has ended; OSError if it is too much.
+
+    ETIMEDOUT if it does not end.
+    """
+    end_s = time.monotonic() + PROGRAM_TIMEOUT_S
+    pipes = [pipe for pipe in (process.stdin, process.stdout, process.stderr) if pipe is not None]
+    known = {pipe.fileno(): bytearray() for pipe in pipes[1:]}
+    open_ones = {pipe.fileno(): pipe for pipe in pipes}
+    with selectors.DefaultSelector() as waiting:
+        for pipe in pipes:
+            is_read = pipe is not process.stdin
+            waiting.register(pipe, selectors.EVENT_READ if is_read else selectors.EVENT_WRITE)
+        while open_ones:
+            ready = waiting.select(max(end_s - time.monotonic(), 0.0))
+            if not ready:
+                raise _still_running(name)
+            for key, _ in ready:
+                if key.fd in known:
+                    chunk = os.read(key.fd, OUTPUT_CHUNK_BYTES)
+                    known[key.fd] += chunk
+                    is_over = not chunk
+                else:
+                    given = given[_written(key.fd, given) :]
+                    is_over = not given
+                if is_over:
+                    waiting.unregister(key.fd)
+                    open_ones.pop(key.fd).close()
+            if sum(map(len, known.values())) > OUTPUT_BYTES:
+                limit = f"{OUTPUT_BYTES // 2**20} MiB"
+                raise OSError(errno.EFBIG, f"{name} lists more than the {limit} that are read")
+    try:
+        process.wait(max(end_s - time.monotonic(), 0.0))
+    except subprocess.TimeoutExpired as error:
+        raise _still_running(name) from error
+    out, err = (each.decode("utf-8", "replace").replace("\r\n", "\n") for each in known.values())
+    return out, err
+
+
+def _limit(pid: int) -> None:
+    """Have a program take no more memory than that, and leave no picture of it."""
+    with suppress(OSError):  # it has ended, or has rights of its own
+        resource.prlimit(pid, resource.RLIMIT_DATA, (PROGRAM_BYTES, PROGRAM_BYTES))
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+
+
+def _written(fd: int, given: bytes) -> int:
+    """Write as much as a pipe that has room surely takes, and return it; all if nobody reads."""
+    try:
+        return os.write(fd, given[: select.PIPE_BUF])
+    except BrokenPipeError:
+        return len(given)
+
+
+def _still_running(name: str) -> OSError:
+    what = f"timed out after {PROGRAM_TIMEOUT_S:g} s: {name} still running"
+    return OSError(errno.ETIMEDOUT, what)
