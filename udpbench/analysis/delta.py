@@ -7,6 +7,7 @@ its name is kept, because a host that rebooted or a reset driver makes the trial
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -24,6 +25,7 @@ U32_DROPS = re.compile(r"(?:socket|stranger)\..*\.drops", re.DOTALL)
 
 
 SPECIAL = frozenset("*?[")
+LITERAL = re.compile(r"[^*?\[]*")
 MOST_KEPT = 2**10
 """Names of counters among which those that match are kept: a trial has those of the one before."""
 
@@ -76,12 +78,35 @@ class Deltas:
         block = pattern.partition(".")[0]
         among = self.values if _is_shell(block) else self.block(block)
         if len(among) > MOST_KEPT:
+            if among is not self.values:
+                among = self.beginning(LITERAL.match(pattern)[0])  # type: ignore[index]
             return {name: value for name, value in among.items() if fnmatchcase(name, pattern)}
         return {name: among[name] for name in _matching(tuple(among), pattern)}
 
     def block(self, name: str) -> dict[str, int]:
         """Return the counters of a block: those whose names begin with ``softnet.``."""
         return self._blocks.get(name, {})
+
+    def beginning(self, prefix: str) -> dict[str, int]:
+        """Return the counters of a block whose names begin with ``link.eth0.``; of a small one all.
+
+        A host of a thousand interfaces has some ten thousand, and each asks for its own.
+        """
+        block = prefix.partition(".")[0]
+        counters = self.block(block)
+        if len(counters) <= MOST_KEPT:
+            return counters
+        if block not in self._in_order:
+            self._in_order[block] = sorted(counters)
+        names = self._in_order[block]
+        first = bisect_left(names, prefix)
+        last = bisect_right(names, prefix, key=lambda name: name[: len(prefix)])
+        return {name: counters[name] for name in names[first:last]}
+
+    @cached_property
+    def _in_order(self) -> dict[str, list[str]]:
+        """Block → the names of its counters in order, of those that ``beginning`` was asked for."""
+        return {}
 
     def numbered(self, block: str) -> dict[int, dict[str, int]]:
         """Return number → the counters of a block that it is in, by the rest of their names.

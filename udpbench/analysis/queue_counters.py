@@ -122,7 +122,7 @@ def _by_queue(
     kernels = ("qstats", rf"{direction}-(\d+)\.{statistic}")
     for block, pattern in (kernels, *(("ethtool", name) for name in own)):
         counter = re.compile(rf"{block}\.{interface}\.{pattern}")
-        numbers = _numbers(counter, delta.block(block))
+        numbers = _numbers(counter, delta.beginning(f"{block}.{facts.interface}."))
         if numbers:
             return numbers
     return {}
@@ -156,7 +156,7 @@ def _of_disciplines(
         return {0: alone} if alone is not None else {}
     head, _, last = name.rpartition(".")
     below = re.compile(rf"{re.escape(head)}\.tx_queue_(\d+)\.{last}")
-    numbers = _numbers(below, delta.block(name.partition(".")[0]))
+    numbers = _numbers(below, delta.beginning(f"{head}."))
     if not numbers and facts.tx_queues == 1 and name in delta.values:
         return {0: delta.values[name]}
     return numbers

@@ -143,7 +143,8 @@ class _Known:
             self._without.clear()
         own = survey.spaces[0].look
         interfaces = own.interfaces if own is not None else ()
-        self._facts = {name: known for name, known in self._facts.items() if name in interfaces}
+        there = frozenset(interfaces)
+        self._facts = {name: known for name, known in self._facts.items() if name in there}
         for name in interfaces:
             if name not in self._facts and name not in self._without:
                 self._learn(client, name)

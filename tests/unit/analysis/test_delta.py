@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from udpbench.analysis import delta as module
 from udpbench.analysis.delta import deltas
 from udpbench.model.record import Snapshot
 
@@ -55,3 +58,26 @@ def test_what_went_backwards_is_found_by_pattern() -> None:
     """A stage asks only for its own counters."""
     delta = deltas(Snapshot("h", 0, {"a.b": 2, "c.d": 2}), Snapshot("h", 1, {"a.b": 1, "c.d": 1}))
     assert ("a.b: 2 > 1",) == delta.went_backwards("a.*")
+
+
+def test_of_many_interfaces_counters_each_is_searched_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Searching all counters for each interface took the square of their number."""
+    names = [f"ethtool.e{n}.rx_queue_{q}_drops" for n in range(200) for q in range(9)]
+    names += ["ethtool.e7", "ethtool.e7.100.rx_queue_0_drops", "ethtool.f.a"]
+    known = deltas(
+        Snapshot("h", 1, dict.fromkeys(names, 0)), Snapshot("h", 2, dict.fromkeys(names, 1))
+    )
+    asked: list[str] = []
+    matches = module.fnmatchcase
+    monkeypatch.setattr(
+        module, "fnmatchcase", lambda name, pattern: (asked.append(name), matches(name, pattern))[1]
+    )
+    own = {f"ethtool.e7.rx_queue_{q}_drops" for q in range(9)}
+    assert own == {*known.matching("ethtool.e7.rx_queue_*_drops")}
+    assert 9 == len(asked)
+    assert 9 == known.total("ethtool.e7.rx_queue_?_drops")
+    assert own | {"ethtool.e7.100.rx_queue_0_drops"} == {*known.beginning("ethtool.e7.")}
+    assert 200 == len(known.matching("ethtool.*.rx_queue_3_drops"))
+    assert {} == known.beginning("qdisc.e7.")
