@@ -319,7 +319,7 @@ KEYS = ("family", "prefixlen", "flags", "scope", "index", "handle", "parent", "i
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of rules, classes and policies there may be as many as root of a container likes."""
+    """There may be as many rules, classes and policies as root of a container likes."""
     monkeypatch.setattr(genetlink, "MOST_BYTES", 2**20)
     assert genetlink.dump_whole(reading._RTM_GETLINK, socket.NETLINK_ROUTE)
     monkeypatch.setattr(genetlink, "MOST_BYTES", 100)

@@ -699,7 +699,7 @@ def test_a_connection_that_conntrack_remembers_is_followed(
         connection("10.0.1.2", "10.9.9.7", 4321, 0x20),
         connection(TO, TO, 4321, 0x10),
     ]
-    monkeypatch.setattr(genetlink, "dump", lambda kind, *_: listed if kind == tracked.GET else [])
+    monkeypatch.setattr(genetlink, "walk", lambda kind, *_: listed if kind == tracked.GET else [])
     assert () == led(router), "nothing is tracked"
     count = router.root / tracked.COUNT[1:]
     count.parent.mkdir(parents=True, exist_ok=True)
@@ -717,9 +717,9 @@ def test_a_connection_that_conntrack_remembers_is_followed(
 
         return dump
 
-    monkeypatch.setattr(genetlink, "dump", refuse(errno.EINVAL))
+    monkeypatch.setattr(genetlink, "walk", refuse(errno.EINVAL))
     assert ("the connections that are tracked (Invalid argument)",) == led(router)
-    monkeypatch.setattr(genetlink, "dump", refuse(errno.EPERM))
+    monkeypatch.setattr(genetlink, "walk", refuse(errno.EPERM))
     assert () == led(router), "a user without root reads no rules either"
 
 

@@ -10,12 +10,27 @@ from typing import Any
 
 import pytest
 from analysis.build import facts as facts_of
+from analysis.build import record
 from golden import Golden
 
 from udpbench.errors import RecordError
 from udpbench.model.host import Facts, Inspection, Setting
-from udpbench.model.limits import COUNTERS_MAX, CPUS_MAX, LENGTHS, SEEN_MAX, THREADS_MAX
-from udpbench.model.record import Process, Sample, Snapshot, ThreadUse, WorkerStats
+from udpbench.model.limits import (
+    COUNTERS_MAX,
+    CPUS_MAX,
+    LENGTHS,
+    NODES_MAX,
+    SEEN_MAX,
+    THREADS_MAX,
+)
+from udpbench.model.record import (
+    Process,
+    Sample,
+    Snapshot,
+    ThreadUse,
+    TrialRecord,
+    WorkerStats,
+)
 from udpbench.model.work import WorkerSpec
 from udpbench.protocol import RUN, Hello, Repeated, SampleReply, decode, encode, write_line
 from udpbench.records.exact import validated
@@ -125,6 +140,7 @@ GOOD: dict[Any, Any] = {
     Process: encode(Process(1, "a", 1, "run")),
     Snapshot: encode(Snapshot("right", 1, {})),
     ThreadUse: encode(THREAD),
+    TrialRecord: {**encode(record()), "workers": []},
     WorkerStats: encode(WorkerStats("right.receiver0", "receiver", 0, {})),
 }
 
@@ -156,6 +172,8 @@ def refusals(kind: type, plain: dict[str, Any]) -> list[str]:
         (Process, "by_cpu_ns", {f"{n}": 1 for n in range(CPUS_MAX)}),
         (WorkerStats, "cpus_seen", [*range(CPUS_MAX)]),
         (WorkerStats, "threads", [encode(THREAD)] * THREADS_MAX),
+        (TrialRecord, "exits", {f"n{n}": "eth0" for n in range(NODES_MAX)}),
+        (TrialRecord, "bridges", {f"n{n}": ["br0"] for n in range(NODES_MAX)}),
         (ThreadUse, "looks", {f"{n}": 1 for n in range(SEEN_MAX)}),
         (ThreadUse, "calls", {f"{n}": 1 for n in range(SEEN_MAX)}),
     ],

@@ -154,6 +154,8 @@ STREAMS_MAX = 128
 """Streams of an iperf3 client: as many as iperf3 itself allows."""
 ADDRESSES_MAX = 2**12
 """Addresses of one host, and of each list."""
+NODES_MAX = 255
+"""Nodes in the middle of a path: no packet lives longer (TTL)."""
 SAMPLED = ("cpus", "pids", "nodes", "counts", "ns")
 """Columns of a machine's samples."""
 LENGTHS = {
@@ -169,6 +171,7 @@ LENGTHS = {
     **dict.fromkeys(("functions", "callers", "called", "programs"), STACKS_MAX),
     **dict.fromkeys((f"sampled_{each}" for each in SAMPLED), STACKS_MAX),
     "lost_samples": CPUS_MAX,
+    **dict.fromkeys(("exits", "bridges"), NODES_MAX),
     "missing_anchors": 2**10,
     "expect": EXPECT_MAX,
     "compare": PAIRS_MAX,

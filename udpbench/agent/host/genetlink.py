@@ -89,7 +89,7 @@ def count_rules() -> int:
 
     OSError if the kernel has no nf_tables, or refuses.
     """
-    return sum(1 for _ in each_answer(NFT_GETRULE, 0, REQUEST | DUMP, b"", NETLINK_NETFILTER))
+    return sum(1 for _ in walk(NFT_GETRULE, NETLINK_NETFILTER))
 
 
 def firewall_generation() -> int:
@@ -119,6 +119,11 @@ def dump(kind: int, protocol: int, asked: bytes = b"", family: int = 0) -> list[
     padding of rtnetlink's struct tcmsg, or zeros of its nhmsg. OSError if the kernel refuses.
     """
     return _exchange(kind, family, REQUEST | DUMP, asked, protocol)
+
+
+def walk(kind: int, protocol: int, asked: bytes = b"") -> Iterator[bytes]:
+    """Yield as ``dump`` each message of what may have no end; it is not kept."""
+    return each_answer(kind, 0, REQUEST | DUMP, asked, protocol)
 
 
 def family_id(name: str) -> int:

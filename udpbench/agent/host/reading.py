@@ -90,7 +90,7 @@ _COUNTED = {
 }
 """What others make as long as they like, such as a bridge's table by frames: request, family."""
 MESSAGES_MAX = 2**16
-"""Of such a dump; pyroute2 keeps 4 kB of each."""
+"""Messages of such a dump; pyroute2 keeps 4 kB of each."""
 PROGRAM_FOLDERS: tuple[str, ...] = (
     *("/usr/local/sbin", "/usr/sbin", "/sbin"),
     *("/usr/local/bin", "/usr/bin", "/bin"),

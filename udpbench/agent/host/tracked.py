@@ -35,20 +35,19 @@ def rewritten(
     status = struct.pack("!I", DESTINATION_REWRITTEN)
     # Linux before 5.18 lists all.
     asked = genetlink.attribute(_STATUS, status) + genetlink.attribute(_STATUS_MASK, status)
+    known: dict[str, None] = {}
     try:
-        listed = genetlink.dump(GET, genetlink.NETLINK_NETFILTER, asked)
+        for message in genetlink.walk(GET, genetlink.NETLINK_NETFILTER, asked):
+            parts = dict(genetlink.attributes(message))
+            (flags,) = struct.unpack("!I", parts.get(_STATUS, bytes(4)))
+            if flags & DESTINATION_REWRITTEN:
+                _, to, number, port = _way(parts[_ORIGINAL])
+                if to in destinations and number == protocol and port in (ports or (port,)):
+                    known[_way(parts[_REPLY])[0]] = None
     except OSError as error:
         if error.errno == errno.EPERM:  # nor may this user read rules
             return (), ()
         return (), (f"the connections that are tracked ({error.strerror})",)
-    known: dict[str, None] = {}
-    for message in listed:
-        parts = dict(genetlink.attributes(message))
-        (flags,) = struct.unpack("!I", parts.get(_STATUS, bytes(4)))
-        if flags & DESTINATION_REWRITTEN:
-            _, to, number, port = _way(parts[_ORIGINAL])
-            if to in destinations and number == protocol and port in (ports or (port,)):
-                known[_way(parts[_REPLY])[0]] = None
     return tuple(known), ()
 
 
