@@ -38,6 +38,7 @@ allowed_ip=10.0.1.0/24
 errno=0
 
 """
+GONE = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 END = {"peer": "0a", "remote": "10.1.0.2", "allowed": ["10.0.0.0/24", "10.0.1.0/24"]}
 
 
@@ -418,7 +419,7 @@ def test_an_end_of_a_process_that_is_there_is_asked_for_at_each_look(
     for name in ("wg0", "eth0"):
         (tmp_path / f"sys/class/net/{name}").mkdir(parents=True)
     says: Iterator[Any] = iter([ANSWER, socket.timeout(), ANSWER, ANSWER.replace(".2:", ".9:")])
-    says = chain(says, [ConnectionRefusedError(), ANSWER, ANSWER])
+    says = chain(says, [GONE, ANSWER, ANSWER])
     looked: list[str] = []
 
     def answer(path: str, _: float) -> str:
@@ -445,6 +446,85 @@ def test_an_end_of_a_process_that_is_there_is_asked_for_at_each_look(
     indexes["wg0"] = 6
     assert looks._other_ends(["wg0"]) is not None
     assert ["wg0", "eth0", "wg0", "wg0"] == looked, "another process, and another device"
+
+
+def test_a_process_is_not_searched_for_at_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where this user may not ask it, and once a second where it has ended."""
+    (tmp_path / "sys/class/net/wg0").mkdir(parents=True)
+    looked: list[str] = []
+    says: list[OSError] = [PermissionError(errno.EACCES, "Permission denied")]
+    now_ns = 10**9
+
+    def answer(*_: Any) -> str:
+        raise says[-1]
+
+    monkeypatch.setattr(wireguard_ends, "ask", answer)
+    monkeypatch.setattr(
+        "udpbench.agent.host.tun_devices.wireguard_socket",
+        lambda _, name: looked.append(name) or "/wg0.sock",
+    )
+    monkeypatch.setattr(Host, "index", lambda *_: 5)
+    monkeypatch.setattr(Host, "clock_ns", lambda _: now_ns)
+    looks = Changes(Host(tmp_path))
+
+    def searches(count: int) -> int:
+        looked.clear()
+        assert [None] * count == [looks._other_ends(["wg0"]) for _ in range(count)]
+        return len(looked)
+
+    assert 1 == searches(9)
+    says.append(OSError(errno.EPROTO, "the process of WireGuard answered"))
+    assert 0 == searches(9)
+    says.append(GONE)
+    assert 1 == searches(9), "the first time it was there"
+    now_ns += 10**9 - 1
+    assert 0 == searches(9)
+    now_ns += 1
+    assert 1 == searches(9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "endpoint=10.1.0.2:51820\npublic_key=0a\n",
+        "allowed_ip=10.0.0.0/24\npublic_key=0a\n",
+        "listen_port=abc\n",
+        "listen_port=\n",
+        f"listen_port={'9' * 5000}\n",
+        "public_key=0a\nendpoint=10.1.0.2\n",
+        "public_key=0a\nendpoint=10.1.0.2:65536\n",
+        f"public_key=0a\nendpoint=10.1.0.2:{'9' * 5000}\n",
+        "public_key=0a\nendpoint=10.1.0.999:7\n",
+        "public_key=0a\nendpoint=[fd00:::2]:7\n",
+        "public_key=0a\nendpoint=example.org:7\n",
+        "public_key=0a\nallowed_ip=everything\n",
+    ],
+)
+def test_an_answer_that_is_none_of_wireguards_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Whoever has the process chooses what it answers."""
+    words = "the process of WireGuard answered what is not its protocol"
+    if "everything" not in text:
+        with pytest.raises(OSError, match=words):
+            wireguard_ends.listed(text)
+    monkeypatch.setattr(wireguard_ends, "ask", lambda *_: text)
+    monkeypatch.setattr("udpbench.agent.host.tun_devices.wireguard_socket", lambda *_: "/wg0.sock")
+    host, to = Host(tmp_path), ("10.0.0.9",)
+    (why,) = wireguard_ends.without_end(host, "wg0", to)
+    assert f"wg0, a tunnel (wireguard) whose ends this agent cannot ask for ({words})," == why
+    tunnel = wireguard_ends.facts(host, "wg0", to, by_process=True)
+    assert tunnel is not None
+    assert tunnel.remote is None
+
+
+def test_ends_have_addresses_of_a_link_and_of_ipv6() -> None:
+    """As WireGuard writes them."""
+    text = "public_key=0a\nendpoint=[fe80::1%eth0]:7\npublic_key=0b\nendpoint=[fd00::2]:51820\n"
+    _, ends = wireguard_ends.listed(text)
+    assert ["[fe80::1%eth0]:7", "[fd00::2]"] == [end["remote"] for end in ends]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from udpbench.agent.host.facts import facts
 from udpbench.agent.host.files import beneath
 from udpbench.agent.host.processes import Processes, interface_threads, lineage
 from udpbench.agent.host.system import Host
+from udpbench.agent.host.tun_devices import searched_once
 from udpbench.agent.host.wireguard import chosen, lacking
 from udpbench.agent.interfaces import interfaces
 from udpbench.agent.locks import Held, Locks
@@ -197,7 +198,8 @@ class Verbs:
             destinations = tuple(dict.fromkeys(flow.destination for flow in flows))
             ports = tuple({flow.destination_port for flow in flows})
             protocol = next((spec.traffic.protocol for spec in specs), "udp")
-            rules = led_away(self._host, interface, destinations, ports, protocol)
+            with searched_once(self._host):
+                rules = led_away(self._host, interface, destinations, ports, protocol)
             prove(self._host, interface, specs, routed, rules, back=back)
             find_stations(self._host, interface, {(f.source, f.destination) for f in flows})
 
@@ -255,7 +257,8 @@ class Verbs:
         protocol: str = "udp",
     ) -> Passage:
         """Return the way of packets of the traffic through this host."""
-        way = passage(self._host, interface, out, pairs, ports, protocol)
+        with searched_once(self._host):
+            way = passage(self._host, interface, out, pairs, ports, protocol)
         self._outer.update((hop.interface, None) for hop in way.outer if hop.interface)
         return way
 

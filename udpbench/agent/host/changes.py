@@ -23,6 +23,7 @@ from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.bpf.cgroups import own_cgroup
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.xtables import legacy_tables
+from udpbench.model.limits import SECOND_NS
 
 NETLINK_XFRM, NETLINK_NETFILTER = 6, 12
 CHANGED = (
@@ -76,6 +77,8 @@ STATIONS_MAX = 16384
 """MAC addresses of bridges that are remembered: frames of strangers make them known."""
 LOOK_S = 0.02
 """How long a process may take to answer in a look."""
+GONE = (errno.ENOENT, errno.ESRCH, errno.ECONNREFUSED, errno.ENODEV)
+"""What a process or a device that has ended answers; others stay where they were."""
 MESSAGES_MAX = 4096
 """Read at a time; the kernel keeps some 280 in a buffer of its default size."""
 
@@ -98,6 +101,8 @@ class Changes:
         self._ends: Any = None
         self._sockets: dict[tuple[str, int], Optional[str]] = {}
         """Tun device → where WireGuard in its process tells of itself."""
+        self._forget_ns = 0
+        """Not before is that searched again: it reads what all processes have open."""
 
     def listen(self) -> None:
         """Begin to hear of what only takes a right to begin with, of firewall rules as well.
@@ -170,14 +175,16 @@ class Changes:
             if self._host.wireguard is not None:
                 return self._host.wireguard.glance()
             there = [name for name in interfaces if wireguard_ends.is_there(self._host, name)]
-            return {
-                **{name: wireguard_ends.device(name) for name in there},
-                **dict(self._by_process(interfaces)),
-            }
+            with tun_devices.searched_once(self._host):
+                by_process = dict(self._by_process(interfaces))
+            return {**{name: wireguard_ends.device(name) for name in there}, **by_process}
         except socket.timeout:
             return self._ends
-        except OSError:  # its process has ended, and its interface with it
-            self._sockets.clear()
+        except OSError as error:
+            now_ns = self._host.clock_ns()
+            if error.errno in GONE and now_ns >= self._forget_ns:
+                self._sockets.clear()
+                self._forget_ns = now_ns + SECOND_NS
             return None
 
     def _by_process(self, interfaces: Collection[str]) -> Iterator[tuple[str, Any]]:

@@ -169,6 +169,8 @@ class ReadingHost:
         """Counts drop reasons while the setting ``explain`` is in force."""
         self.wireguard: Any = None
         """Its key and its process, once a tunnel was asked for."""
+        self.tuns: Optional[dict[object, Any]] = None
+        """What was searched for a question, while it is answered (``tun_devices``)."""
         self.ssh: Optional[str] = None
         """SSH_CONNECTION of the controller (``control_path``); empty: without one."""
 

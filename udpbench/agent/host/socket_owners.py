@@ -281,10 +281,27 @@ def all_held(host: Host, pids: Iterable[int]) -> Iterator[tuple[int, int]]:
 def _held(host: Host, pids: Iterable[int]) -> Iterator[tuple[int, int, int]]:
     """Yield processes, descriptors and sockets likewise."""
     end_ns = host.clock_ns() + SEARCH_NS
+    for pid, name, target in in_turns(host, by_user(host, pids).values(), end_ns):
+        if target[:8] == "socket:[":
+            yield pid, int(name), inode_of(target)
+
+
+def by_user(host: Host, pids: Iterable[int]) -> dict[str, list[int]]:
+    """Return the processes of each user."""
     users: dict[str, list[int]] = {}
     for pid in pids:
         users.setdefault(_user(host, pid), []).append(pid)
-    waiting = deque(_turns(host, own) for own in users.values())
+    return users
+
+
+def in_turns(
+    host: Host, users: Iterable[Iterable[int]], end_ns: int
+) -> Iterator[tuple[int, str, str]]:
+    """Yield processes, descriptors and where these lead, of each user's processes in turn.
+
+    Not of all of them where the time has ended.
+    """
+    waiting = deque(_turns(host, own) for own in users)
     while waiting and host.clock_ns() <= end_ns:
         turn = next(waiting[0], None)
         if turn is None:
@@ -294,15 +311,11 @@ def _held(host: Host, pids: Iterable[int]) -> Iterator[tuple[int, int, int]]:
             waiting.rotate(-1)
 
 
-def _turns(host: Host, pids: Iterable[int]) -> Iterator[list[tuple[int, int, int]]]:
-    """Yield the sockets that processes hold, of a limited number of descriptors at a time."""
+def _turns(host: Host, pids: Iterable[int]) -> Iterator[list[tuple[int, str, str]]]:
+    """Yield what processes have open, a limited number of descriptors at a time."""
     targets = ((pid, *each) for pid in pids for each in _targets(host, pid))
     while some := list(islice(targets, TURN)):
-        yield [
-            (pid, int(name), inode_of(target))
-            for pid, name, target in some
-            if target[:8] == "socket:["
-        ]
+        yield some
 
 
 def _targets(host: Host, pid: int) -> Iterator[tuple[str, str]]:

@@ -31,6 +31,8 @@ ALLOWED_ADDRESS, ALLOWED_BITS = 2, 3
 """WGALLOWEDIP_A_*."""
 ANSWER_S, ANSWER_BYTES = 2.0, 2**24
 _PROCESS = re.compile(r"/proc/([0-9]+)/root/")
+_PORT = re.compile(r"[0-9]{1,5}")
+_ENDPOINT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)(?:%[\w.-]+)?\]|([0-9.]+)):([0-9]{1,5})")
 _EFFECTIVE_USER = re.compile(r"^Uid:\t\d+\t(\d+)", re.MULTILINE)
 Ends = dict[str, Any]
 
@@ -100,19 +102,39 @@ def _refuse_others(link: socket.socket, path: str) -> None:
 
 
 def listed(text: str) -> tuple[int, tuple[Ends, ...]]:
-    """Return of such an answer what ``device`` does."""
+    """Return of such an answer what ``device`` does; OSError if a process answers anything else."""
     port, ends = 0, list[Ends]()
     for line in lines_of(text):
         name, _, value = line.partition("=")
         if name == "listen_port":
+            if not _PORT.fullmatch(value):
+                raise _other_protocol()
             port = int(value)
         elif name == "public_key":
             ends.append({"peer": value, "remote": "", "allowed": []})
+        elif name in ("endpoint", "allowed_ip") and not ends:
+            raise _other_protocol()
         elif name == "endpoint":
-            ends[-1]["remote"] = value.removesuffix(f":{PORT}")
+            ends[-1]["remote"] = _checked_endpoint(value).removesuffix(f":{PORT}")
         elif name == "allowed_ip":
             ends[-1]["allowed"].append(value)
     return port, tuple(ends)
+
+
+def _checked_endpoint(value: str) -> str:
+    parts = _ENDPOINT.fullmatch(value)
+    try:
+        if parts is not None and int(parts[3]) < 2**16:
+            ip_address(parts[1] or parts[2])
+            return value
+    except ValueError:
+        pass
+    raise _other_protocol()
+
+
+def _other_protocol() -> OSError:
+    text = "the process of WireGuard answered what is not its protocol"
+    return OSError(errno.EPROTO, text)
 
 
 def asked(host: Host, name: str) -> tuple[int, tuple[Ends, ...]]:
@@ -182,11 +204,14 @@ def without_end(host: Host, name: str, destinations: Collection[str] = ()) -> It
 def _behind(ends: Sequence[Ends], destinations: Collection[str]) -> tuple[Ends, ...]:
     """Return the ends to which packets are sent: the longest network that has an address decides.
 
-    What is behind none ends at the tunnel.
+    What is behind none ends at the tunnel. OSError if a process told of what is no network.
     """
-    networks = [
-        (ip_network(text), number) for number, end in enumerate(ends) for text in end["allowed"]
-    ]
+    try:
+        networks = [
+            (ip_network(text), number) for number, end in enumerate(ends) for text in end["allowed"]
+        ]
+    except ValueError:
+        raise _other_protocol() from None
     chosen: set[int] = set()
     for to in map(ip_address, destinations):
         fits = [(network.prefixlen, number) for network, number in networks if to in network]
