@@ -205,6 +205,27 @@ def test_what_is_missing_is_named_with_what_to_type(
     assert not isinstance(host.wireguard, KernelWireGuard)
 
 
+def test_a_question_about_a_way_searches_processes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both that of a node and that of a sender, and nothing is kept for the next."""
+    host = fake_host(tmp_path)
+    verbs = Verbs(host, "wg1", "run", ("namespace",), cast("Any", SimpleNamespace(others=None)), {})
+    asked: list[Any] = []
+
+    def looking(*_: Any) -> Any:
+        asked.append(host.tuns)
+        return SimpleNamespace(outer=())
+
+    for name in ("passage", "led_away", "prove", "find_stations"):
+        monkeypatch.setattr(f"udpbench.agent.verbs.{name}", lambda *_, **__: looking())
+    verbs.passage("", "eth0", (), ())
+    assert [{}] == asked
+    verbs._prove("eth0", (), None)
+    assert [{}, {}, None, None, {}, None, None] == asked
+    assert host.tuns is None
+
+
 def test_the_kernels_own_needs_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
