@@ -320,7 +320,7 @@ def test_a_bridge_that_is_there_is_read_only_and_its_rules_are_seen(
     ("words", "node", "why"),
     [
         ("ip link set port3 master br0", {"bridge": "br0"}, "port3, another port of br0, may lead"),
-        ("", {}, "its interfaces are ports of br0; write bridge: br0"),
+        ("", {"name": "switch"}, "its interfaces are ports of br0; write bridge: br0"),
         ("ip link set port2 nomaster", {"bridge": "br0"}, "are not both ports of br0"),
         (
             "ebtables -t nat -A PREROUTING -j dnat --to-destination 02:00:00:00:00:09",
