@@ -326,6 +326,33 @@ def test_what_a_user_has_no_place_for_is_told(
     assert 1 == len(counted)
 
 
+NOT_UTF_8 = """
+import os, subprocess
+from udpbench.agent import observe
+
+odd = os.fsdecode(b"v\\xff\\xfe")
+subprocess.run(("ip", "link", "add", "name", odd, "type", "veth", "peer", "name", "q0"), check=True)
+host = observe.EarlyHost()
+observe.settle(host)
+host.learn(False)
+print(host.tcx_programs(odd) == host.tcx_programs("q0"), host.link(odd)["index"] == host.index(odd))
+for asked in host.features, host.statistics:
+    try:
+        asked(odd)
+    except OSError as error:
+        print(ascii(error))
+"""
+
+
+@as_root
+def test_an_interface_whose_name_is_not_utf_8_is_looked_at_without_ethtool() -> None:
+    """The kernel takes any bytes; whoever may make an interface would keep observers away."""
+    command = ("unshare", "--net", "--mount", sys.executable, "-c", NOT_UTF_8)
+    done = subprocess.run(command, check=False, text=True, capture_output=True)
+    refused = "OSError(95, 'pyroute2 asks for names in UTF-8 alone')"
+    assert ["True True", refused, refused] == done.stdout.splitlines(), done.stderr
+
+
 @as_root
 @pytest.mark.parametrize("started", [()], indirect=True)
 def test_an_observer_sees_what_the_reader_of_anothers_socket_does(started: Started) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import struct
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, Optional
@@ -17,7 +20,9 @@ from udpbench.model.limits import SECOND_NS, THREADS_MAX
 from udpbench.model.record import ThreadUse
 
 PID = 7
-ELF_64, ELF_32 = b"\x7fELF\2", b"\x7fELF\1"
+VECTOR = (33, 0x7FFE0000, 16, 0x1F8BFBFF, 6, usage.PAGE_BYTES, 17, 100, 0, 0)
+"""Of a program: AT_SYSINFO_EHDR, AT_HWCAP, AT_PAGESZ, AT_CLKTCK, AT_NULL."""
+OF_64_BITS, OF_32_BITS = struct.pack("=10Q", *VECTOR), struct.pack("=10I", *VECTOR)
 RECVMMSG = {"x86_64": 299, "aarch64": 243}
 ANY_TIME = (0, None)
 
@@ -61,9 +66,9 @@ class Machine:
         if call is not None:
             self.put(f"{folder}/syscall", call.encode())
 
-    def program(self, *, executable: bytes = ELF_64, during: Any = ANY_TIME) -> ThreadSampler:
+    def program(self, *, vector: bytes = OF_64_BITS, during: Any = ANY_TIME) -> ThreadSampler:
         """Begin to look at the program."""
-        self.put(f"{PID}/exe", executable)
+        self.put(f"{PID}/auxv", vector)
         return ThreadSampler(self.host, {}, {PID: "reader0"}, during)
 
     def looked(self) -> list[int]:
@@ -166,15 +171,36 @@ def test_a_program_for_other_machines_has_no_call_by_name(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program of 32 bits numbers its calls differently, and so does an unknown machine."""
-    for executable, name in ((ELF_64, "x86_64"), (ELF_32, "x86_64"), (ELF_64, "riscv64")):
+    programs = ((OF_64_BITS, "x86_64"), (OF_32_BITS, "x86_64"), (OF_64_BITS, "riscv64"))
+    for vector, name in (*programs, (b"", "x86_64")):
         monkeypatch.setattr(_Uname, "machine", name)
-        sampler = machine.program(executable=executable)
+        sampler = machine.program(vector=vector)
         for machine.now_ns in (1, 2):
             machine.thread(8, "5 0 1", "S", f"{RECVMMSG['x86_64']} 0x3")
             sampler.sample()
-        known = (executable, name) == (ELF_64, "x86_64")
+        known = (vector, name) == (OF_64_BITS, "x86_64")
         (use,) = sampler.uses()["reader0"]
         assert {"recvmmsg" if known else "other": 2} == use.calls
+
+
+def test_no_file_of_a_program_is_opened(machine: Machine) -> None:
+    """A filesystem of its own (FUSE) need never answer, as this pipe."""
+    program = machine.root / f"proc/{PID}/exe"
+    program.parent.mkdir(parents=True)
+    os.mkfifo(program)
+    waits = threading.Thread(target=machine.program)
+    waits.start()
+    waits.join(10)
+    hung = waits.is_alive()
+    if hung:
+        program.open("r+b").write(b"any program")
+        waits.join()
+    assert not hung
+
+
+def test_a_real_program_is_known_by_what_the_kernel_gave_it() -> None:
+    """Of 64 bits as the interpreter is."""
+    assert (sys.maxsize > 2**32) == usage._is_64_bit(Host(), os.getpid())
 
 
 def test_only_the_phase_is_looked_at(machine: Machine) -> None:

@@ -6,6 +6,7 @@ added; of a campaign's cells that folder's own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from udpbench.errors import RecordError
 from udpbench.records.reader import read_run
 from udpbench.records.run import CAMPAIGN_FILE, RUN_FILE, Run
-from udpbench.store.dataset import ORDER, PARTITIONS, RUN, TRIAL, trial_rows
+from udpbench.store.dataset import MOST_ENTRIES, ORDER, PARTITIONS, RUN, TRIAL, trial_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,9 +24,34 @@ DEPTH = 3
 
 
 def run_folders(path: Path) -> list[Path]:
-    """Return the run folders that a path is or holds, in the order of their names."""
-    patterns = ("*/" * depth + RUN_FILE for depth in range(DEPTH + 1))
-    return sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
+    """Return the run folders that a path is or holds, in the order of their names.
+
+    No link below the path is followed; RecordError if there are too many files.
+    """
+    try:
+        return sorted(_below(path, DEPTH, [MOST_ENTRIES]))
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be searched for runs: {error}") from error
+
+
+def _below(path: Path, depth: int, left: list[int]) -> Iterator[Path]:
+    folders = []
+    try:
+        entries = os.scandir(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    with entries:
+        for entry in entries:
+            left[0] -= 1
+            if left[0] < 0:
+                what = f"more than {MOST_ENTRIES} files and folders up to {path}"
+                raise RecordError(f"{what}; name a folder that holds fewer")
+            if entry.name == RUN_FILE:
+                yield path
+            elif depth and entry.is_dir(follow_symlinks=False):
+                folders.append(path / entry.name)
+    for folder in folders:
+        yield from _below(folder, depth - 1, left)
 
 
 def readable_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from udpbench.control.watch import KeptLooks
 from udpbench.errors import RecordError
 from udpbench.model.lab import Lab
 from udpbench.records.reader import read_run
-from udpbench.records.run import CAMPAIGN_FILE, Run
+from udpbench.records.run import CAMPAIGN_FILE, RUN_FILE, Run
 from udpbench.store.dataset import read_runs, trial_rows, write_runs
 from udpbench.store.history import histories
 from udpbench.store.run_folders import readable_runs, run_folders, trials_of
@@ -67,6 +68,39 @@ def test_the_runs_of_a_campaign_are_of_one(results: Path) -> None:
     (results / "campaign" / CAMPAIGN_FILE).write_text("{}")
     runs, _ = readable_runs(run_folders(results))
     assert {"results", "campaign"} == set(trials_of(runs)[0].campaign)
+
+
+def test_links_below_a_folder_are_not_followed(results: Path) -> None:
+    """Each to the folder itself would multiply what it holds; a link that is named is followed."""
+    whole = run_folders(results)
+    for number in range(150):
+        (results / f"link{number}").symlink_to(".")
+    assert (7, whole) == (len(whole), run_folders(results))
+    Path("named").symlink_to(results / "run1")
+    assert [Path("named")] == run_folders(Path("named"))
+    assert [] == [*run_folders(results / "none"), *run_folders(results / "run1" / RUN_FILE)]
+
+
+def test_a_folder_of_too_many_files_is_not_searched(
+    results: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """At any depth."""
+    monkeypatch.setattr("udpbench.store.run_folders.MOST_ENTRIES", 9)
+    with golden.raises(RecordError):
+        run_folders(results)
+
+
+def test_a_folder_that_cannot_be_listed_is_said_to_be(
+    results: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """Its disk may fail."""
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr("udpbench.store.run_folders.os.scandir", fail)
+    with golden.raises(RecordError):
+        run_folders(results)
 
 
 def test_a_campaign_ends_with_its_question_and_its_answer(

@@ -454,7 +454,8 @@ class ReadingHost:
 
     def link(self, interface: str) -> Any:
         """Return the RTM_NEWLINK message of an interface; OSError ENODEV if there is none."""
-        return self.rtnl("link", "get", ifname=interface)[0]
+        # Not by its name, which pyroute2 encodes as UTF-8 alone.
+        return self.rtnl("link", "get", index=self.index(interface))[0]
 
     def link_statistics(self, interface: str) -> bytes:
         """Return the raw attributes of an interface's RTM_NEWSTATS message."""
@@ -789,7 +790,11 @@ def _ethtool(interface: str) -> Iterator[Any]:
     _import_in_parts()
     from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
 
-    device = IoctlEthtool(interface)
+    try:
+        device = IoctlEthtool(interface)
+    except UnicodeEncodeError as error:
+        why = "pyroute2 asks for names in UTF-8 alone"
+        raise OSError(errno.EOPNOTSUPP, why, interface) from error
     try:
         yield device
     except NoSuchDevice as error:

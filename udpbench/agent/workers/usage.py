@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import struct
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -44,8 +45,12 @@ asm/unistd_64.h and asm-generic/unistd.h."""
 DESCRIPTORS = {"select": 0, "pselect6": 0, "poll": 1, "ppoll": 1}
 """Call → which argument says of how many descriptors. Of none it only sleeps: Python's time.sleep
 before 3.11."""
-ELF_64 = b"\2"
-"""EI_CLASS, the fifth byte of an executable: other programs number their calls differently."""
+AT_PAGESZ = 6
+"""From linux/auxvec.h: an entry that each program has."""
+AUXV = struct.Struct("=QQ")
+"""An entry of a program of 64 bits: type and value (getauxval(3))."""
+AUXV_BYTES = 4096
+"""More than the kernel keeps of it (AT_VECTOR_SIZE)."""
 
 
 @dataclass
@@ -287,8 +292,15 @@ class ThreadSampler:
 
 
 def _is_64_bit(host: Host, pid: int) -> bool:
-    with suppress(OSError), open(f"{host.root}/proc/{pid}/exe", "rb") as file:  # noqa: PTH123
-        return file.read(5)[4:] == ELF_64
+    """Return whether a program is of 64 bits: others number their calls differently.
+
+    By the entries of its auxiliary vector, which are twice as long. Not by its file: of another's
+    filesystem (FUSE) it may be read for ever.
+    """
+    with suppress(OSError), open(f"{host.root}/proc/{pid}/auxv", "rb") as file:  # noqa: PTH123
+        vector = file.read(AUXV_BYTES)
+        whole = vector[: len(vector) // AUXV.size * AUXV.size]
+        return (AT_PAGESZ, PAGE_BYTES) in AUXV.iter_unpack(whole)
     return False
 
 
