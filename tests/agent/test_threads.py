@@ -21,7 +21,7 @@ from udpbench.model.record import ThreadUse
 
 PID = 7
 VECTOR = (33, 0x7FFE0000, 16, 0x1F8BFBFF, 6, usage.PAGE_BYTES, 17, 100, 0, 0)
-"""Of a program: AT_SYSINFO_EHDR, AT_HWCAP, AT_PAGESZ, AT_CLKTCK, AT_NULL."""
+"""What the kernel tells a program: AT_SYSINFO_EHDR, AT_HWCAP, AT_PAGESZ, AT_CLKTCK, AT_NULL."""
 OF_64_BITS, OF_32_BITS = struct.pack("=10Q", *VECTOR), struct.pack("=10I", *VECTOR)
 RECVMMSG = {"x86_64": 299, "aarch64": 243}
 ANY_TIME = (0, None)
@@ -199,7 +199,7 @@ def test_no_file_of_a_program_is_opened(machine: Machine) -> None:
 
 
 def test_a_real_program_is_known_by_what_the_kernel_gave_it() -> None:
-    """Of 64 bits as the interpreter is."""
+    """It has 64 bits, as the interpreter has."""
     assert (sys.maxsize > 2**32) == usage._is_64_bit(Host(), os.getpid())
 
 

@@ -17,6 +17,7 @@ from udpbench.analysis.watch.host import WATCHED_STAGES
 from udpbench.analysis.watch.sums import Sums
 from udpbench.export.surveys import Own
 from udpbench.model.limits import SECOND_NS
+from udpbench.printable import printable
 
 PREFIX = "udpbench_"
 SOCKET = ("comm", "unit", "netns", "port", "family")
@@ -141,7 +142,8 @@ class Page(Collector):
             metric = family.kind(f"{PREFIX}{name}", family.help, labels=labels)
             for values, number in self._values.get(name, {}).items():
                 is_zero = family.kind is COUNTER and (name, values) not in self._settled
-                metric.add_metric(values, 0 if is_zero else number)
+                # A name of an interface may be no UTF-8, which the library's text is.
+                metric.add_metric([*map(printable, values)], 0 if is_zero else number)
             yield metric
 
 

@@ -95,7 +95,7 @@ def test_an_address_is_a_label_if_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ['a"b', "a\\b", "a\nb", "a{b}", 'x" 1\nudpbench_up 1', "\x1b[2J", "é‮"]
+    "name", ['a"b', "a\\b", "a\udcff", "a\nb", "a{b}", 'x" 1\nudpbench_up 1', "\x1b[2J", "é‮"]
 )
 def test_a_hostile_name_is_one_label(name: str) -> None:
     """Whatever a process calls itself, the page has as many lines, and means the same."""
