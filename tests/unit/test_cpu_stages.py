@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from udpbench.analysis.cpu_time import ENTERS
-from udpbench.cpu_stages import IDLE, STAGES, Anchor, _rows, anchor_of, missing_anchors, stage_below
+from udpbench.cpu_stages import (
+    IDLE,
+    INTERRUPT,
+    STAGES,
+    Anchor,
+    _rows,
+    anchor_of,
+    missing_anchors,
+    stage_below,
+)
 from udpbench.model.limits import LEDGER_STAGES
 
 
@@ -59,9 +68,17 @@ def test_a_kernel_without_an_anchor_is_told() -> None:
     assert () == missing_anchors(every)
     assert ("ip_rcv",) == missing_anchors(every - {"ip_rcv"})
     assert () == missing_anchors(every - {"gro_receive_skb", "nft_do_chain"})
+    assert () == missing_anchors(every - {"kfree_skb", "sk_skb_reason_drop"}), "Linux 6.1"
     assert ("gro_receive_skb/napi_gro_receive",) == missing_anchors(
         every - {"gro_receive_skb", "napi_gro_receive"}
     )
+
+
+def test_what_a_thread_of_an_interrupt_waits_for_has_a_stage() -> None:
+    """On PREEMPT_RT; the thread is a task, whose time is that of its interface or of a program."""
+    anchor = anchor_of("irq_forced_thread_fn")
+    assert anchor is not None
+    assert ("interrupts", False) == (anchor.stage, anchor.kind == INTERRUPT)
 
 
 def test_kinds_of_functions_are_known_by_their_beginning() -> None:

@@ -66,6 +66,7 @@ def test_few_trials_or_one_pair_tell_nothing(tmp_path: Path) -> None:
     assert {None} == {point.differ for point in few}
     constant = pairs.assign(delivered_pps=5.0)
     assert {1.0} == {point.p for point in beside(constant)}
+    assert "The hosts of all pairs have no known differences" in campaign_page(pairs, "s")
 
 
 @pytest.mark.parametrize(
