@@ -459,8 +459,7 @@ def test_a_receiver_of_frames_takes_the_traffic_and_leaves_the_rest(
         assert time.monotonic() < deadline, "the host did not get what is not the traffic's"
     assert "xdp" in inside(right, "ip", "-details", "link", "show", "receive0")
     started = Path(f"/proc/{right.process.pid}/task/{right.process.pid}/children").read_text()
-    command = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in started.split()}
-    (worker,) = [pid for pid, words in command.items() if "workers.process" in words]
+    (worker,) = [pid for pid in started.split() if b"workers.process" in command_line(int(pid))]
     os.kill(int(worker), signal.SIGKILL)
     until(right, "failed", lambda reply: reply.error is not None)
     assert "xdp" not in inside(right, "ip", "-details", "link", "show", "receive0")
@@ -879,13 +878,18 @@ def children(agent: Agent) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def command_line(pid: int) -> bytes:
+    """Return a process's arguments; empty once it has ended, also between open and read."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
 def guardians(agent: Agent) -> list[int]:
     """Return those of an agent's child processes that watch over it."""
-    return [
-        pid
-        for pid in children(agent)
-        if b"udpbench.agent.settings.guardian" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    words = b"udpbench.agent.settings.guardian"
+    return [pid for pid in children(agent) if words in command_line(pid)]
 
 
 def test_a_dead_guardian_is_replaced(start: Callable[..., Agent]) -> None:

@@ -210,7 +210,7 @@ def ended(pid: int) -> bool:
     """Return whether a process is gone, or a zombie that nobody has read."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 

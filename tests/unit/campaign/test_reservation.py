@@ -48,7 +48,7 @@ def running(pid: int) -> bool:
     """Return whether a process lives."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
