@@ -53,6 +53,7 @@ SKIPPED_WITH_TWO_CPUS = {
     "million/10-reuseport-aligned": FOUR_QUEUES,
     "path/nat::masqueraded": NO_MIDDLE.format("local"),
     "path/rules-in-forward": NO_MIDDLE.format("local"),
+    "path/two-routers::dropped": NO_MIDDLE.format("local"),
     "path/vxlan::bursts": NO_MIDDLE.format("local"),
     "throughput/by-workers::four": "sender needs 4 CPUs and has 1; receiver needs 4 CPUs and has 1",
     "throughput/by-workers::two": "sender needs 2 CPUs and has 1; receiver needs 2 CPUs and has 1",
@@ -70,6 +71,8 @@ SKIPPED_ON_HOSTS = {
     "million/05-same-cpu-flood": "needs a built-in lab; --lab is two-hosts",
     "path/nat::masqueraded": NO_MIDDLE.format("two-hosts"),
     "path/rules-in-forward": NO_MIDDLE.format("two-hosts"),
+    "path/tunnel-mtu": "needs a built-in lab; --lab is two-hosts",
+    "path/two-routers::dropped": NO_MIDDLE.format("two-hosts"),
     "path/vxlan::bursts": f"needs a built-in lab; --lab is two-hosts; {NO_MIDDLE.format('two-hosts')}",
     **{
         f"path/vxlan::{point}": "needs a built-in lab; --lab is two-hosts"
