@@ -2,32 +2,39 @@
 
 One load goes on while the agent's sampler is begun and ended beside it, in slices of a tenth of a
 second, because what a virtual CPU gets done changes within a second by half; both lie in one block,
-in random order, and what counts is the median of the ratios. Whole trials with and without
-``cpu_time`` stand beside it. ``sampling.py [BLOCKS [TRIALS]]`` prints a table and leaves with 1
-where a bar is missed. Needs root, and a quiet machine.
+in random order, and what counts is the median of the ratios. A third slice has the same timers on
+every CPU, and nothing is sampled when they fire: what any sampler by timers costs this machine, in
+a virtual one mostly exits to its hypervisor. Whole trials with and without ``cpu_time`` stand
+beside it. ``sampling.py [BLOCKS [TRIALS]]`` prints a table and leaves with 1 where a bar is missed.
+Needs root, and a quiet machine.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
+import struct
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from duels.stage import Own, Stage, await_packets, delivered, rate, running, stage
+from duels.stage import Own, await_packets, delivered, rate, running, stage
 from overhead import measure
 from ways import SETTLE_S, SLICE_S, Row, machine, ratio_row, show
 
+from udpbench.agent.host import cpu_sampler, native
 from udpbench.agent.host.cpu_sampler import CpuSampler
 from udpbench.agent.host.system import Host
 from udpbench.analysis.judge import judge
-from udpbench.model.limits import CPU_FREQUENCY
+from udpbench.model.limits import CPU_FREQUENCY, SECOND_NS
 
-BLOCKS, TRIALS = 221, 5
-"""Pairs of slices, which take less than the 90 s for which a load goes on, and of trials."""
+BLOCKS, TRIALS = 151, 5
+"""Blocks of slices, which take less than the 90 s for which a load goes on, and of trials."""
 SEED = 20261127
 LEAST = 0.98
 LOADS: dict[str, dict[str, Any]] = {
@@ -56,30 +63,52 @@ def delivered_pps(folder: Path, load: str, sampled: bool) -> float | None:
     return result.delivered_pps
 
 
-def slice_pps(setup: Stage, sampler: CpuSampler, sampled: bool) -> float:
-    """Return what a load delivers for a slice, begun once the sampler is."""
-    if not sampled:
-        return rate(lambda: delivered(setup), SETTLE_S, SLICE_S)
+@contextmanager
+def sampling(sampler: CpuSampler) -> Iterator[None]:
+    """Sample every CPU for as long as the block lasts."""
     sampler.begin(CPU_FREQUENCY)
     if sampler.why:
         raise SystemExit(f"sampling: {sampler.why}")
     try:
-        return rate(lambda: delivered(setup), SETTLE_S, SLICE_S)
+        yield
     finally:
         sampler.close()
 
 
+@contextmanager
+def timers_alone() -> Iterator[None]:
+    """Have the sampler's timers on every CPU, with no ring to which they could write."""
+    cpus = os.cpu_count() or 1
+    with ExitStack() as events:
+        for cpu in range(cpus):
+            for period_ns in cpu_sampler.periods_ns(cpu, SECOND_NS // CPU_FREQUENCY, cpus):
+                attributes = struct.pack(
+                    cpu_sampler.ATTRIBUTES,
+                    *(cpu_sampler.SOFTWARE, cpu_sampler.ATTRIBUTES_BYTES, cpu_sampler.CPU_CLOCK),
+                    *(period_ns, 0, 0, cpu_sampler.DISABLED, *[0] * 8),
+                )
+                event = native.perf_event_open(bytearray(attributes), -1, cpu)
+                events.callback(os.close, event)
+                fcntl.ioctl(event, cpu_sampler.ENABLE, 0)
+        yield
+
+
 def slices(blocks: int) -> Iterator[Row]:
-    """Yield a line for each load, of slices of it."""
+    """Yield two lines for each load, of slices of it."""
     chance, sampler = random.Random(SEED), CpuSampler(Host())  # noqa: S311
+    arms: dict[str, Callable[[], AbstractContextManager[None]]]
+    arms = {"plain": nullcontext, "sampled": lambda: sampling(sampler), "timers": timers_alone}
     for load, keys in LOADS.items():
-        rates: dict[bool, list[float]] = {False: [], True: []}
+        rates: dict[str, list[float]] = {arm: [] for arm in arms}
         with stage(Path()) as setup, running(setup, load, Own(keys)):
             await_packets(setup)
             for _ in range(blocks):
-                for sampled in chance.sample((False, True), 2):
-                    rates[sampled].append(slice_pps(setup, sampler, sampled))
-        yield ratio_row(f"{load}, slices", rates[True], rates[False], LEAST)
+                for arm in chance.sample(list(arms), len(arms)):
+                    with arms[arm]():
+                        pps = rate(lambda: delivered(setup), SETTLE_S, SLICE_S)
+                    rates[arm].append(pps)
+        yield ratio_row(f"{load}, slices", rates["sampled"], rates["plain"], LEAST)
+        yield ratio_row(f"{load}, its timers alone", rates["timers"], rates["plain"], None)
 
 
 def rows(folder: Path, blocks: int) -> Iterator[Row]:
