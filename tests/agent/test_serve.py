@@ -317,9 +317,9 @@ def test_a_lease_that_runs_out_ends_the_agent(agent: Agent) -> None:
 
 
 def test_every_request_renews_the_lease(agent: Agent) -> None:
-    """An agent that is asked again and again outlives its lease several times."""
-    agent.hello(lease_ns=SECOND_NS // 4)
-    end = time.monotonic() + 1.0
+    """An agent that is asked again and again outlives its lease twice."""
+    agent.hello(lease_ns=SECOND_NS)
+    end = time.monotonic() + 2.2
     while time.monotonic() < end:
         assert agent.ask("ping") is None
 

@@ -19,7 +19,7 @@ from udpbench.agent.reconnect import Door
 from udpbench.agent.settings.journal import FOLDER, abandoned, in_use, remove_stale, run_of
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import AgentError, HelloRefused
-from udpbench.model.limits import Scope
+from udpbench.model.limits import SECOND_NS, Scope
 from udpbench.protocol import Hello, Taken, Use, build_id
 
 GREETING = ("hello", "take", "release", "leave")
@@ -84,6 +84,7 @@ class Session(Service):
         except ValueError as error:
             raise HelloRefused(str(error), host) from error
         self.lease_ns, self._returns = lease_ns, returns
+        self.verbs.lease_s = lease_ns / SECOND_NS
         return greeting(self._host, capabilities)
 
     def _enter_private(self, name: str) -> None:

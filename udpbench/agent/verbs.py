@@ -35,7 +35,7 @@ from udpbench.agent.recording import record_tree
 from udpbench.agent.route_proof import prove, prove_connected
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.firewall import rule_packets
-from udpbench.agent.settings.guardian import Guardian
+from udpbench.agent.settings.guardian import HANGS_S, Guardian
 from udpbench.agent.settings.journal import (
     FOLDER,
     Journal,
@@ -89,6 +89,8 @@ class Verbs:
         self._journal = Journal(host, run, ends_with_run=scopes == ("namespace",))
         self._engine = Engine(host, self._journal, scopes)
         self._guardian: Optional[Guardian] = None
+        self.lease_s = 0.0
+        """For so long the loop may stand still where a reply is not read."""
         self._closed = False
         """Workers were closed before: this run has several trials."""
         self.elsewhere: dict[str, Callable[..., Any]] = {
@@ -160,7 +162,7 @@ class Verbs:
     def _launch_guardian(self) -> Guardian:
         """Return the guardian; a new one if there is none that lives."""
         if self._guardian is None or not self._guardian.check():
-            self._guardian = Guardian.launch(self._host, self._journal)
+            self._guardian = Guardian.launch(self._host, self._journal, HANGS_S + self.lease_s)
         return self._guardian
 
     def prepare(

@@ -1,20 +1,24 @@
 """A child process that restores this host when its agent is killed.
 
 It holds the read end of a pipe whose write end only the agent has: end of file means that the agent
-has ended. It does nothing while the agent lives, and ends when nothing is left to do, because it
-keeps the network namespace alive. Where it may, it leaves its agent's cgroup for one of its own, so
+has ended. It does nothing while the agent shows that it lives, and ends when nothing is left to do,
+because it keeps the network namespace alive. An agent that shows nothing for longer than a request
+may take hangs, as in a system call that another user's file system does not answer, or is stopped:
+then the guardian kills it. Where it may, it leaves its agent's cgroup for one of its own, so
 that whoever ends that cgroup (``systemctl``, ``loginctl``, ``cgroup.kill``) does not end it, too.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:  # with the standard library alone the child starts in 20 ms, not 300
     import subprocess
@@ -24,12 +28,20 @@ if TYPE_CHECKING:  # with the standard library alone the child starts in 20 ms, 
 
 START_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 5.0
+HANGS_S = 90
+"""Without a sign of life beyond the lease: a request takes 60 s at most (``VERBS``)."""
+BEAT_S = 5.0
+"""Interval between signs of life."""
+STOOD_STILL_S = 10.0
+"""So long more is waited for the last, as of an agent that stood still together with its guardian,
+in a virtual machine that was paused."""
 CGROUPS = ("sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cgroup/systemd")
 """Hierarchies by which systemd ends processes: version 2, hybrid, version 1 (cgroups(7))."""
 CGROUP_PREFIX = "udpbench-guardian-"
 CGROUP_MEMBERS = "cgroup.procs"
 _READY = b"r"
 _RELEASE = b"q"
+_ALIVE = b"."
 
 
 class Guardian:
@@ -40,27 +52,33 @@ class Guardian:
         self._pipe = pipe
         self._answers = answers
         """Where it says that it is ready; -1 once it has said so."""
+        self._beat_s = 0.0
 
     @classmethod
-    def start(cls, host: Host, journal: Journal) -> Guardian:
+    def start(cls, host: Host, journal: Journal, hangs_s: float = HANGS_S) -> Guardian:
         """Start a guardian of this journal, whose file need not exist yet; takes 30 ms.
 
         AgentError if the child does not start: then nothing may be changed.
         """
-        guardian = cls.launch(host, journal)
+        guardian = cls.launch(host, journal, hangs_s)
         guardian.await_ready()
         return guardian
 
     @classmethod
-    def launch(cls, host: Host, journal: Journal) -> Guardian:
-        """Start a guardian; nothing may be changed before ``await_ready`` has returned."""
+    def launch(cls, host: Host, journal: Journal, hangs_s: float = HANGS_S) -> Guardian:
+        """Start a guardian; nothing may be changed before ``await_ready`` has returned.
+
+        It kills this process once ``check`` was not called for ``hangs_s``.
+        """
         import subprocess
 
         from udpbench.agent.host.own_python import build_lock, own_command
 
         theirs, ours = os.pipe()  # closed in every other child (PEP 446)
         answers, answering = os.pipe()
-        command = own_command(__name__, str(host.root), str(journal.path))
+        os.set_blocking(ours, False)  # a guardian that is stopped reads nothing
+        own = str(os.getpid()), f"{hangs_s:g}"
+        command = own_command(__name__, str(host.root), str(journal.path), *own)
         try:
             process = subprocess.Popen(
                 command,
@@ -81,11 +99,21 @@ class Guardian:
         return cls(process, ours, answers)
 
     def check(self) -> bool:
-        """Return whether the guardian is alive; a dead one must be replaced before any change."""
+        """Return whether the guardian is alive, and show it that the agent is.
+
+        A dead one must be replaced before any change.
+        """
         alive = self.process.poll() is None
         if not alive:
             self._hang_up()
+        elif (now_s := time.monotonic()) >= self._beat_s + BEAT_S:
+            self._beat_s = now_s
+            self._say(_ALIVE)
         return alive
+
+    def _say(self, what: bytes) -> None:
+        with suppress(BrokenPipeError, BlockingIOError):  # it has just died, or is stopped
+            os.write(self._pipe, what)
 
     def release(self) -> None:
         """Dismiss the guardian without restoring anything, and wait for its end."""
@@ -93,8 +121,7 @@ class Guardian:
 
         if self._pipe < 0:
             return
-        with suppress(BrokenPipeError):  # already dead
-            os.write(self._pipe, _RELEASE)
+        self._say(_RELEASE)
         self._hang_up()
         try:
             self.process.wait(END_TIMEOUT_S)
@@ -110,8 +137,6 @@ class Guardian:
 
     def await_ready(self) -> None:
         """Wait until it guards; AgentError if it does not start."""
-        import select
-
         from udpbench.errors import AgentError
 
         answers, self._answers = self._answers, -1
@@ -131,13 +156,13 @@ class Guardian:
             )
 
 
-def watch(root: Path, path: Path) -> int:
+def watch(root: Path, path: Path, agent: int, hangs_s: float) -> int:
     """Guard this host until the agent has ended; return the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     own = enter_own_cgroups(root)
     try:
-        return _await_end(root, path)
+        return _await_end(root, path, agent, hangs_s)
     finally:
         leave(own)
 
@@ -176,17 +201,42 @@ def leave(groups: Sequence[Path]) -> None:
             group.rmdir()
 
 
-def _await_end(root: Path, path: Path) -> int:
+def _await_end(root: Path, path: Path, agent: int, hangs_s: float) -> int:
     """Wait for end of file on stdin; then restore from the journal, if it exists."""
+    process = _opened(agent)
     os.write(1, _READY)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
-    if os.read(0, 1) == _RELEASE:
-        return 0
+    while True:
+        limits_s = hangs_s, min(hangs_s, STOOD_STILL_S)
+        if not any(select.select([0], [], [], limit_s)[0] for limit_s in limits_s):
+            _kill(process)
+        signs = os.read(0, select.PIPE_BUF)
+        if not signs:
+            break
+        if _RELEASE in signs:
+            return 0
     from udpbench.agent.settings.journal import DOOR_SUFFIX
 
     path.with_suffix(DOOR_SUFFIX).unlink(missing_ok=True)
     return _replay(root, path)
+
+
+def _opened(agent: int) -> Optional[int]:
+    """Return a descriptor of the agent, the parent of this process; None if it has died."""
+    with suppress(OSError):
+        process = os.pidfd_open(agent)
+        if os.getppid() == agent:  # it was open before its number could become another's
+            return process
+        os.close(process)
+    return None
+
+
+def _kill(process: Optional[int]) -> None:
+    """Kill the agent; what it does to a process that has ended, or in a wait, is the kernel's."""
+    if process is not None:
+        with suppress(OSError):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
 
 
 def _replay(root: Path, path: Path) -> int:
@@ -210,4 +260,4 @@ def _replay(root: Path, path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(watch(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(watch(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
