@@ -601,6 +601,23 @@ def guests(session: nox.Session) -> None:
 
 
 @nox.session
+def middle(session: nox.Session) -> None:
+    """Lose packets at routers with real drivers and WireGuard (posargs: images of guests)."""
+    prepare(session)
+    if os.geteuid() != 0:
+        session.skip("the guest needs root: sudo python3 noxfile.py middle")
+    install_system_packages(GUEST_PACKAGES)
+    folder = ROOT / ".nox" / "guests"
+    apart = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+    python, pytest = (str(HOME / "bin" / name) for name in ("python", "pytest"))
+    for image in session.posargs or ("cards",):
+        run(session, "python", "tests/guests/image.py", str(folder), image)
+        pair = (python, "tests/guests/pair.py", str(folder), image, "path")
+        words = ("unshare", *apart, *pair, pytest, "-s", "tests/guests/test_nodes.py")
+        session.run(*words, external=True)
+
+
+@nox.session
 def kernels(session: nox.Session) -> None:
     """Try Debian's kernels in guests, for hours (posargs: names, --again, --no-cards)."""
     prepare(session)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from runs import STARTED
+
+sys.path.append(str(Path(__file__).parents[1] / "lab"))
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ class Image:
     """A Debian that guests boot."""
 
     suite: str
-    packages: tuple[str, ...] = ("ethtool", "iptables", "nftables")
+    packages: tuple[str, ...] = ("ethtool", "iptables", "nftables", "wireguard-tools")
     """Beside those of ``BARE`` and the kernel."""
     kernel: str = PROGRAM
     backports: tuple[str, ...] = ()

@@ -2,11 +2,14 @@
 
 To be started in network, mount and process namespaces of its own (`noxfile.py guests` does): taps, switches and
 guests are in there, and all of them end with this process. ``pair.py FOLDER IMAGE NAME,... COMMAND...``, where the
-names are left and right, or alone: a guest on which the controller runs, which keeps what it writes to its disk.
+names are left and right, or alone: a guest on which the controller runs, which keeps what it writes to its disk; or
+path: a guest whose cards are joined in pairs, so that its namespaces are a chain with a real driver at each hop.
 
     guest 1 ── control0 ──┬── control0 ── guest 2      SSH, from this namespace's 10.77.1.254
             ── igb0 ───── igb switch ──── igb0
             ── virtio0 ── virtio switch ─ virtio0
+
+    path ── hop1a ── hop1 switch ── hop1b ── path    igb; hop2 has virtio, hop3 igb, hop4 virtio
 
 A guest is a machine of QEMU, or a kernel that is a program (image.PROGRAM): that has one CPU, and in place of the two
 cards vector0, the end of a veth pair that it opens as a packet socket.
@@ -23,11 +26,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-NUMBERS = {"left": 1, "right": 2, "alone": 3}
-CARDS = {"control": 1, "igb": 2, "virtio": 3, "vector": 4}
+NUMBERS = {"left": 1, "right": 2, "alone": 3, "path": 4}
+HOPS = tuple(f"hop{hop}{end}" for hop in range(1, 5) for end in "ab")
+CARDS = {"control": 1, "igb": 2, "virtio": 3, "vector": 4} | {
+    kind: 16 + number for number, kind in enumerate(HOPS)
+}
 """Kind → the fifth byte of its address, by which the guest names it (init)."""
 OF_QEMU = ("control", "igb", "virtio")
 OF_PROGRAM = ("control", "vector")
+OF_PATH = ("control", *HOPS)
 """Kinds of cards, by what boots."""
 CONTROLLER = "10.77.1.254/24"
 MACHINE = """
@@ -44,6 +51,7 @@ OWN = {
     "left": f"-m 512 -smp 2,cores=1,threads=2 {FORGOTTEN}",
     "right": f"-m 512 -smp 2,cores=1,threads=2 {FORGOTTEN}",
     "alone": f"-m 3072 -smp 2 {KEPT}",
+    "path": f"-m 1024 -smp 2 {FORGOTTEN}",
 }
 PROGRAM = "usr/bin/linux.uml"
 PROGRAM_MEMORY = {"left": "512M", "right": "512M", "alone": "3G"}
@@ -69,7 +77,7 @@ CONFIG = """Host {name}
 def main(folder: Path, image: str, names: list[str], *command: str) -> int:
     """Boot the guests, run the command, and return how it ended."""
     is_program = (folder / image / "tree" / PROGRAM).exists()
-    make_switches(names, OF_PROGRAM if is_program else OF_QEMU)
+    make_switches(names, OF_PROGRAM if is_program else kinds_of(names[0]))
     if is_program:
         enter(folder / image / "tree", folder / image)
         guests = [boot_program(folder / image, name) for name in names]
@@ -81,6 +89,7 @@ def main(folder: Path, image: str, names: list[str], *command: str) -> int:
     try:
         environment = {**os.environ, **write_home(folder, image)}
         environment["UDPBENCH_GUESTS"] = ",".join(str(guest.pid) for guest in guests)
+        environment["UDPBENCH_GUEST_NAMES"] = ",".join(names)
         wait_for_ssh(environment, dict(zip(names, guests, strict=True)))
         return subprocess.run(command, env=environment).returncode
     finally:
@@ -104,12 +113,23 @@ def make_disk(image: Path) -> None:
         run(*inside, "qemu-img", "create", "-f", "qcow2", *backing, f"/mnt/{image.name}/disk.qcow2")
 
 
+def kinds_of(name: str) -> tuple[str, ...]:
+    """Return the kinds of cards of a machine of QEMU."""
+    return OF_PATH if name == "path" else OF_QEMU
+
+
+def is_igb(kind: str) -> bool:
+    """Return whether a kind of card is Intel's; of a path every second pair is virtio."""
+    return kind == "igb" or (kind in HOPS and int(kind[3]) % 2 == 1)
+
+
 def make_switches(names: list[str], kinds: Sequence[str]) -> None:
     """Make a switch for each kind of card, with a tap or a program's end of a cable for each guest."""
     run("ip", "link", "set", "lo", "up")
     for kind in kinds:
-        switch = f"{kind}-switch"
-        run("ip", "link", "add", switch, "type", "bridge", "mcast_snooping", "0")
+        switch = f"{kind[:-1] if kind in HOPS else kind}-switch"
+        if kind not in HOPS or kind.endswith("a"):
+            run("ip", "link", "add", switch, "type", "bridge", "mcast_snooping", "0")
         for name in names:
             port = tap = f"{kind}-{name}"
             queues = ("multi_queue",) if kind == "virtio" else ()
@@ -132,7 +152,8 @@ def boot(folder: Path, image: str, name: str) -> subprocess.Popen[bytes]:
     far = (image, name) == (CARD_TESTS, "right")
     machine = f"{MACHINE} {TWO_NODES if far else OWN[name]}".format(image=image)
     words = [*machine.split(), "-append", kernel]
-    words += [word for kind in OF_QEMU for word in card(kind, name, far=far and kind == "igb")]
+    kinds = kinds_of(name)
+    words += [word for kind in kinds for word in card(kind, name, far=far and kind == "igb")]
     with (folder / image / f"{name}.log").open("wb") as log:
         command = ["chroot", folder / "emulator", "qemu-system-x86_64", *words]
         return subprocess.Popen(
@@ -170,14 +191,22 @@ def card(kind: str, name: str, *, far: bool) -> list[str]:
     """Return QEMU's options for a guest's card of a kind, which may be on the second node."""
     tap = f"tap,id={kind},ifname={kind}-{name},script=no,downscript=no"
     address = f"52:54:00:00:{CARDS[kind]:02x}:{NUMBERS[name]:02x}"
-    model = "igb" if kind == "igb" else "virtio-net-pci"
+    model = "igb" if is_igb(kind) else "virtio-net-pci"
     if kind == "virtio":
         tap += f",queues={VIRTIO_QUEUES},vhost=off"
         model += f",mq=on,vectors={2 * VIRTIO_QUEUES + 2}"
         # The driver uses the DMA API then, without which AF_XDP copies.
         model += ",iommu_platform=on,disable-legacy=on"
-    model += ",bus=port1" if far else ",bus=pcie.0"
-    return ["-netdev", tap, "-device", f"{model},netdev={kind},mac={address},romfile="]
+    port = ()
+    if kind in HOPS:
+        # The virtual functions of several igb cards would meet on one bus.
+        number = 1 + HOPS.index(kind)
+        port = (
+            "-device",
+            f"pcie-root-port,id=port{kind},bus=pcie.0,chassis={number},slot={number}",
+        )
+    model += f",bus=port{kind}" if port else ",bus=port1" if far else ",bus=pcie.0"
+    return [*port, "-netdev", tap, "-device", f"{model},netdev={kind},mac={address},romfile="]
 
 
 def write_home(folder: Path, image: str) -> dict[str, str]:

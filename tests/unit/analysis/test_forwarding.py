@@ -15,6 +15,7 @@ from udpbench.analysis.ledger.forwarding import ROWS
 from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.points import metric
 from udpbench.analysis.readings import readings_of
+from udpbench.model.experiment import Traffic
 from udpbench.model.limits import FORWARDING_STAGES, LEDGER_STAGES
 from udpbench.model.record import SelfTest, Snapshot, StageProof, TrialRecord
 
@@ -189,6 +190,23 @@ def test_rules_that_dropped_others_packets_as_well_decide_nothing() -> None:
     way = {**passed(1000, forwarded=7), "rules.prerouting.drops": 9}
     spans = {"r.fwd_prerouting": (4, 7), "r.fwd_route": (0, 3)}
     assert spans == limits(routed({"r": way}, 7, {"rt_cache.in_no_route": 3}))
+
+
+def test_a_route_that_nothing_counts_may_have_what_is_missing_of_ipv6() -> None:
+    """Where rules do not say what they dropped: a blackhole's packets are none that cannot be."""
+    way = {
+        "snmp6.Ip6InReceives": 1000,
+        "snmp6.Ip6OutForwDatagrams": 993,
+        "snmp6.Ip6OutTransmits": 993,
+        SENT: 993,
+    }
+    still = dict.fromkeys(("snmp6.Ip6InDelivers", "snmp6.Ip6InNoRoutes"), 0)
+    load = build.trial(traffic=Traffic(family=6))
+    elsewhere = {"built_in_lab": False, "wired": True, "of": load}
+    record = routed({"r": {**way, **still}}, 7, NONE_FAILED, **elsewhere)
+    known = limits(unruled(record))
+    assert ((0, 7), (0, 7)) == (known.get("r.fwd_prerouting"), known.get("r.fwd_route"))
+    assert 0 == judge(record).unaccounted
 
 
 def test_what_a_namespace_counts_itself_is_no_neighbours() -> None:
