@@ -2,7 +2,9 @@
 
 The innermost function of a call chain that is an anchor decides. A stage ``?_name`` has the side,
 ``tx`` or ``rx``, of the anchor that called it, else of its task; ``~_name`` is one only where no
-other anchor called it. ``-`` says what kind of work a function is and leaves its stage as it is.
+other anchor called it; ``^_name`` is one of sending, unless what received a packet called it, which
+forwards then. All that forwarding calls of sending is forwarding, too.
+``-`` says what kind of work a function is and leaves its stage as it is.
 Functions with ``/`` between them are one function by its names in different kernels: one of them is
 to be there. Of a function with ``?`` behind it the module may be missing, or the feature. A star
 stands for any ending. Drivers need no row: they are below the poll, or below the device's queue.
@@ -21,7 +23,8 @@ from udpbench.text_tables import rows_of
 STAGES = (
     *("tx_application", "tx_syscall", "tx_udp", "tx_copy", "tx_ip", "tx_netfilter"),
     *("tx_conntrack", "tx_xsk", "tx_tc", "tx_qdisc", "tx_device", "tx_memory", "tx_wakeup"),
-    *("tx_schedule", "bridge"),
+    *("tx_schedule", "bridge", "fwd_ip", "fwd_netfilter", "fwd_conntrack", "fwd_tc"),
+    *("fwd_qdisc", "fwd_device", "fwd_memory", "fwd_wakeup"),
     *("rx_poll", "rx_xdp", "rx_gro", "rx_core", "rx_tc", "rx_backlog", "rx_ip", "rx_netfilter"),
     *("rx_conntrack", "rx_udp", "rx_wakeup", "rx_schedule", "rx_syscall", "rx_read", "rx_copy"),
     *("rx_memory", "rx_application"),
@@ -30,6 +33,15 @@ STAGES = (
 """In the order in which a packet passes them; the last are no packet's in particular."""
 PACKETS_STAGES = frozenset({*STAGES} - {"own", "others_softirq"})
 """Those of the traffic's packets, and what its load makes the kernel do besides."""
+FORWARDING = "fwd_"
+"""How stages of packets begin that go on to another host."""
+BRIDGED = "fwd_bridge"
+"""``bridge`` where it takes in what was received: what it sends is forwarded."""
+RECEIVED = (
+    *("rx_poll", "rx_xdp", "rx_gro", "rx_core", "rx_tc", "rx_backlog", "rx_ip"),
+    *("rx_netfilter", "rx_conntrack"),
+)
+"""Stages of a packet before it is known to be for the host itself."""
 IDLE, UNATTRIBUTED = "idle", "unattributed"
 INTERRUPT = "interrupt"
 """The kind of an anchor below which time belongs to no task."""
@@ -49,10 +61,12 @@ tx_udp | protocol | udp_sendmsg udpv6_sendmsg? inet_sendmsg inet6_sendmsg? udp_s
 tx_copy | copy | ip_generic_getfrag? _copy_from_iter csum_and_copy_from_iter?
   skb_copy_datagram_from_iter skb_splice_from_iter? __zerocopy_sg_from_iter/zerocopy_sg_from_iter?
 tx_ip | protocol | ip_make_skb __ip_append_data? ip_setup_cork? ip_send_skb ip_local_out
-  __ip_local_out ip_output ip_mc_output ip_finish_output? __ip_finish_output? ip_finish_output2?
-  ip_route_output_flow ip_route_output_key_hash_rcu ip6_make_skb? ip6_send_skb? ip6_local_out?
-  ip6_output? ip6_finish_output? ip6_finish_output2? ip6_route_output_flags? ip6_dst_lookup_flow?
-  neigh_resolve_output neigh_hh_output?
+  __ip_local_out ip_route_output_flow ip_route_output_key_hash_rcu ip6_make_skb? ip6_send_skb?
+  ip6_local_out? ip6_route_output_flags? ip6_dst_lookup_flow?
+^_ip | protocol | ip_output ip_mc_output ip_finish_output? __ip_finish_output? ip_finish_output2?
+  ip6_output? ip6_finish_output? ip6_finish_output2? neigh_resolve_output neigh_hh_output?
+fwd_ip | protocol | ip_forward ip_forward_finish? ip_forward_options? ip6_forward?
+  ip6_forward_finish?
 ?_netfilter | netfilter | nf_hook_slow? nf_hook_slow_list? ipt_do_table? ip6t_do_table?
   nft_do_chain? nf_nat_inet_fn? nf_ct_attach?
 ?_conntrack | netfilter | nf_conntrack_in? nf_confirm? __nf_conntrack_confirm? ipv4_confirm?
@@ -180,6 +194,15 @@ def stage_below(function: str, caller: Optional[str]) -> Optional[str]:
         return caller
     if stage[0] == "~":
         return caller or f"?{stage[1:]}"
+    forwards = caller is not None and caller.startswith(FORWARDING)
+    if stage == "bridge" and (forwards or caller in RECEIVED):
+        return BRIDGED
+    if stage[0] == "^":
+        # The compiler may have made the call of the last function in ip_forward a jump.
+        stage = ("tx" if caller not in RECEIVED else "fwd") + stage[1:]
+    if forwards and stage != "?_schedule" and (stage[0] == "?" or stage.startswith("tx_")):
+        own = FORWARDING + stage.partition("_")[2]
+        return own if own in STAGES else caller
     if stage[0] != "?" or caller is None or caller[0] == "?":
         return stage
     if caller[:3] in ("tx_", "rx_"):

@@ -10,6 +10,7 @@ import re
 from typing import Literal, NamedTuple
 
 from udpbench.cpu_stages import STAGES
+from udpbench.model.limits import FORWARDING_STAGES, is_stage
 from udpbench.units import parse_ratio, show_share
 
 Unit = Literal["packets", "pps", "MiB/s", "ns", "ratio", "calls", "skbs", "CPUs", "B", "files"]
@@ -154,8 +155,9 @@ METRICS: dict[str, Metric] = {
     "cpu_ns": Metric(
         "ns",
         "time",
-        "with `cpu_time`: CPU time per packet at all stages of both ends; `cpu_ns[stage=rx_ip]` is "
-        "that at one stage",
+        "with `cpu_time`: CPU time per packet at all stages of both ends and all nodes in the "
+        "middle; `cpu_ns[stage=rx_ip]` is that at one stage, `cpu_ns[stage=router1.fwd_ip]` at one "
+        "of one node",
         COST,
     ),
     "throughput_pps": Metric(
@@ -182,7 +184,7 @@ TIMED = frozenset(name for name, metric in METRICS.items() if metric.kind in ("r
 
 STAGED = "cpu_ns"
 """The metric of all stages of the CPUs' ledger; a suffix such as ``[stage=rx_ip]`` names one."""
-_STAGE = re.compile(r"(?P<name>[a-z_]+)\[stage=(?P<stage>[a-z_]+)\]\Z")
+_STAGE = re.compile(r"(?P<name>[a-z_]+)\[stage=(?P<stage>[A-Za-z0-9_.-]+)\]\Z")
 _GOAL = re.compile(r"(?P<name>[a-z_]+)\[loss=(?P<goal>[0-9.]+%?)\]\Z")
 
 
@@ -207,6 +209,12 @@ def at_stage(stage: str) -> str:
     return f"{STAGED}[stage={stage}]"
 
 
+def is_cpu_stage(name: str) -> bool:
+    """Return whether a name is that of a stage of the CPUs, or of one at a node in the middle."""
+    node, _, stage = name.rpartition(".")
+    return stage in STAGES and (not node or is_stage(f"{node}.{FORWARDING_STAGES[0]}"))
+
+
 def plain_name(name: str) -> str:
     """Return a metric without its goal or its stage."""
     match = _STAGE.match(name)
@@ -218,7 +226,7 @@ def is_metric(name: str) -> bool:
     plain, goal = goal_of(name)
     staged = _STAGE.match(name)
     if staged is not None:
-        return staged.group("name") == STAGED and staged.group("stage") in STAGES
+        return staged.group("name") == STAGED and is_cpu_stage(staged.group("stage"))
     return plain in (METRICS if goal is None else SEARCHED)
 
 

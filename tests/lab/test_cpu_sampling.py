@@ -7,15 +7,18 @@ import os
 import socket
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from udpbench.analysis.diagnosis import RULE_NS
 from udpbench.control import phase
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.judged_run import Chapter, judged
+from udpbench.model.result import Result
 from udpbench.records.reader import read_run
 from udpbench.records.run import new_header
 from udpbench.records.writer import RunWriter
@@ -23,7 +26,7 @@ from udpbench.records.writer import RunWriter
 pytestmark = [pytest.mark.quiet, pytest.mark.lab]
 
 
-def measured(folder: Path, **keys: Any) -> Chapter:
+def measured(folder: Path, lab_name: str = "local", **keys: Any) -> Chapter:
     """Return an experiment of a second, with its CPUs sampled."""
     data = {
         "question": "Where does the CPU time go?",
@@ -35,7 +38,7 @@ def measured(folder: Path, **keys: Any) -> Chapter:
         "repetitions": 1,
         **keys,
     }
-    experiment, lab = load_experiment_data(data, "cost"), load_lab("local")
+    experiment, lab = load_experiment_data(data, "cost"), load_lab(lab_name)
     header = new_header([experiment], lab, ("test",))
     writer = RunWriter.create(folder, header)
     outcome = run([experiment], lab, writer, lambda _: None, RunOptions(header.seed))
@@ -74,6 +77,62 @@ def test_work_of_a_known_length_is_the_applications(tmp_path: Path) -> None:
     application = costs["receiver", "rx_application"]
     if application.ns_per_packet is not None:
         assert 20_000 == pytest.approx(application.ns_per_packet, rel=0.15)
+
+
+def sampled_ns(result: Result) -> dict[tuple[str, str], float]:
+    """Return who has time at which stage → its nanoseconds for each packet sent, as sampled."""
+    assert result.cpu_time is not None, result.findings
+    times: Counter[tuple[str, str]] = Counter()
+    for entry in result.cpu_time.entries:
+        times[entry.end, entry.stage] += entry.sampled_ns
+    packets = result.numbers["sent_packets"] or 0
+    return {whose: ns / packets for whose, ns in times.items()}
+
+
+def test_rules_that_a_router_has_are_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand in FORWARD take microseconds of each packet there, and at no other stage of it."""
+    monkeypatch.setattr(phase, "CPU_FREQUENCY", 4987)
+    results = measured(
+        tmp_path / "run",
+        "router",
+        traffic={"size": "64B", "rate": "10kpps"},
+        settings={"middle": {"firewall": {"udp": 4321, "accept": True}}},
+        variants={
+            "without": {},
+            "with": {"settings.middle.firewall": {"udp": 4321, "rules": 1000}},
+        },
+    ).results
+    times = {result.trial.point: sampled_ns(result) for result in results}
+    before, after = times["without"], times["with"]
+    assert {"sender", "router1", "receiver"} == {whose for whose, _ in after}
+    assert {"fwd_ip", "fwd_device"} <= {stage for whose, stage in after if whose == "router1"}
+    rules = "router1", "fwd_netfilter"
+    more_ns = after[rules] - before.get(rules, 0.0)
+    assert more_ns > 1000 * RULE_NS
+    others = (whose for whose in after if whose[0] == "router1" and whose != rules)
+    assert all(after[each] - before.get(each, 0.0) < more_ns / 4 for each in others)
+    for result in results:
+        assert result.cpu_time is not None
+        for balance in result.cpu_time.balances:
+            parts = sum(e.time_ns for e in result.cpu_time.entries if e.cpu == balance.cpu)
+            assert balance.wall_ns == pytest.approx(parts + balance.idle_ns, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("lab", "whose", "stage"),
+    [("nat", "router1", "fwd_conntrack"), ("two-routers", "nodes", "fwd_ip")],
+)
+def test_what_nodes_forward_is_theirs(
+    lab: str, whose: str, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by its name; of two on the same CPUs none, as nothing tells them apart."""
+    monkeypatch.setattr(phase, "CPU_FREQUENCY", 4987)
+    (result,) = measured(tmp_path / "run", lab, traffic={"size": "64B", "rate": "20kpps"}).results
+    times = sampled_ns(result)
+    assert {"sender", whose, "receiver"} == {each for each, _ in times}
+    assert times[whose, stage] > 0
 
 
 def test_a_live_host_is_sampled_by_who_only_looks(tmp_path: Path) -> None:

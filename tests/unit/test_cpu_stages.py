@@ -20,12 +20,16 @@ from udpbench.model.limits import LEDGER_STAGES
 
 def test_every_row_has_a_stage_that_packets_pass() -> None:
     """By itself, or by the side of who called; no function is in two rows."""
-    sides = ("tx", "rx")
+    sides, sending = ("tx", "rx"), ("tx", "fwd")
     for anchor, words in _rows():
         stage = anchor.stage
         assert stage is None or any(
             each in (*STAGES, IDLE)
-            for each in ([s + stage[1:] for s in sides] if stage[0] in "?~" else [stage])
+            for each in (
+                [s + stage[1:] for s in (sending if stage[0] == "^" else sides)]
+                if stage[0] in "?~^"
+                else [stage]
+            )
         )
         for name in (name for word in words for name in word.rstrip("?").split("/")):
             assert anchor == anchor_of(name.replace("*", "x")), name
@@ -55,6 +59,35 @@ def test_stages_that_packets_enter_are_those_of_both_ledgers() -> None:
         ("tpacket_rcv", "tx_device", "tx_device"),
         ("bpf_prog_a_b", "rx_poll", "rx_xdp"),
         ("bpf_prog_a_b", "rx_udp", "rx_udp"),
+        ("ip_forward", "rx_core", "fwd_ip"),
+        ("ip6_forward", "rx_ip", "fwd_ip"),
+        ("nf_hook_slow", "fwd_ip", "fwd_netfilter"),
+        ("nf_confirm", "fwd_netfilter", "fwd_conntrack"),
+        ("ip_output", "fwd_ip", "fwd_ip"),
+        ("ip_output", "rx_core", "fwd_ip"),  # ip_forward called it last
+        ("ip_output", "rx_netfilter", "fwd_ip"),
+        ("ip_output", "tx_udp", "tx_ip"),
+        ("ip_output", "others_softirq", "tx_ip"),  # a segment of TCP
+        ("ip_output", None, "tx_ip"),
+        ("ip_send_skb", "rx_udp", "tx_ip"),  # an error by ICMP
+        ("ip_send_skb", "fwd_ip", "fwd_ip"),
+        ("__dev_queue_xmit", "fwd_ip", "fwd_qdisc"),
+        ("tcf_classify", "fwd_qdisc", "fwd_tc"),
+        ("dev_hard_start_xmit", "fwd_qdisc", "fwd_device"),
+        ("kfree_skb", "fwd_netfilter", "fwd_memory"),
+        ("____napi_schedule", "fwd_device", "fwd_wakeup"),
+        ("__schedule", "fwd_ip", "schedule"),
+        ("udp_sendmsg", "fwd_device", "fwd_device"),  # fwd_udp is no stage
+        ("asm_exc_page_fault", "fwd_device", "fwd_device"),
+        ("enqueue_to_backlog", "fwd_device", "rx_backlog"),  # of the next host
+        ("br_handle_frame", "rx_core", "fwd_bridge"),
+        ("br_forward", "fwd_bridge", "fwd_bridge"),
+        ("br_dev_xmit", "fwd_device", "fwd_bridge"),  # a router's own bridge
+        ("nft_do_chain", "fwd_bridge", "fwd_netfilter"),
+        ("__dev_queue_xmit", "fwd_bridge", "fwd_qdisc"),
+        ("netif_receive_skb", "fwd_bridge", "rx_core"),  # for the bridge's own host
+        ("br_dev_xmit", "tx_device", "bridge"),  # a sender's own
+        ("__dev_queue_xmit", "bridge", "tx_qdisc"),
     ],
 )
 def test_the_innermost_anchor_wins(function: str, caller: str | None, stage: str | None) -> None:

@@ -1,7 +1,8 @@
 """The ledger of CPU time: every nanosecond of the load's CPUs at a stage of the packets' way.
 
-Owns whose a sample is and whether a CPU's times add up; ``cpu_stages`` says which stage a function
-belongs to. What balances is compared before anything is scaled, and a CPU that does not is struck.
+Owns at which stage a sample is and whether a CPU's times add up; ``cpu_stages`` says which stage a
+function belongs to, ``cpu_owners`` whose time it is. What balances is compared before anything is
+scaled, and a CPU that does not is struck.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from functools import lru_cache
 from math import sqrt
 from typing import NamedTuple
 
+from udpbench.analysis.cpu_owners import RECEIVER, owners_of, packets_of
 from udpbench.analysis.cpu_use import TICK_NS, cpu_groups
 from udpbench.analysis.delta import Deltas
-from udpbench.analysis.ledger.intended_load import arrived, sent_packets
-from udpbench.analysis.rates import IDLE_TIMES, host_of, node_cpus
+from udpbench.analysis.rates import IDLE_TIMES, host_of
 from udpbench.analysis.readings import Readings
 from udpbench.cpu_stages import (
+    BRIDGED,
+    FORWARDING,
     IDLE,
     INTERRUPT,
     PROGRAM,
@@ -28,7 +31,7 @@ from udpbench.cpu_stages import (
     anchor_of,
     stage_below,
 )
-from udpbench.model.limits import LEDGER_STAGES, Role, stage_of
+from udpbench.model.limits import LEDGER_STAGES, stage_of
 from udpbench.model.record import CpuSamples
 from udpbench.model.result import CpuBalance, CpuEntry, CpuTime, Ledger, StageCost
 from udpbench.units import show_percent
@@ -41,6 +44,8 @@ EDGES = 3
 """Samples that may be missing at the edges of a phase: one of each timer (agent's cpu_sampler)."""
 Z = 1.96
 """Standard errors to each side of a 95 % interval."""
+PASSED = ("tx_", "rx_", FORWARDING[:3])
+"""How packets' stages begin."""
 LEAST_SHARE = 0.01
 """Part of its time at packets' stages, from which on a CPU is one of the load."""
 DEEPEST = 127
@@ -50,13 +55,16 @@ HYPERVISOR = "hypervisor"
 FEW = 0.01
 """Part of an end's busy time, below which other programs are not told apart."""
 OTHERS = "[other programs]"
-SIDES: Mapping[Role, str] = {"sender": "tx_", "receiver": "rx_"}
 ENTERS = {
     **dict.fromkeys(("tx_application", "tx_syscall", "tx_udp", "tx_copy", "tx_ip"), "tx_policy"),
     **dict.fromkeys(("tx_netfilter", "tx_conntrack"), "tx_netfilter"),
     **dict.fromkeys(("tx_tc", "tx_qdisc"), "tx_qdisc"),
     **dict.fromkeys(("tx_xsk", "tx_device"), "tx_device"),
     "bridge": "link",
+    "fwd_ip": "fwd_mtu",
+    **dict.fromkeys(("fwd_netfilter", "fwd_conntrack"), "fwd_netfilter"),
+    **dict.fromkeys(("fwd_tc", "fwd_qdisc"), "fwd_qdisc"),
+    "fwd_device": "fwd_device",
     **dict.fromkeys(("rx_poll", "rx_xdp"), "rx_xdp"),
     **dict.fromkeys(("rx_gro", "rx_core", "rx_backlog"), "rx_backlog"),
     "rx_tc": "rx_tc",
@@ -203,22 +211,22 @@ def _stage_of(node: _Node | None, pid: int, side: str, own: bool, program: str) 
 
 
 Stack = tuple[str, ...]
-"""End, stage, and functions, the innermost last."""
+"""Who has the time, stage, and functions, the innermost last."""
 
 
 def stacks(readings: Readings) -> dict[Stack, int]:
-    """Return the sampled time of the load's CPUs by end, stage and whole chain of functions, in ns.
+    """Return the sampled time of the load's CPUs by whose, stage and whole chain of functions.
 
-    Without idle time.
+    In ns, without idle time.
     """
-    entries, _ = balanced(readings)
-    ends = {(e.machine, e.cpu, e.stage): e.end for e in entries}
+    _, balances = balanced(readings)
+    load, owners = {(each.machine, each.cpu) for each in balances}, owners_of(readings)
     times: Counter[Stack] = Counter()
     for machine, samples in readings.phase.cpu_samples.items():
         for row, stage, _ in _rows(readings, machine, samples):
-            end = ends.get((machine, row.cpu, stage))
-            if end is not None:
-                times[(end, stage, *_chain(samples, row.node))] += row.time_ns
+            if (machine, row.cpu) in load and stage != IDLE:
+                end = owners.of(machine, row.cpu, stage)
+                times[(end, _shown(stage), *_chain(samples, row.node))] += row.time_ns
     return times
 
 
@@ -247,19 +255,26 @@ def _of_machine(
     if delta is None or delta.elapsed_ns <= 0 or readings.machine_of(machine) != machine:
         return
     load = {(g.machine, cpu) for g in cpu_groups(readings) for cpu in g.cpus}
-    ends = _ends(readings)
+    owners = owners_of(readings)
     for cpu, times in sorted(_attributed(readings, machine, samples).items()):
-        at_stages = sum(ns for (stage, _), (_, ns) in times.items() if stage[:3] in ("tx_", "rx_"))
+        at_stages = sum(ns for (stage, _), (_, ns) in times.items() if stage[:3] in PASSED)
         if (machine, cpu) not in load and at_stages < LEAST_SHARE * delta.elapsed_ns:
             continue
         balance, missing = _balance(delta, cpu, times, samples)
-        end = ends.get((machine, cpu))
         entries = [
-            CpuEntry(machine, cpu, _end_of(stage, end), stage, kind, count, ns, float(ns))
+            CpuEntry(
+                *(machine, cpu, owners.of(machine, cpu, stage), _shown(stage)),
+                *(kind, count, ns, float(ns)),
+            )
             for (stage, kind), (count, ns) in (*times.items(), *missing.items())
             if stage != IDLE and ns
         ]
         yield balance, _scaled(entries, balance, _steal_ns(delta, cpu))
+
+
+def _shown(stage: str) -> str:
+    """Return the name of a stage, which a bridge has on whichever way."""
+    return "bridge" if stage == BRIDGED else stage
 
 
 def _scaled(entries: list[CpuEntry], balance: CpuBalance, steal_ns: int) -> list[CpuEntry]:
@@ -269,7 +284,7 @@ def _scaled(entries: list[CpuEntry], balance: CpuBalance, steal_ns: int) -> list
     sampled_ns = sum(each.sampled_ns for each in others)
     scale = max(balance.busy_ns - steal_ns, 0) / sampled_ns if sampled_ns else 0.0
     if steal_ns and not stolen:
-        plain = CpuEntry(balance.machine, balance.cpu, "receiver", HYPERVISOR, HYPERVISOR, 0, 0, 0)
+        plain = CpuEntry(balance.machine, balance.cpu, RECEIVER, HYPERVISOR, HYPERVISOR, 0, 0, 0)
         stolen = [replace(plain, end=others[0].end)] if others else [plain]
     whole = [replace(each, time_ns=float(steal_ns)) for each in stolen]
     return [*(replace(each, time_ns=each.sampled_ns * scale) for each in others), *whole]
@@ -345,7 +360,7 @@ def _error_ns(idle_ns: int, wall_ns: int, samples: CpuSamples) -> float:
     return sqrt(sampled**2 + kernel**2)
 
 
-def costs_of_cpu(readings: Readings, machine: str, cpu: int) -> dict[str, float]:
+def costs_of_cpu(readings: Readings, ledger: Ledger, machine: str, cpu: int) -> dict[str, float]:
     """Return stage → ns of one CPU per packet of its end, most first; empty if it is not known.
 
     What other programs took is no cost of a packet.
@@ -353,39 +368,17 @@ def costs_of_cpu(readings: Readings, machine: str, cpu: int) -> dict[str, float]
     entries, balances = balanced(readings)
     if not any((b.machine, b.cpu, b.struck) == (machine, cpu, "") for b in balances):
         return {}
-    packets = _packets(readings)
+    packets = packets_of(readings, ledger)
     costs: dict[str, float] = defaultdict(float)
     for entry in entries:
         here = (entry.machine, entry.cpu) == (machine, cpu)
-        if here and entry.stage in STAGES and packets[entry.end]:
-            costs[entry.stage] += entry.time_ns / packets[entry.end]
+        divided = packets.get(entry.end)
+        if here and entry.stage in STAGES and divided:
+            costs[entry.stage] += entry.time_ns / divided
     return dict(sorted(costs.items(), key=lambda cost: -cost[1]))
 
 
 # --- per packet ----------------------------------------------------------------------------------
-
-
-def _ends(readings: Readings) -> dict[tuple[str, int], Role]:
-    """Return machine and CPU → the end that has it for itself."""
-    sending, receiving = (node_cpus(end) for end in readings.ends)
-    if sending is None or receiving is None:
-        return {}
-    return {
-        **dict.fromkeys(sending - receiving, "sender"),
-        **dict.fromkeys(receiving - sending, "receiver"),
-    }
-
-
-def _packets(readings: Readings) -> dict[Role, int]:
-    """Return end → the packets that its time is divided by: sent, or received."""
-    received = arrived(readings, workers_alone=True).packets
-    return {"sender": sent_packets(readings), "receiver": received}
-
-
-def _end_of(stage: str, own: Role | None) -> Role:
-    if own is not None:
-        return own
-    return "sender" if stage.startswith("tx_") else "receiver"
 
 
 def _costs(
@@ -394,12 +387,12 @@ def _costs(
     entries: tuple[CpuEntry, ...],
     balances: tuple[CpuBalance, ...],
 ) -> tuple[StageCost, ...]:
-    """Return what each stage costs a packet of each end, in the packets' order."""
-    packets = _packets(readings)
+    """Return what each stage costs a packet of each end and node, in the packets' order."""
+    packets = packets_of(readings, ledger)
     struck = {(each.machine, each.cpu) for each in balances if each.struck}
     period_ns = next((e.sampled_ns / e.samples for e in entries if e.samples), 0.0)
-    entering, costs = _entering(ledger), []
-    ends_of: dict[str, set[Role]] = defaultdict(set)
+    entering, costs = _entering(readings, ledger), []
+    ends_of: dict[str, set[str]] = defaultdict(set)
     for entry in entries:
         ends_of[entry.stage].add(entry.end)
     for end, divided in packets.items():
@@ -414,8 +407,8 @@ def _costs(
             low, high = wilson(sum(part.samples for part in parts), ticks)
             scale = time_ns / sampled_ns if sampled_ns else 0.0
             each_ns = [time_ns, low * walls * scale, high * walls * scale]
-            known = divided and not cpus & struck
-            of_packet = [ns / divided if known else None for ns in each_ns]
+            known = not cpus & struck
+            of_packet = [ns / divided if divided and known else None for ns in each_ns]
             entered = entering.get(stage) if ends_of[stage] == {end} else None
             per_entered = time_ns / entered if known and entered else None
             kinds: Counter[str] = Counter()
@@ -451,8 +444,11 @@ def _by_stage(entries: list[CpuEntry]) -> list[tuple[str, list[CpuEntry]]]:
     return sorted(stages.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
 
 
-def _entering(ledger: Ledger | None) -> dict[str, int]:
-    """Return stage → the packets that came to it: those that did not end before."""
+def _entering(readings: Readings, ledger: Ledger | None) -> dict[str, int]:
+    """Return stage → the packets that came to it: those that did not end before.
+
+    Those of receiving are not told where nodes receive, too, nor those of several nodes.
+    """
     if ledger is None:
         return {}
     ended: Counter[str] = Counter()
@@ -462,7 +458,10 @@ def _entering(ledger: Ledger | None) -> dict[str, int]:
     for stage in LEDGER_STAGES:
         before[stage] = left
         left -= ended[stage]
-    return {stage: before[place] for stage, place in ENTERS.items()}
+    owners, nodes = owners_of(readings), len(readings.exits)
+    shared = any(readings.machine_of(host) in owners.forwarding for host in readings.receiver.hosts)
+    unknown = (*("rx_",) * shared, *(FORWARDING,) * (nodes > 1))
+    return {stage: before[at] for stage, at in ENTERS.items() if not stage.startswith(unknown)}
 
 
 def wilson(number: int, total: int) -> tuple[float, float]:

@@ -150,7 +150,7 @@ def _costs(case: Evidence, cpu: LoadedCpu) -> str:
     """Return what a packet costs on a CPU, and where most of it goes; empty if it is not known."""
     if cpu.cpu is None:
         return ""
-    costs = costs_of_cpu(case.readings, cpu.machine, cpu.cpu)
+    costs = costs_of_cpu(case.readings, case.ledger, cpu.machine, cpu.cpu)
     whole_ns = sum(costs.values())
     parts = [
         f"{show_percent(ns / whole_ns)} {stage}"
@@ -168,7 +168,7 @@ def _saving(case: Evidence, name: str, cpu: LoadedCpu) -> tuple[str, dict[str, f
     stages = SAVED_STAGES.get(name, ())
     if cpu.cpu is None:
         return "", {}
-    costs = costs_of_cpu(case.readings, cpu.machine, cpu.cpu)
+    costs = costs_of_cpu(case.readings, case.ledger, cpu.machine, cpu.cpu)
     whole_ns, saved_ns = sum(costs.values()), sum(costs.get(stage, 0.0) for stage in stages)
     if not saved_ns or saved_ns >= whole_ns:
         return "", {}

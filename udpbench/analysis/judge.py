@@ -26,7 +26,7 @@ from udpbench.analysis.search import in_search
 from udpbench.analysis.served import of_client, served_findings
 from udpbench.analysis.watch.host import watched_ledger
 from udpbench.cpu_stages import PACKETS_STAGES
-from udpbench.metrics import STAGED, at_stage, is_timed
+from udpbench.metrics import STAGED, at_stage, is_cpu_stage, is_timed
 from udpbench.model.record import PACKETS_FIELD, Finding, Stall, TrialRecord
 from udpbench.model.result import CpuTime, Ledger, Result, WorkerResult
 
@@ -146,6 +146,8 @@ def _cpu_numbers(cpu_time: CpuTime | None) -> dict[str, float | None]:
         if cost.ns_per_packet is not None:
             name = at_stage(cost.stage)
             numbers[name] = (numbers.get(name) or 0.0) + cost.ns_per_packet
+            if is_cpu_stage(own := f"{cost.end}.{cost.stage}"):
+                numbers[at_stage(own)] = cost.ns_per_packet
     mine = [c for c in cpu_time.costs if c.stage in PACKETS_STAGES] if cpu_time is not None else []
     known = [cost.ns_per_packet for cost in mine if cost.ns_per_packet is not None]
     return numbers | ({STAGED: sum(known)} if known and len(known) == len(mine) else {})

@@ -21,6 +21,7 @@ from udpbench.metrics import (
     STAGED,
     at_stage,
     goal_of,
+    is_cpu_stage,
     is_metric,
     unit_of,
     with_goal,
@@ -131,7 +132,7 @@ def _at_stage(name: str, point: str | None, helpful: bool) -> tuple[str, str | N
     if not stages:
         return name, point
     stage = stages[0].strip().removeprefix("stage=")
-    if stage not in STAGES or len(stages) > 1:
+    if not is_cpu_stage(stage) or len(stages) > 1:
         step = did_you_mean(stage, STAGES) if helpful else ""
         raise refusal(f"{', '.join(stages)} is not a stage", "", step)
     return at_stage(stage), ",".join(part for part in parts if part not in stages) or None

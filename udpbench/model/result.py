@@ -111,8 +111,9 @@ class CpuEntry:
 
     machine: str
     cpu: int
-    end: Role
-    """The end of the path whose packets it is divided by."""
+    end: str
+    """Whose packets it is divided by: ``sender``, ``receiver``, a node in the middle, ``nodes`` of
+    several that share a CPU, or ``link`` of what another forwards."""
     stage: str
     """One of ``cpu_stages.STAGES``, ``unattributed`` or ``hypervisor``; of another program its
     name, in brackets."""
@@ -154,16 +155,16 @@ class CpuBalance:
 
 @dataclass(frozen=True)
 class StageCost:
-    """What a packet of one end costs at a stage: nanoseconds of CPU time, with an interval."""
+    """What a packet of one end or node costs at a stage: CPU time, with an interval."""
 
-    end: Role
+    end: str
     stage: str
     ns_per_packet: Optional[float]
     """None: struck out, or without a packet."""
     low_ns: Optional[float]
     high_ns: Optional[float]
     share: float
-    """Its part of the busy time of the end's CPUs."""
+    """Its part of all time of that end or node."""
     entered_packets: Optional[int]
     """Packets that came to the stage; None: not known."""
     ns_per_entered: Optional[float]

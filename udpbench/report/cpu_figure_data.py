@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from udpbench.analysis.cpu_owners import RECEIVER, SENDER
 from udpbench.analysis.cpu_time import Stack, stacks
 from udpbench.analysis.readings import readings_of
 from udpbench.cpu_stages import STAGES, anchor_of
@@ -22,7 +23,7 @@ MOST_DEPTH = 20
 
 @dataclass(frozen=True)
 class CostBar:
-    """What a packet of one end costs, by stage, in ns."""
+    """What a packet of one end or node costs, by stage, in ns."""
 
     name: str
     parts: tuple[tuple[str, float], ...]
@@ -50,7 +51,7 @@ class Flame:
 
 
 def cost_bars(chapter: Chapter) -> tuple[CostBar, ...]:
-    """Return what a packet costs at each end, of each point's representative trial."""
+    """Return what a packet costs at each end and node, of each point's representative trial."""
     bars = []
     for point, result in represented(chapter):
         costs = result.cpu_time.costs if result.cpu_time is not None else ()
@@ -88,10 +89,13 @@ def _boxes(times_ns: Mapping[Stack, int]) -> tuple[FlameBox, ...]:
         path = (end, stage, *_from_anchor(chain))[:MOST_DEPTH]
         for length in range(1, len(path) + 1):
             spent_ns[path[:length]] = spent_ns.get(path[:length], 0) + ns
-    ends = ("sender", "receiver")
+    ends = {SENDER: 0, RECEIVER: 2}
     order = sorted(
         spent_ns,
-        key=lambda p: (ends.index(p[0]), *((STAGES.index(s) if s in STAGES else 99, s) for s in p)),
+        key=lambda p: (
+            ends.get(p[0], 1),
+            *((STAGES.index(s) if s in STAGES else 99, s) for s in p),
+        ),
     )
     begin: dict[Stack, float] = {(): 0.0}
     boxes = []

@@ -7,19 +7,20 @@ because what is in a picture, and its eight lines of text, are read together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from rich.text import Text
 
+from udpbench.analysis.cpu_owners import LINK, RECEIVER, SENDER
 from udpbench.analysis.evidence import LEAST_WINDOW_NS
 from udpbench.analysis.ledger import application, before_ip, between, ip, sender, sockets
 from udpbench.analysis.ledger.ledger import OR, UNOBSERVED, lost_by_place
 from udpbench.analysis.points import Point
 from udpbench.analysis.rates import window_ns
 from udpbench.analysis.readings import readings_of
-from udpbench.cpu_stages import STAGES
+from udpbench.cpu_stages import FORWARDING, PACKETS_STAGES, STAGES
 from udpbench.judged_run import Chapter
 from udpbench.model.experiment import Trial
 from udpbench.model.record import TrialRecord
@@ -59,6 +60,7 @@ BOUNDED = ("pfifo", "bfifo", "tbf")
 CPU_ZONES = {
     **{stage: "sender" for stage in STAGES if stage.startswith("tx_")},
     "bridge": "link",
+    **{stage: "link" for stage in STAGES if stage.startswith(FORWARDING)},
     **dict.fromkeys(("rx_poll", "rx_xdp", "rx_gro", "rx_core", "rx_tc", "rx_backlog"), DEVICE),
     **dict.fromkeys(("rx_ip", "rx_netfilter", "rx_conntrack"), "IP"),
     **dict.fromkeys(("rx_udp", "rx_wakeup", "rx_schedule", "rx_syscall"), "socket"),
@@ -246,7 +248,7 @@ def _picture(point: Point, result: Result, ledger: Ledger, chapter: Chapter) -> 
         ledger.unaccounted,
         tuple(_fillings(measured, record, places, lost)),
         (f"{first.place}{first.why}" if first is not None else NOTHING_LOST) if quiet else "",
-        _costs(result),
+        _costs(result, {stop.zone for stop in stops}),
     )
 
 
@@ -264,11 +266,16 @@ def _measured(point: Point, result: Result, chapter: Chapter) -> tuple[Result, s
     return result, f"{name_of(point)} #{result.trial.repetition}{invalid}"
 
 
-def _costs(result: Result) -> Mapping[str, float]:
-    """Return part of the path → nanoseconds of CPU time per packet, where a trial has that."""
+def _costs(result: Result, zones: Collection[str]) -> Mapping[str, float]:
+    """Return part of the path → nanoseconds of CPU time per packet, where a trial has that.
+
+    What several nodes share has no part of its own.
+    """
     costs: dict[str, float] = {}
     for cost in result.cpu_time.costs if result.cpu_time is not None else ():
         zone = CPU_ZONES.get(cost.stage)
+        if cost.end not in (SENDER, RECEIVER, LINK) and cost.stage in PACKETS_STAGES:
+            zone = cost.end if cost.end in zones else None
         if zone is not None and cost.ns_per_packet is not None:
             costs[zone] = costs.get(zone, 0.0) + cost.ns_per_packet
     return costs

@@ -32,6 +32,9 @@ def test_stages_are_named_in_the_brackets_of_the_metric(tmp_path: Path) -> None:
     assert Side(1.1, "cpu_ns", "size=128B") == third.right
     pair = PointPair("size=64B", "size=128B", "cpu_ns[stage=rx_copy]", 0.03)
     assert (pair,) == experiment.compare
+    node = "cpu_time: true\nexpect: ['cpu_ns[stage=router1.fwd_netfilter,size=64B] < 1us']\n"
+    (of_node,) = load_experiments([write(tmp_path, f"{node}sweep: {{traffic.size: [64B]}}\n")])
+    assert Side(1.0, "cpu_ns[stage=router1.fwd_netfilter]", "size=64B") == of_node.expect[0].left
     assert [True, True] == [trial.cpu_time for trial in experiment.points]
     (plain,) = load_experiments([write(tmp_path, "")])
     assert not plain.points[0].cpu_time
@@ -41,6 +44,7 @@ REFUSED = (
     "expect: ['cpu_ns[stage=rx_ip] < 1us']\n",
     "cpu_time: true\nexpect: ['cpu_ns[stage=rx_netfiltre] < 1us']\n",
     "cpu_time: true\nexpect: ['cpu_ns[stage=rx_ip,stage=rx_udp] < 1us']\n",
+    "cpu_time: true\nexpect: ['cpu_ns[stage=router1.fwd] < 1us']\n",
     "cpu_time: true\nexpect: ['delivered_pps[stage=rx_ip] > 1kpps']\n",
     "cpu_time: often\n",
     (
