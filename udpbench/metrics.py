@@ -10,7 +10,6 @@ import re
 from typing import Literal, NamedTuple
 
 from udpbench.cpu_stages import STAGES
-from udpbench.model.limits import FORWARDING_STAGES, is_stage
 from udpbench.units import parse_ratio, show_share
 
 Unit = Literal["packets", "pps", "MiB/s", "ns", "ratio", "calls", "skbs", "CPUs", "B", "files"]
@@ -185,6 +184,8 @@ TIMED = frozenset(name for name, metric in METRICS.items() if metric.kind in ("r
 STAGED = "cpu_ns"
 """The metric of all stages of the CPUs' ledger; a suffix such as ``[stage=rx_ip]`` names one."""
 _STAGE = re.compile(r"(?P<name>[a-z_]+)\[stage=(?P<stage>[A-Za-z0-9_.-]+)\]\Z")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+"""The name of a host, as in ``model.limits``."""
 _GOAL = re.compile(r"(?P<name>[a-z_]+)\[loss=(?P<goal>[0-9.]+%?)\]\Z")
 
 
@@ -212,7 +213,7 @@ def at_stage(stage: str) -> str:
 def is_cpu_stage(name: str) -> bool:
     """Return whether a name is that of a stage of the CPUs, or of one at a node in the middle."""
     node, _, stage = name.rpartition(".")
-    return stage in STAGES and (not node or is_stage(f"{node}.{FORWARDING_STAGES[0]}"))
+    return stage in STAGES and (name == stage or _NODE.fullmatch(node) is not None)
 
 
 def plain_name(name: str) -> str:

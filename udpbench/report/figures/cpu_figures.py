@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = (SKY, YELLOW, GREEN, ORANGE, PINK, RED, BLUE)
-_HATCHES = ("", "//", "\\\\", "xx", "--", "||")
+_HATCHES = ("", "//", "\\\\", "xx", "--", "||", "..")
 BOX_INCHES, LETTER_INCHES = 0.16, 0.052
 """Height of a function's box, and width of a letter in it."""
 
