@@ -69,13 +69,13 @@ Data = dict[str, Any]
 
 
 class Plant(NamedTuple):
-    """What is set up in the namespace of an end before its packets come."""
+    """What is set up in the namespace of an end or a node before its packets come."""
 
     words: tuple[str, ...]
     """A command."""
     text: str = ""
     """Its input."""
-    at: Role = "receiver"
+    at: str = "receiver"
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,10 @@ class Thing:
     blocks: int = 20
     frequency: int = 4987
     """Samples of a CPU in a second."""
+    lab: str = "local"
 
 
-def drops(hook: str, count: int, family: str = "ip", at: Role = "receiver") -> Plant:
+def drops(hook: str, count: int, family: str = "ip", at: str = "receiver") -> Plant:
     """Return a table in which the datagrams to one port pass so many rules."""
     rules = "\n".join(f"udp dport {10_000 + n} drop" for n in range(count))
     text = (
@@ -190,6 +191,12 @@ THINGS: dict[str, Thing] = {
         *(("tx_netfilter",), BY_PORT, {"traffic.rate": "10kpps", "send.pace": "sleep"}, "sender"),
         plant=drops("output", 1000, at="sender"),
         frequency=1999,
+    ),
+    "forward-rules": Thing(
+        *(("fwd_netfilter",), BY_PORT, SENDING, "sender"),
+        plant=drops("forward", 1000, at="router1"),
+        frequency=1999,
+        lab="router",
     ),
     "sender-post": Thing(
         *(("tx_netfilter",), BY_PORT, SENDING, "sender"),
@@ -387,7 +394,7 @@ def measured(name: str, folder: Path, blocks: int | None, seconds: float) -> Run
     soaked = folder.with_name(f"{name}-{SOAKER}")
     if not (folder / RUN_FILE).exists():
         phase.CPU_FREQUENCY = THINGS[name].frequency
-        experiment, lab = experiment_of(name, blocks, seconds), load_lab("local")
+        experiment, lab = experiment_of(name, blocks, seconds), load_lab(THINGS[name].lab)
         header = new_header([experiment], lab, ("ablation.py",))
         writer = RunWriter.create(folder, header)
         options = RunOptions(seed=header.seed)
@@ -434,7 +441,7 @@ def arm_of(record: TrialRecord, soaked: Soaked, end: Role) -> Arm | str:
     sent, received = (
         sum(each.get(f"{word}_packets", 0) for _, each in counts) for word in ("sent", "received")
     )
-    packets = sent if end == "sender" else received
+    packets, other = (sent, "receiver") if end == "sender" else (received, "sender")
     if not packets or received < 0.999 * sent:
         return f"{received} of {sent} packets received"
     stages: Counter[str] = Counter()
@@ -448,9 +455,9 @@ def arm_of(record: TrialRecord, soaked: Soaked, end: Role) -> Arm | str:
         except ValueError as error:  # others wanted the whole CPU
             return str(error)
         tasks, interrupts = sampled_beside(readings, each.machine, each.cpu, each.wall_ns)
-        # Entries of a CPU that both ends share are of the end of their stage.
+        # Entries of a CPU that both ends share are of the end of their stage; a node's are of it, too.
         for stage, ns in tasks.items():
-            stages[stage] += ns * (ends.get((each.machine, each.cpu, stage), end) == end)
+            stages[stage] += ns * (ends.get((each.machine, each.cpu, stage), end) != other)
         stages += interrupts
         stages["interrupts"] += lost.interrupts_ns - interrupts.total()
         stages[SCHEDULE] -= lost.yields_ns

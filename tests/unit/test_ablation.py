@@ -17,6 +17,7 @@ import pytest
 from analysis import sampled
 from analysis.build import MS, READER, trial
 from analysis.sampled import QUIET, Seen
+from analysis.test_cpu_time_of_nodes import between
 
 from udpbench.agent.host.bpf.instructions import IPV4, IPV4_WITHOUT_OPTIONS, TIMES, UDP
 from udpbench.cpu_stages import anchor_of
@@ -88,6 +89,16 @@ def test_time_at_another_stage_is_missed() -> None:
     outcome = ablation.outcome_of("rules-100", blocks([Seen(0, 30, ("udp_rcv", *POLL), 100)], 100))
     assert outcome is not None
     assert (-100_000, False) == (pytest.approx(outcome.error, abs=50), outcome.holds)
+
+
+def test_what_a_node_forwards_on_an_ends_cpu_counts() -> None:
+    """The other end's does not."""
+    forwarded = Seen(0, 30, ("nft_do_chain", "nf_hook_slow", "ip_forward", *POLL), 100)
+    both = blocks([forwarded], 100)
+    arm = ablation.arm_of(between(both.records[1], "router1"), both.soaked, "receiver")
+    assert isinstance(arm, ablation.Arm)
+    assert 100_000 == pytest.approx(arm.stages["fwd_netfilter"])
+    assert ablation.THINGS["forward-rules"].stages == ("fwd_netfilter",)
 
 
 def test_of_few_blocks_nothing_is_told() -> None:

@@ -65,10 +65,10 @@ def owners_of(readings: Readings) -> Owners:
         machine: [host for host in own if host in readings.exits] for machine, own in hosts.items()
     }
     together = {
-        machine: NODES if own[1:] else _called(own[0]) for machine, own in middle.items() if own
+        machine: NODES if own[1:] else called(own[0]) for machine, own in middle.items() if own
     }
     alone = {
-        machine: _called(own[0]) for machine, own in middle.items() if hosts[machine] == own[:1]
+        machine: called(own[0]) for machine, own in middle.items() if hosts[machine] == own[:1]
     }
     bridging = {readings.machine_of(node) for node, bridge in readings.bridges.items() if bridge}
     return Owners(
@@ -77,7 +77,16 @@ def owners_of(readings: Readings) -> Owners:
     )
 
 
-def _called(node: str) -> str:
+def cpus_of_node(readings: Readings, node: str) -> Iterator[Cpu]:
+    """Yield the CPUs that a node in the middle has for itself: its queues', or all of a machine."""
+    owners, machine = owners_of(readings), readings.machine_of(node)
+    if machine in owners.alone and machine in readings.deltas:
+        yield from ((machine, cpu) for cpu in readings.deltas[machine].numbered("cpu"))
+    else:
+        yield from sorted(cpu for cpu, name in owners.nodes.items() if name == called(node))
+
+
+def called(node: str) -> str:
     """Return a node's name, told apart from who else has time."""
     return f"node {node}" if node in (SENDER, NODES, LINK, RECEIVER) else node
 
@@ -118,7 +127,7 @@ def _cpus_of_nodes(readings: Readings, hosts: Mapping[str, list[str]]) -> Iterat
         if machine in unpinned or inline:
             continue
         others = workers.union(*(cpus for host, cpus in queues.items() if host != node))
-        yield from ((cpu, _called(node)) for cpu in queues[node] - others)
+        yield from ((cpu, called(node)) for cpu in queues[node] - others)
 
 
 def _queue_cpus(readings: Readings, host: str) -> frozenset[Cpu]:
@@ -137,7 +146,7 @@ def packets_of(readings: Readings, ledger: Ledger | None) -> dict[str, int | Non
     forwarding = owners_of(readings).forwarding
     came: dict[str, int | None] = {}
     for node in readings.exits:
-        name, packets = _called(node), came_to(ledger, node)
+        name, packets = called(node), came_to(ledger, node)
         came.setdefault(forwarding.get(readings.machine_of(node), name), packets)
         came[name] = packets
     return {SENDER: sent_packets(readings), **came, LINK: None, RECEIVER: received}

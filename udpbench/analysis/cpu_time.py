@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import sqrt
 from typing import NamedTuple
 
-from udpbench.analysis.cpu_owners import RECEIVER, owners_of, packets_of
+from udpbench.analysis.cpu_owners import RECEIVER, SENDER, owners_of, packets_of
 from udpbench.analysis.cpu_use import TICK_NS, cpu_groups
 from udpbench.analysis.delta import Deltas
 from udpbench.analysis.rates import IDLE_TIMES, host_of
@@ -363,18 +363,21 @@ def _error_ns(idle_ns: int, wall_ns: int, samples: CpuSamples) -> float:
 def costs_of_cpu(readings: Readings, ledger: Ledger, machine: str, cpu: int) -> dict[str, float]:
     """Return stage → ns of one CPU per packet of its end, most first; empty if it is not known.
 
-    What other programs took is no cost of a packet.
+    What other programs took is no cost of a packet. A stage of a node in the middle has its name,
+    unless the CPU is that node's.
     """
     entries, balances = balanced(readings)
     if not any((b.machine, b.cpu, b.struck) == (machine, cpu, "") for b in balances):
         return {}
     packets = packets_of(readings, ledger)
+    plain = SENDER, RECEIVER, owners_of(readings).of(machine, cpu, "")
     costs: dict[str, float] = defaultdict(float)
     for entry in entries:
         here = (entry.machine, entry.cpu) == (machine, cpu)
         divided = packets.get(entry.end)
         if here and entry.stage in STAGES and divided:
-            costs[entry.stage] += entry.time_ns / divided
+            stage = entry.stage if entry.end in plain else f"{entry.end}.{entry.stage}"
+            costs[stage] += entry.time_ns / divided
     return dict(sorted(costs.items(), key=lambda cost: -cost[1]))
 
 

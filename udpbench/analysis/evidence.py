@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from udpbench.analysis.cpu_owners import cpus_of_node
 from udpbench.analysis.cpu_use import (
     TICK_NS,
     CpuGroup,
@@ -191,6 +192,12 @@ class Evidence:
             for machine, cpu in sorted(self.served)
         ]
         return _fullest(cpus)
+
+    def forwarding(self, node: str) -> LoadedCpu | None:
+        """Return the fullest CPU that a node in the middle has for itself; None without one."""
+        view = self.readings.only(node).at("middle")
+        cpus = (self._cpu(view, *cpu, []) for cpu in cpus_of_node(self.readings, node))
+        return _fullest(replace(cpu, node=node) for cpu in cpus if cpu is not None)
 
     @property
     def late(self) -> LoadedCpu | None:

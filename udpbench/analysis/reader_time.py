@@ -36,7 +36,7 @@ AFTER = 1.2
 
 @dataclass(frozen=True)
 class LoadedCpu:
-    """One CPU of an end of the path, in shares of the time in which packets came."""
+    """One CPU of an end or a node of the path, in shares of the time in which packets came."""
 
     part: Part
     machine: str
@@ -56,6 +56,8 @@ class LoadedCpu:
     """For how long its NAPI threads waited for it."""
     queues: tuple[str, ...] = ()
     """RX queues that it serves."""
+    node: str = ""
+    """The node in the middle whose it is; empty of an end's."""
 
     @property
     def full(self) -> bool:
@@ -85,7 +87,9 @@ class LoadedCpu:
 
     @property
     def name(self) -> str:
-        """``the reader's CPU 0``, or ``CPU 2`` of one that only serves queues."""
+        """``the reader's CPU 0``, ``router1's CPU 2``, or ``CPU 2`` that only serves queues."""
+        if self.node:
+            return f"{self.node}'s CPU {self.cpu}"
         whose = "the sender" if self.sends else "the reader"
         if self.cpu is None:
             return f"{whose}'s thread"

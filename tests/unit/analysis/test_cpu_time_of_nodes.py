@@ -12,8 +12,11 @@ from analysis import build, sampled
 from analysis.build import MS
 from analysis.sampled import HOG_PID, IDLE, QUIET, SENDS, SOFTIRQ, Seen, samples
 from udpbench.analysis.cpu_owners import came_to
-from udpbench.analysis.cpu_time import stacks
+from udpbench.analysis.cpu_time import costs_of_cpu, stacks
+from udpbench.analysis.diagnosis import _costs as costs_in_words
+from udpbench.analysis.evidence import Evidence
 from udpbench.analysis.judge import judge
+from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import readings_of
 from udpbench.model.record import Snapshot, TrialRecord
 from udpbench.model.result import CpuTime, Ledger, LedgerEntry
@@ -260,3 +263,29 @@ def test_a_node_with_the_name_of_another_is_told_apart(name: str) -> None:
     """A lab may call it so."""
     record = between(on_senders_cpu(*FORWARDED), name)
     assert (f"node {name}", "fwd_netfilter") in owned(record)
+
+
+@pytest.mark.parametrize(
+    ("queue_cpus", "name"), [({"router1": 2, "right": 0}, "router1's CPU 2"), ({}, None)]
+)
+def test_the_cpu_of_a_node_that_is_full(queue_cpus: dict[str, int], name: str | None) -> None:
+    """And what a packet costs there; none where the node shares all of its CPUs."""
+    seen = [each._replace(cpu=2, pid=0, count=20 * each.count) for each in FORWARDED]
+    record = idle_of(sampled.record(*seen, Seen(2, 0, IDLE, 400)), {2: 1600})
+    readings = readings_of(between(record, "router1", queue_cpus=queue_cpus))
+    assert readings is not None
+    case = Evidence(readings, make_ledger(readings), "router1.fwd_backlog", 10)
+    cpu = case.forwarding("router1")
+    assert name == (cpu.name if cpu is not None else None)
+    if cpu is not None:
+        assert costs_in_words(case, cpu).endswith(
+            "ns per packet: 50 % fwd_netfilter, 38 % fwd_device, 12 % rx_netfilter"
+        )
+
+
+def test_what_a_node_takes_of_a_senders_cpu_has_its_name() -> None:
+    """What fills that CPU is not the sender's alone."""
+    readings = readings_of(between(on_senders_cpu(*FORWARDED), "router1"))
+    assert readings is not None
+    costs = costs_of_cpu(readings, make_ledger(readings), "machine", 1)
+    assert ["tx_udp", "router1.fwd_netfilter", "router1.fwd_device", "rx_netfilter"] == [*costs]
