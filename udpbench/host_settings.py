@@ -159,6 +159,7 @@ class Settings:
     qdisc: Optional[Qdisc] = None
     firewall: Optional[Firewall] = None
     nat: Optional[Literal["masquerade"]] = None
+    publish: Optional[list[Annotated[str, Named("published_port")]]] = None
     sysctl: Optional[dict[SysctlName, Annotated[Any, Named("sysctl")]]] = None
     ethtool: Optional[Ethtool] = None
     irq: Optional[QueueCpus] = None

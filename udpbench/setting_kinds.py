@@ -131,6 +131,9 @@ passed_rules | namespace | input/4321 | {rules, track} or null
 nat | namespace exit | eth1 | "masquerade" or null
   | packets that leave by the interface get its address as their source
   | nat
+published | namespace exit | docker0 | {"8080": "172.17.0.2:4321"} or null
+  | packets to such a port of the host's own addresses, but for those that come in by the interface,
+  get this address and port as their destination
 path_guard | namespace | eth0 | {out, from: [address, ...], to: [address, ...], ports} or null
   | what a node in the middle may forward of the traffic that comes in there; all else is dropped
 trap | namespace exists steady | send0 | true or null

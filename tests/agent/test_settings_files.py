@@ -433,6 +433,7 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
         ("nat", "send0/udp", {}, "nft delete table inet udpbench_nat"),
         ("passed_rules", "input/9", {}, "nft delete table inet udpbench_passed"),
         ("path_guard", "send0", {}, "nft delete table inet udpbench_path"),
+        ("published", "docker0", {}, "nft delete table inet udpbench_published"),
         ("cpu_latency", "cpus", None, "change cpu_latency cpus back to none"),
         ("explain", "drops", None, "change explain drops back to none"),
         ("unclaimed", "eth3/10.0.0.1", {}, "change unclaimed eth3/10.0.0.1 back to none"),

@@ -1250,12 +1250,15 @@ def test_senders_stop_when_replies_are_led_elsewhere_meanwhile(
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize(
-    "name", ["nat", "two-routers", "containers", "bridge", "vxlan", "wireguard"]
+    "name",
+    ["nat", "two-routers", "containers", "published-port", "bridge", "vxlan", "wireguard"],
 )
 def test_replies_come_back_over_every_kind_of_node(tmp_path: Path, name: str) -> None:
     """Each is proven backwards as well, and nothing in it is taken for another way."""
     # Slowly: echoes of what a starved receiver reads late come after the phase.
     load = traffic(1, rate="50pps", echo=1)
+    if name == "published-port":
+        load["flows"] |= {"published": "docker.addresses[1]:8080"}
     _, record, result = conducted(tmp_path, load_lab(name), traffic=load)
     assert ("done", EACH) == (record.status, result.received_packets), record.error
     echoed, came = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -13,14 +14,17 @@ from typing import Any
 import pytest
 from test_path import (
     ASLEEP,
+    EACH,
     RECEIVER,
     There,
     before_the_proof,
     conducted,
+    counted,
     deafen_sender,
     entries,
     inside,
     namespace_of,
+    rule,
     traffic,
 )
 
@@ -195,6 +199,64 @@ def test_senders_stop_when_a_published_port_leads_elsewhere(there: There, tmp_pa
     assert done, record.error
     assert record.error is not None
     assert "firewall were changed there" in record.error.message
+
+
+FATES = {
+    "untracked": ("fwd_local", "prerouting", "raw", "notrack"),
+    "dropped-before": ("fwd_prerouting", "prerouting", "raw", "drop"),
+    "dropped-behind": ("fwd_netfilter", "forward", "0", "drop"),
+    "dropped-by-the-bridge": ("fwd_bridge", "output", "0", "drop"),
+}
+"""What becomes of a flow → its stage, and the rule's hook, priority and verdict."""
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("seed", range(40))
+def test_random_mixtures_of_a_published_container_balance(tmp_path: Path, seed: int) -> None:
+    """Each flow of the built-in lab ends at a stage drawn for it, or arrives; nft counted the same."""
+    chance = random.Random(seed)
+    fates = [chance.choice([*FATES, None]) for _ in range(10)]
+    family = chance.choice((4, 4, 6))
+    counts: list[int] = []
+    pids: list[int] = []
+
+    def plants() -> None:
+        pids.append(namespace_of("veth1"))
+        deafen_sender("ip" if family == 4 else "ip6")
+        for number, fate in enumerate(fates):
+            if fate is not None:
+                stage, hook, order, verdict = FATES[fate]
+                version = "bridge" if stage == "fwd_bridge" else "ip" if family == 4 else "ip6"
+                words = ("udp", "sport", str(1000 + number), "counter", verdict)
+                rule(pids[0], hook, *words, version=version, order=order)
+
+    def dropped() -> int:
+        versions = {
+            "bridge" if FATES[fate][0] == "fwd_bridge" else "ip" if family == 4 else "ip6"
+            for fate in fates
+            if fate is not None
+        }
+        return sum(sum(counted(pids[0], version)) for version in versions)
+
+    def tell(progress: Progress) -> None:
+        before_the_proof(plants)(progress)
+        begins = progress.event == "phase" and progress.phase == "measured"
+        if begins or (progress.event == "step" and progress.text == "verify"):
+            counts.append(dropped())
+
+    load = published("docker", count=str(10 * EACH), family=family)
+    load["flows"] |= {"from": "1000-1009"}
+    _, record, result = conducted(
+        tmp_path, load_lab("published-port"), tell, traffic=load, path_check="explained"
+    )
+    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    ended = [fate for fate in fates if fate is not None]
+    assert {
+        f"docker.{FATES[fate][0]}": (EACH * ended.count(fate), None) for fate in ended
+    } == entries(result)
+    assert EACH * fates.count(None) == result.received_packets
+    assert EACH * len(ended) == counts[-1] - counts[0]
+    assert record.wired
 
 
 @pytest.mark.long

@@ -288,6 +288,21 @@ def test_rules_that_decide_nothing_come_and_go(both: Inside) -> None:
     assert before == both.call("visible")
 
 
+@pytest.mark.parametrize(
+    "value", [{"8080": "172.17.0.2:4321", "81": "172.17.0.2:80"}, {"8080": "[fd00::2]:4321"}]
+)
+def test_a_published_port_comes_and_goes(both: Inside, value: dict[str, str]) -> None:
+    """As docker's: what is for any other port, or comes in where packets leave, is left alone."""
+    both.shell("nft flush ruleset")
+    before = both.call("visible")
+    (change,) = both.apply(setting("published", "docker0", value))
+    assert (None, value) == (change["before"], change["after"])
+    listed = both.shell("nft list table inet udpbench_published")
+    assert len(value) == listed.count('iifname != "docker0" fib daddr type local udp dport')
+    both.call("restore")
+    assert before == both.call("visible")
+
+
 def test_without_nft_rules_to_pass_are_refused() -> None:
     """The message names it."""
     inside = Inside()

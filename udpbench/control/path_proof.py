@@ -146,7 +146,8 @@ def _turned(lab: Lab) -> Lab:
         elif host.bridges:
             hosts.append(replace(host, interface=host.out, out=host.interface))
         else:
-            hosts.append(replace(host, interface=host.out, out=host.entry, bridge=""))
+            whole = replace(host, interface=host.out, out=host.entry, bridge="", bridged="in")
+            hosts.append(whole)
     return replace(lab, hosts=tuple(hosts))
 
 
@@ -175,7 +176,7 @@ def _follow(
     ways: list[Way] = []
     for node in nodes:
         inner = node.bridges or node.tunnel
-        comes, leaves = lab.ports(node) if inner else (node.interface, node.out)
+        comes, leaves = lab.ports(node) if inner else (node.interface, node.exit)
         asked = sorted({*pairs, *returning.get(node.name, ())})
         client, own = clients[node.name], (published or {}).get(node.name, ())
         passage = client.passage(comes, leaves, asked, ports, protocol)
@@ -194,6 +195,8 @@ def _follow(
             # What comes back to an address that a node gave is given its own before it is routed.
             passage = replace(passage, hops=tuple(h for h in passage.hops if h.kind != "local"))
             pairs = [pair for pair in pairs if pair not in asked]
+        if node.bridged == "out":  # its pair is that of the bridge's only port
+            passage = replace(passage, out_pair=client.passage("", node.out, (), ()).out_pair)
         ways.append((node.name, leaves, passage))
     routing = [way for way in ways if not _forwards_frames(way[2])]
     stops = [Stop(name, _bare(passage.addresses), passage.mac) for name, _, passage in routing]

@@ -110,6 +110,17 @@ def parse_published(text: str) -> PublishedPorts:
     return PublishedPorts(match.group(1), int(match.group(2)), parse_ports(match.group(3)))
 
 
+def parse_published_port(text: str) -> tuple[int, int]:
+    """Return the ports of ``8080:4321``: the host's and the receiver's; ValueError if not so."""
+    match = re.match(rf"({_DIGITS}):({_DIGITS})\Z", text)
+    ports = [int(port) for port in match.groups()] if match is not None else [0]
+    if not all(1 <= port <= 65535 for port in ports):
+        raise ValueError(
+            "not a port of the node and one of the receiver; write for example 8080:4321"
+        )
+    return ports[0], ports[1]
+
+
 def _instead_of(text: str) -> str:
     """Return what to write instead of what is no destination: of an address with its port."""
     host, _, ports = text.rpartition(":")

@@ -132,6 +132,7 @@ class NodeFile:
     cpus: Annotated[tuple[int, ...], Named("cpu_tuple")] | None = None
     settings: Settings = field(default_factory=Settings)
     bridge: Annotated[str, Named("interface")] | None = None
+    bridged: Literal["in", "out"] = "in"
     tunnel: Annotated[str, Named("interface")] | None = None
 
 

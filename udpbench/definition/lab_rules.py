@@ -17,7 +17,12 @@ from udpbench.definition import losses, search_rules, traffic_rules
 from udpbench.definition.binding.bind import MAX_FLOWS, flow_count
 from udpbench.definition.binding.host_block import routed_to
 from udpbench.definition.binding.worker_cpus import depends_on_queues
-from udpbench.definition.endpoints import address_count, addresses_of, parse_to
+from udpbench.definition.endpoints import (
+    address_count,
+    addresses_of,
+    parse_published_port,
+    parse_to,
+)
 from udpbench.definition.file_keys import LabFile
 from udpbench.definition.lab_limits import beyond_lab
 from udpbench.definition.problems import KeyPath, Place, Tree, at, raise_all
@@ -170,6 +175,15 @@ def _settings(tree: Tree, block: Settings, path: KeyPath, part: Part) -> Iterato
     if part != "middle" and block.nat is not None:
         what = "an end of the path translates no addresses"
         yield tree.problem((*path, "nat"), what, "settings.middle", "write it there, or omit it")
+    if part != "middle" and block.publish is not None:
+        what = "an end of the path publishes no ports of another host"
+        yield tree.problem(
+            (*path, "publish"), what, "settings.middle", "write it there, or omit it"
+        )
+    ports = [parse_published_port(text)[0] for text in block.publish or ()]
+    if len({*ports}) < len(ports):
+        what = "a port of the node leads to one port of the receiver"
+        yield tree.problem((*path, "publish"), what, "each port once", "write each once")
     if block.qdisc is not None and len(set_keys(block.qdisc)) != 1:
         limit = "one of tbf, pfifo, bfifo"
         yield tree.problem((*path, "qdisc"), "a device has one root queue", limit)
@@ -274,6 +288,10 @@ def _middle(tree: Tree, lab: Lab) -> Iterator[Problem]:
             what = "a bridge that is there has its own addresses"
             step = "name the bridge as the interface in, and leave this out"
             yield tree.problem(("middle", i, "bridge"), what, "", step)
+        if node.bridged == "out" and not (node.bridge and node.addresses and not node.tunnel):
+            what = f"{node.name} routes to no bridge of its own"
+            step = "write bridge and addresses beside it, or leave it out"
+            yield tree.problem(("middle", i, "bridged"), what, "", step)
         yield from _tunnel_of(tree, i, node)
         if node.bridges and not node.tunnel and node.out_addresses:
             what, step = f"{node.name} forwards frames", "leave them out"

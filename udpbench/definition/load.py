@@ -616,5 +616,6 @@ def _node(file: NodeFile) -> Node:
         out_addresses=out_addresses,
         change=file.change or file.connect.by == "namespace",
         bridge=file.bridge or "",
+        bridged=file.bridged,
         tunnel=file.tunnel or "",
     )

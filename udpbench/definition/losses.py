@@ -239,7 +239,7 @@ def _at_node(block: HostBlock) -> Iterator[Setting]:
             yield Setting("firewall", target, True, path=f"losses.{stage}")
     if "fwd_neighbour" in losses:
         # Without a probe to send a look-up fails at once (net/core/neighbour.c).
-        name = f"net.ipv{family}.neigh.{host.out}.mcast_solicit"
+        name = f"net.ipv{family}.neigh.{host.exit}.mcast_solicit"
         yield Setting("sysctl", name, 0, path="losses.fwd_neighbour")
 
 

@@ -23,6 +23,7 @@ from udpbench.definition.endpoints import (
     parse_neighbour,
     parse_ports,
     parse_published,
+    parse_published_port,
     parse_route,
     parse_to,
 )
@@ -569,6 +570,7 @@ NAMED: dict[str, Leaf] = {
     "cpu_tuple": Leaf(_STRING, lambda value: parse_cpus(_cpus(value))),
     "source_ports": Leaf(_STRING, _checked(parse_ports)),
     "to": Leaf({"type": "string"}, _checked(parse_to)),
+    "published_port": Leaf({"type": "string"}, _checked(parse_published_port)),
     "published": Leaf({"type": "string"}, _checked(parse_published)),
     "wait": Leaf({"type": "string"}, _checked(_wait), _words(*_UNTIMED)),
     "priority": Leaf(

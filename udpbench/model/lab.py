@@ -67,7 +67,9 @@ class Node:
     """Whether its settings may be changed; a node in the middle is read only by default."""
     bridge: str = ""
     """For a node in the middle: the bridge with its interfaces as ports, which forwards frames. If
-    it has addresses, they are the bridge's, which has ``interface`` alone, and the node routes."""
+    it has addresses, those of one side are the bridge's, and the node routes."""
+    bridged: Literal["in", "out"] = "in"
+    """The side on which a bridge with addresses is: its only port is that interface."""
     tunnel: str = ""
     """The bridge's port that is a VXLAN interface: by it frames leave a node where a tunnel begins,
     and come in where it ends. Addresses are then those of the outer packets' interface. Without a
@@ -91,7 +93,14 @@ class Node:
     @property
     def entry(self) -> str:
         """The interface by which IP sees packets come in, if any does."""
-        return self.interface if self.bridges else self.bridge or self.interface
+        if self.bridges or self.bridged == "out":
+            return self.interface
+        return self.bridge or self.interface
+
+    @property
+    def exit(self) -> str:
+        """The interface to which a node in the middle routes packets, if it does."""
+        return self.bridge if self.bridged == "out" else self.out
 
 
 @dataclass(frozen=True)
@@ -152,14 +161,15 @@ class Lab:
             yield self.middle[first], self.middle[first + 1 : last], self.middle[last]
 
     def ports(self, node: Node) -> tuple[str, ...]:
-        """Return the ports of a node's bridge by which frames come in, and leave if it forwards.
+        """Return the ports of a node's bridge that the traffic passes: two if it forwards frames.
 
         Of a node that routes into a tunnel, or out of it, both interfaces of the inner packets.
         """
         if not node.tunnel:
             if node.bridges:
                 return node.interface, node.out
-            return (node.interface,) if node.bridge else ()
+            port = node.out if node.bridged == "out" else node.interface
+            return (port,) if node.bridge else ()
         begins = any(node == first for first, _, _ in self.tunnels)
         return (node.interface, node.tunnel) if begins else (node.tunnel, node.out)
 
@@ -178,12 +188,12 @@ class Lab:
     def links(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, str]]]:
         """The addresses of both ends of each link of a chain, and which nodes these are."""
         chains = [(self.senders[0], *self.routers, self.receivers[0])]
-        within = {(first, last) for first, _, last in self.tunnels}
+        within = {(first.name, last.name) for first, _, last in self.tunnels}
         for first, between, last in self.tunnels:
             chains.append((first, *(node for node in between if not node.bridges), last))
         for n, chain in enumerate(chains):
             for before, after in zip(chain, chain[1:]):
-                if n == 0 and (before, after) in within:
+                if n == 0 and (before.name, after.name) in within:
                     continue
                 leaving = before.out_addresses if before.out else before.addresses
                 yield leaving, after.addresses, (before.name, after.name)

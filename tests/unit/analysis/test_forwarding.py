@@ -332,6 +332,18 @@ def test_what_a_bridge_did_not_take_in_for_its_host_is_known_in_a_built_in_lab()
     assert entries(above)["r.fwd_bridge"] is None
 
 
+def test_what_a_bridge_on_the_way_out_did_not_hand_on_is_its_stage() -> None:
+    """IP had given it to the bridge: no neighbour is missing. Without the bridge's own none tells."""
+    way = {**passed(1000, sent=10), "qdisc.out0.drops": 3, "link.docker0.tx_packets": 1000}
+    lost = entries(routed({"r": way}, 10, bridges={"r": ("docker0", "out0")}))
+    assert {"r.fwd_bridge": 7, "r.fwd_qdisc": 3} == lost
+    unresolved = {**passed(1000, sent=7), "link.docker0.tx_packets": 993}
+    lost = entries(routed({"r": unresolved}, 7, bridges={"r": ("docker0", "out0")}))
+    assert {"r.fwd_neighbour": 7} == lost
+    uncounted = routed({"r": passed(1000)}, 0, bridges={"r": ("docker0", "out0")})
+    assert entries(uncounted)["r.fwd_bridge"] is None
+
+
 def test_a_difference_is_believed_only_where_a_known_number_was_seen_in_it() -> None:
     """A self-test that saw another number there makes it not observable; another stage stays."""
     record = routed({"r": passed(1000, left=7)}, 7)

@@ -364,6 +364,11 @@ def test_a_lab_has_nodes_in_the_middle() -> None:
         ),
         (
             "out: eth1}}",
+            "out: eth1}, bridge: b, bridged: out}",
+            "middle[1].bridged: out: router1 routes to no bridge of its own; write bridge",
+        ),
+        (
+            "out: eth1}}",
             "out: eth1}, tunnel: wg0}",
             "the tunnel that begins at router1 ends at no node; expected: two nodes",
         ),

@@ -11,7 +11,7 @@ from golden import Golden
 
 from udpbench.definition import load
 from udpbench.definition.binding.bind import LabContext, Unavailable, bind, settings_for
-from udpbench.definition.endpoints import PublishedPorts, parse_published
+from udpbench.definition.endpoints import PublishedPorts, parse_published, parse_published_port
 from udpbench.model.lab import Lab
 
 TO = {"to": "receiver.addresses[1]:80-81", "published": "router1.addresses[1]:8080-8081"}
@@ -102,8 +102,57 @@ def test_a_tunnels_end_publishes_no_port() -> None:
             "path_check: explained"
         ),
         "traffic: {flows: {published: 'router1.addresses[1]:8080'}}\nlosses: {rx_ip: 10}",
+        "settings: {middle: {publish: [8080]}}",
+        "settings: {middle: {publish: ['8080:0']}}",
+        "settings: {middle: {publish: ['8080:4321', '8080:4322']}}",
+        "settings: {receiver: {publish: ['8080:4321']}}",
     ],
 )
 def test_what_is_no_published_port_is_refused(text: str, golden: Golden) -> None:
     """With what to write instead."""
     golden.check("\n".join(refused(text)))
+
+
+@pytest.mark.parametrize(("family", "end"), [(4, "172.17.0.2:{}"), (6, "[fd75:6265::2]:{}")])
+def test_a_node_publishes_ports_of_the_receiver(family: int, end: str) -> None:
+    """Of its first address, at the bridge to which the node routes; an experiment may name others."""
+    assert (8080, 4321) == parse_published_port("8080:4321")
+    lab = load.load_lab("published-port")
+    (node,) = lab.middle
+    for given, expected in ((None, {8080: 4321}), (["80:1", "81:2"], {80: 1, 81: 2})):
+        chosen = trial(
+            traffic={"family": family}, settings={"middle": {"publish": given}} if given else {}
+        )
+        settings = settings_for(lab, chosen, node, LabContext())
+        ends = {str(port): end.format(to) for port, to in expected.items()}
+        assert [("docker0", ends)] == [
+            (s.target, s.value) for s in settings if s.kind == "published"
+        ]
+
+
+def test_a_receiver_without_an_address_of_the_family_has_no_published_port() -> None:
+    """Nothing could be led to it."""
+    lab = load.load_lab("published-port")
+    hosts = [replace(h, addresses=h.addresses[:1]) if h.receives else h for h in lab.hosts]
+    settings = settings_for(
+        replace(lab, hosts=tuple(hosts)), trial(traffic={"family": 6}), lab.middle[0], LabContext()
+    )
+    assert [] == [each for each in settings if each.kind == "published"]
+
+
+def test_a_bridge_on_the_way_out_has_the_addresses_and_the_port() -> None:
+    """IP routes to the bridge; the pair of the receiver ends at its port."""
+    lab = load.load_lab("published-port")
+    (node,) = lab.middle
+    assert ("eth0", "docker0", ("veth1",)) == (node.entry, node.exit, lab.ports(node))
+    settings = settings_for(lab, trial(), node, LabContext())
+    targets = {
+        kind: [setting.target for setting in settings if setting.kind == kind]
+        for kind in ("port", "address", "link", "neighbour")
+    }
+    assert {
+        "port": ["veth1"],
+        "address": ["eth0/192.168.254.1/24", "docker0/172.17.0.1/16"],
+        "link": ["eth0", "veth1"],
+    } == {kind: targets[kind] for kind in ("port", "address", "link")}
+    assert {"eth0", "docker0"} == {text.partition("/")[0] for text in targets["neighbour"]}

@@ -247,6 +247,7 @@ def test_in_the_shipped_folder_labs_and_figures_are_no_experiments() -> None:
         "labs/four-cpus.yaml",
         "labs/local.yaml",
         "labs/nat.yaml",
+        "labs/published-port.yaml",
         "labs/router.yaml",
         "labs/two-cpus.yaml",
         "labs/two-hosts.yaml",

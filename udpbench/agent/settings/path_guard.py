@@ -1,4 +1,4 @@
-"""Kinds of a node in the middle: ``path_guard``, which keeps the traffic on its path, and ``nat``.
+"""Kinds of a node in the middle: ``path_guard``, which keeps the traffic on its path, and its NAT.
 
 The guard's chain in FORWARD comes after all others: packets of the lab's senders that would leave
 by another interface, or for another address than a receiver's, or inside other packets, are
@@ -17,10 +17,11 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.settings.kind import Command, Kind
 from udpbench.agent.settings.own_tables import FAMILY, match, replace_table, rules_of
 
-GUARD, NAT = "udpbench_path", "udpbench_nat"
+GUARD, NAT, PUBLISHED = "udpbench_path", "udpbench_nat", "udpbench_published"
 LAST = {"name": "guard", "type": "filter", "hook": "forward", "prio": 300}
 """After filter (0) and security (50)."""
 BEHIND = {"name": "source", "type": "nat", "hook": "postrouting", "prio": 100}
+AHEAD = {"name": "destination", "type": "nat", "hook": "prerouting", "prio": -100}
 TCP, UDP, ETHERNET, OLD_IPIP = 6, 17, 143, 94
 """Protocols of IP. The latter has no use but that nft 1.0.6 fails to list what follows a single."""
 _KEYS = {"saddr": "from", "daddr": "to", "sport": "ports"}
@@ -153,4 +154,61 @@ class SourceNat(Kind):
         return ["nft", "delete", "table", FAMILY, NAT]
 
 
-KINDS: Mapping[str, Kind] = {"nat": SourceNat(), "path_guard": PathGuard()}
+class DestinationNat(Kind):
+    """Target ``docker0``, where packets leave, value {"8080": "172.17.0.2:4321"} or null.
+
+    The rules are those that docker lays: what comes in elsewhere, to any address of the host.
+    """
+
+    def read(self, host: Host, target: str) -> Optional[dict[str, str]]:
+        """Return where each port of ours leads; null if there is none."""
+        rules = [r for r in rules_of(host, PUBLISHED) if r.get("comment") == _comment(target)]
+        ends = {}
+        for expr in (rule["expr"] for rule in rules):
+            (port,) = (
+                part["match"]["right"]
+                for part in expr
+                if "match" in part and "payload" in part["match"]["left"]
+            )
+            (end,) = (part["dnat"] for part in expr if "dnat" in part)
+            address = f"[{end['addr']}]" if end["family"] == "ip6" else end["addr"]
+            ends[str(port)] = f"{address}:{end['port']}"
+        return ends or None
+
+    def write(self, host: Host, target: str, value: Optional[dict[str, str]]) -> None:
+        """Replace the table, or delete it."""
+        rules = [_leading_to(target, int(port), end) for port, end in (value or {}).items()]
+        replace_table(host, PUBLISHED, AHEAD, rules)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that removes it."""
+        del target, value
+        return ["nft", "delete", "table", FAMILY, PUBLISHED]
+
+
+def _leading_to(target: str, port: int, end: str) -> dict[str, Any]:
+    """Return the rule that leads a port of the host's own addresses to an address and port."""
+    address, _, to_port = end.rpartition(":")
+    is_6 = address.startswith("[")
+    family = {"meta": {"key": "nfproto"}}
+    elsewhere = {"meta": {"key": "iifname"}}
+    own = {"fib": {"result": "type", "flags": ["daddr"]}}
+    dnat = {"family": "ip6" if is_6 else "ip", "addr": address.strip("[]"), "port": int(to_port)}
+    return {
+        "comment": _comment(target),
+        "expr": [
+            match(family, "==", "ipv6" if is_6 else "ipv4"),
+            match(elsewhere, "!=", target),
+            match(own, "==", "local"),
+            match({"payload": {"protocol": "udp", "field": "dport"}}, "==", port),
+            {"counter": None},
+            {"dnat": dnat},
+        ],
+    }
+
+
+KINDS: Mapping[str, Kind] = {
+    "nat": SourceNat(),
+    "published": DestinationNat(),
+    "path_guard": PathGuard(),
+}

@@ -221,6 +221,10 @@ def _bridge_skbs(node: AnyNode) -> int | None:
         behind = any(facts.driver == "bridge" for facts in node.facts)
         return None if behind else 0
     name, *ports = bridge
+    routed = node.counter(f"link.{name}.tx_packets")
+    if tunnels.behind_ip(node):
+        left = node.total(*tunnels.given_to("{out}"))
+        return None if None in (routed, left) else (routed or 0) - (left or 0)
     forwards_frames = tunnels.forwards_frames(node)
     if not forwards_frames and not view.built_in_lab:
         return None
@@ -229,7 +233,7 @@ def _bridge_skbs(node: AnyNode) -> int | None:
     entered = node.total(*(f"link.{each}.rx_packets" for each in ways_in))
     if entered is None:
         return None
-    own = node.counter(f"link.{name}.tx_packets") or 0
+    own = routed or 0
     if tunnel:
         taken = (tunnels.cell_skbs(node) or 0) + (node.counter(f"link.{tunnel}.tx_errors") or 0)
     else:

@@ -33,6 +33,12 @@ def bridge_of(node: AnyNode) -> tuple[str, ...]:
     return next((node.view.bridges[host] for host in node.hosts if host in node.view.bridges), ())
 
 
+def behind_ip(node: AnyNode) -> str:
+    """Return the bridge to which a node routes, whose only port is the way out; empty: none."""
+    name, *ports = bridge_of(node) or ("",)
+    return name if ports == [node.view.named(node.hosts[0], "{out}")] else ""
+
+
 def forwards_frames(node: AnyNode) -> bool:
     """Return whether its packets never get to IP, but for those that carry them in a tunnel."""
     return bool("".join(bridge_of(node)[:1])) and len(bridge_of(node)) > 2
@@ -59,6 +65,8 @@ def given_by_ip(node: AnyNode) -> tuple[str, ...]:
         return given_to("{out}" if tunnel == bridge_of(node)[-1] else "{interface}")
     if _in_kernel(node):
         return (*given_to("{interface}", "{out}"), *(name.format(tunnel) for name in QUEUED))
+    if behind_ip(node):
+        return (*given_to("{interface}"), f"link.{behind_ip(node)}.tx_packets")
     return given_to("{interface}", "{out}", *filter(None, [tunnel]))
 
 

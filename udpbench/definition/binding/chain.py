@@ -67,13 +67,17 @@ def _within(both: Pairs, first: Node, last: Node) -> Pairs:
 
 def _joined(both: Pairs) -> tuple[tuple[LinkEnd, LinkEnd], ...]:
     """Return the links of a row of pairs; a bridge has the MAC of its only port."""
-    leaves = [left for n, (left, _) in enumerate(both) if not (n and left.host.bridges)]
-    comes = [_above(right) for _, right in both[:-1] if not right.host.bridges]
+    leaves = [
+        replace(left, interface=left.host.exit or left.interface)
+        for n, (left, _) in enumerate(both)
+        if not (n and left.host.bridges)
+    ]
+    comes = [
+        replace(right, interface=right.host.entry)
+        for _, right in both[:-1]
+        if not right.host.bridges
+    ]
     return tuple(zip(leaves, [*comes, both[-1][1]], strict=True))
-
-
-def _above(port: LinkEnd) -> LinkEnd:
-    return replace(port, interface=port.host.bridge or port.interface)
 
 
 def ports(lab: Lab, node: Node) -> Iterator[tuple[str, str]]:
@@ -84,7 +88,7 @@ def ports(lab: Lab, node: Node) -> Iterator[tuple[str, str]]:
     behind = next(host for host in stations[at + 2 :] if not host.bridges)
     macs = [next(left.mac for left, _ in both if left.host == before)]
     macs.append(next(right.mac for _, right in both if right.host == behind))
-    yield from zip(lab.ports(node), macs, strict=False)
+    yield from zip(lab.ports(node), macs[1:] if node.bridged == "out" else macs, strict=False)
 
 
 def tunnel(lab: Lab, node: Node) -> dict[str, int | str]:

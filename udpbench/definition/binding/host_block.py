@@ -18,6 +18,8 @@ from udpbench.model.lab import Lab, Node
 from udpbench.model.limits import Scope
 from udpbench.setting_kinds import SETTING_KINDS, has_trait
 
+OF_IP = ("nat", "neighbour", "route")
+"""Kinds of the interface to which IP gives packets, which may be a bridge above the others'."""
 DEFAULT_MTU_BYTES = 1500
 """A veth's, as of any Ethernet device."""
 
@@ -57,7 +59,7 @@ class HostBlock:
         """Return a setting on this host; ``target`` is below its interface."""
         interface = self.host.interface
         if self.host.out and has_trait(kind, "exit"):
-            interface = self.host.out
+            interface = self.host.exit if kind in OF_IP else self.host.out
         return self.beyond(kind, f"{interface}/{target}" if target else interface, value, path)
 
     def beyond(

@@ -7,13 +7,20 @@ about hosts come in as a LabContext.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any, Literal
 
 from udpbench.definition import losses
 from udpbench.definition.binding import card, chain
 from udpbench.definition.binding.cpu_placement import Unavailable
 from udpbench.definition.binding.host_block import HostBlock, LabContext
-from udpbench.definition.endpoints import addresses_of, parse_ports, parse_published, parse_to
+from udpbench.definition.endpoints import (
+    addresses_of,
+    parse_ports,
+    parse_published,
+    parse_published_port,
+    parse_to,
+)
 from udpbench.definition.problems import Place, at, raise_all
 from udpbench.differences import key_of
 from udpbench.host_settings import Cpu, set_keys
@@ -213,7 +220,7 @@ def _quiet(block: HostBlock) -> Iterator[Setting]:
         return
     host = block.host
     for interface in filter(None, (host.interface, host.out, host.bridge, host.tunnel)):
-        has_ip = not host.bridges and interface in (host.entry, host.out)
+        has_ip = not host.bridges and interface in (host.entry, host.exit)
         yield from _silent(block, f"net/ipv6/conf/{interface}", has_ip)
 
 
@@ -311,7 +318,7 @@ def _addresses(block: HostBlock) -> Iterator[Setting]:
         yield block.beyond("address", f"{block.host.entry}/{address}", True, "addresses")
     for address in block.host.out_addresses:
         if not block.lab.built_in or (":" in address) == (block.family == 6):
-            target = f"{block.host.out}/{address}"
+            target = f"{block.host.exit}/{address}"
             yield Setting("address", target, True, path=block.path("addresses"))
 
 
@@ -384,6 +391,23 @@ def _firewall(block: HostBlock) -> Iterator[Setting]:
         yield block.beyond("passed_rules", f"{own}/{rules.udp}", passed, "firewall.rules")
 
 
+def _published(block: HostBlock) -> Iterator[Setting]:
+    """Lead ports of a node to the receiver's first address, as docker does those of a container."""
+    receiver = block.lab.receivers[0]
+    own = [
+        text
+        for text in _own_addresses(receiver, block.context.facts)
+        if (":" in text) == (block.family == 6)
+    ]
+    if not own or not block.settings.publish:
+        return
+    address = str(ip_address(own[0]))
+    end = f"[{address}]" if block.family == 6 else address
+    ports = dict(map(parse_published_port, block.settings.publish))
+    value = {str(port): f"{end}:{to}" for port, to in ports.items()}
+    yield Setting("published", block.host.exit, value, path=block.path("publish"))
+
+
 def _path_guard(block: HostBlock) -> Iterator[Setting]:
     """Let a node that leads elsewhere, too, forward the traffic by one way and to receivers alone.
 
@@ -444,6 +468,7 @@ PARTS: tuple[Part, ...] = (
     card.steering,
     _qdisc,
     _firewall,
+    _published,
     _path_guard,
     _tunnel_counts,
     _plain,
