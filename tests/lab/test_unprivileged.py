@@ -153,3 +153,60 @@ def test_an_ordinary_user_who_left_nothing_has_nothing_to_restore(tmp_path: Path
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "this user cannot read what root's runs left behind" in done.stdout
     assert "nothing of this user was left behind" in done.stdout
+
+
+NODES = """
+question: Has an ordinary user nodes in the middle?
+traffic: {count: 100, rate: 2kpps, FLOWS}
+duration: 5s
+warmup: 0s
+repetitions: 1
+path_check: explained
+variants: {VARIANTS}
+"""
+PUBLISHED = 'flows: {to: "receiver.addresses[1]:4321", published: "docker.addresses[1]:8080"}'
+DROPPED = "passed: {}, dropped: {settings.middle.firewall: {udp: 4321, drop: forward}}"
+
+
+@pytest.mark.parametrize(
+    ("lab", "stage"),
+    [
+        ("published-port", "docker.fwd_netfilter"),
+        *(
+            pytest.param(lab, stage, marks=pytest.mark.long)
+            for lab, stage in {
+                "router": "router1.fwd_netfilter",
+                "nat": "router1.fwd_netfilter",
+                "two-routers": "router1.fwd_netfilter",
+                "containers": "docker.fwd_netfilter",
+                "wireguard": "wg1.fwd_netfilter",
+                "bridge": None,
+                "vxlan": None,
+            }.items()
+        ),
+    ],
+)
+def test_an_ordinary_user_has_nodes_in_the_middle(
+    tmp_path: Path, lab: str, stage: str | None
+) -> None:
+    """Routers, NAT, bridges and tunnels, in the user's own namespaces: every loss is exact."""
+    if lab == "wireguard" and not Path("/dev/net/tun").stat().st_mode & 0o002:
+        pytest.skip("a user may not open /dev/net/tun here, which wireguard-go needs")
+    home = tmp_path / "home"
+    home.mkdir()
+    flows = PUBLISHED if lab == "published-port" else "size: 32B"
+    text = NODES.replace("FLOWS", flows).replace(
+        "VARIANTS", DROPPED if stage is not None else "passed: {}"
+    )
+    (home / "nodes.yaml").write_text(text)
+    command = [*UDPBENCH, "run", "nodes.yaml", "--lab", lab, "--no-report", "--out", "run"]
+    done = run_as_user(command, home)
+    assert ended_well(done.returncode, home / "run"), done.stdout + done.stderr
+    results = {record.trial.point: judge(record) for record in read_run(home / "run").records}
+    assert {("done", 0)} == {(each.status, each.unaccounted) for each in results.values()}
+    lost = {
+        point: {entry.stage: entry.packets for entry in each.ledger.entries if entry.packets}
+        for point, each in results.items()
+        if each.ledger is not None
+    }
+    assert {"passed": {}} | ({"dropped": {stage: 100}} if stage else {}) == lost

@@ -27,7 +27,7 @@ from udpbench.host_settings import Settings, VethPair
 from udpbench.model.experiment import Answers, Flows, Receive, Search, Traffic
 from udpbench.model.host import Change, Setting
 from udpbench.model.limits import SECOND_NS, PhaseName
-from udpbench.model.record import ClockReading, Finding, Histogram, TrialRecord
+from udpbench.model.record import ClockReading, Finding, Histogram, Snapshot, TrialRecord
 from udpbench.model.result import CpuLoad
 from udpbench.model.served import ServedTest
 
@@ -207,6 +207,26 @@ def steered(record: TrialRecord) -> TrialRecord:
 def backwards(name: str) -> TrialRecord:
     """Return a good record in which one counter of the receiver shrank."""
     return build.record(moves={"right": {"snmp.Udp.InDatagrams": 1000, name: -1}})
+
+
+def over_node(moved: dict[str, int]) -> TrialRecord:
+    """Return a good record over a node in the middle with some counters alone."""
+    record = build.record(built_in_lab=False)
+    (phase,) = record.phases
+    before, after = (
+        {**snapshots, "r": Snapshot("r", time_ns, counters)}
+        for snapshots, time_ns, counters in (
+            (phase.before, 1, dict.fromkeys(moved, 0)),
+            (phase.after, 2, moved),
+        )
+    )
+    return replace(
+        record,
+        phases=(replace(phase, before=before, after=after),),
+        facts={**record.facts, "r": build.facts("r", "in0", "10.0.0.254/24")},
+        between={"r": "middle"},
+        exits={"r": "out0"},
+    )
 
 
 def ring_backwards(driver: str) -> TrialRecord:
@@ -508,6 +528,12 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         backwards("ethtool.receive0.rx_xdp_drop"),
         backwards("ethtool.receive0.rx_xdp_packets"),
         "invalid",
+    ),
+    (
+        ledger_checks.silent_nodes,
+        over_node({}),
+        over_node({"link.in0.rx_packets": 1000}),
+        "warning",
     ),
     (
         ledger_checks.unaccounted,

@@ -113,6 +113,11 @@ def test_what_is_no_published_port_is_refused(text: str, golden: Golden) -> None
     golden.check("\n".join(refused(text)))
 
 
+def context_of(lab: Lab) -> LabContext:
+    """Return what is known of a lab's hosts."""
+    return LabContext(facts={host.name: facts(host.name, (0, 1)) for host in lab.hosts})
+
+
 @pytest.mark.parametrize(("family", "end"), [(4, "172.17.0.2:{}"), (6, "[fd75:6265::2]:{}")])
 def test_a_node_publishes_ports_of_the_receiver(family: int, end: str) -> None:
     """Of its first address, at the bridge to which the node routes; an experiment may name others."""
@@ -123,7 +128,7 @@ def test_a_node_publishes_ports_of_the_receiver(family: int, end: str) -> None:
         chosen = trial(
             traffic={"family": family}, settings={"middle": {"publish": given}} if given else {}
         )
-        settings = settings_for(lab, chosen, node, LabContext())
+        settings = settings_for(lab, chosen, node, context_of(lab))
         ends = {str(port): end.format(to) for port, to in expected.items()}
         assert [("docker0", ends)] == [
             (s.target, s.value) for s in settings if s.kind == "published"
@@ -135,7 +140,10 @@ def test_a_receiver_without_an_address_of_the_family_has_no_published_port() -> 
     lab = load.load_lab("published-port")
     hosts = [replace(h, addresses=h.addresses[:1]) if h.receives else h for h in lab.hosts]
     settings = settings_for(
-        replace(lab, hosts=tuple(hosts)), trial(traffic={"family": 6}), lab.middle[0], LabContext()
+        replace(lab, hosts=tuple(hosts)),
+        trial(traffic={"family": 6}),
+        lab.middle[0],
+        context_of(lab),
     )
     assert [] == [each for each in settings if each.kind == "published"]
 
@@ -145,7 +153,7 @@ def test_a_bridge_on_the_way_out_has_the_addresses_and_the_port() -> None:
     lab = load.load_lab("published-port")
     (node,) = lab.middle
     assert ("eth0", "docker0", ("veth1",)) == (node.entry, node.exit, lab.ports(node))
-    settings = settings_for(lab, trial(), node, LabContext())
+    settings = settings_for(lab, trial(), node, context_of(lab))
     targets = {
         kind: [setting.target for setting in settings if setting.kind == kind]
         for kind in ("port", "address", "link", "neighbour")

@@ -43,6 +43,7 @@ CHECKS: dict[Check, str] = {
     offered_load.sender_stalled: ALL,
     ledger_checks.hidden_refusals: DATAGRAMS,
     ledger_checks.counter_backwards: DATAGRAMS,
+    ledger_checks.silent_nodes: DATAGRAMS,
     ledger_checks.unaccounted: DATAGRAMS,
     ledger_checks.others_packets: DATAGRAMS,
     ledger_checks.damaged_frames: DATAGRAMS,

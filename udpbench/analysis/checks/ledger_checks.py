@@ -29,6 +29,8 @@ from udpbench.model.limits import Part
 from udpbench.model.record import Finding
 from udpbench.model.result import Ledger
 
+PASSING = ("{ip}InReceives", "link.{interface}.rx_packets", "link.{out}.tx_packets")
+
 
 def hidden_refusals(readings: Readings) -> Iterator[Finding]:
     """Find packets that the sender's firewall refused in the middle of a call, which hides it.
@@ -69,6 +71,21 @@ def counter_backwards(readings: Readings) -> Iterator[Finding]:
                         "counters that never decrease",
                         "check whether the host rebooted or its driver was reset",
                     )
+
+
+def silent_nodes(readings: Readings) -> Iterator[Finding]:
+    """Find nodes in the middle that have an agent, and no counter of what passes them."""
+    for host in readings.at("middle").hosts:
+        if all(readings.of_host(host, pattern) is None for pattern in PASSING):
+            yield Finding(
+                "warning",
+                "the node was reached, and tells nothing: what it loses is not told from what is "
+                "lost beside it",
+                host,
+                "no counters of IP or of its interfaces",
+                next_step="see that its agent may read /proc/net and rtnetlink, or leave it out: "
+                "all of it is then link",
+            )
 
 
 def unaccounted(readings: Readings) -> Iterator[Finding]:
