@@ -18,6 +18,7 @@ from test_path import (
     assert_spans,
     before_the_proof,
     conducted,
+    conducted_each,
     counted,
     deafen_sender,
     entries,
@@ -58,41 +59,39 @@ def dropped_frames(pid: int) -> int:
     )
 
 
-@pytest.mark.parametrize("family", [4, 6])
-def test_a_bridge_forwards_every_packet(tmp_path: Path, family: int) -> None:
-    """As frames: it takes nothing off the time to live."""
-    outcome, record, result = conducted(
-        tmp_path, load_lab("bridge"), traffic=traffic(4, family=family)
-    )
-    assert (0, "done", 0) == (outcome.exit_code, result.status, result.unaccounted), record.error
-    assert {} == entries(result)
-    assert 4 * EACH == result.received_packets
-    assert {1} == {spec.traffic.ttl for spec in record.workers}
-    assert {"bridge1": ("bridge0", "in0", "out0")} == record.bridges
-    assert record.wired
+def test_a_bridge_forwards_every_packet(tmp_path: Path) -> None:
+    """As frames: it takes nothing off the time to live, of IPv4 and of IPv6."""
+    loads = [{"traffic": traffic(4, family=family)} for family in (4, 6)]
+    for record, result in conducted_each(tmp_path, load_lab("bridge"), *loads):
+        assert ("done", 0) == (result.status, result.unaccounted), record.error
+        assert {} == entries(result)
+        assert 4 * EACH == result.received_packets
+        assert {1} == {spec.traffic.ttl for spec in record.workers}
+        assert {"bridge1": ("bridge0", "in0", "out0")} == record.bridges
+        assert record.wired
 
 
-@pytest.mark.drawn(2)
-@pytest.mark.parametrize("hook", ["prerouting", "forward", "postrouting"])
-def test_what_a_rule_for_frames_drops_is_the_bridges(tmp_path: Path, hook: str) -> None:
-    """At each hook: the rule's own counter has the same number, and nothing remains."""
+def test_what_a_rule_for_frames_drops_is_the_bridges(tmp_path: Path) -> None:
+    """At each hook: the rules' own counters have the same number, and nothing remains."""
+    hooks = ("prerouting", "forward", "postrouting")
     pids: list[int] = []
-    drops: list[int] = []
+    drops: list[list[int]] = []
 
     def plants() -> None:
         pids.append(namespace_of("out0"))
-        frame_rule(pids[0], hook, "192.168.254.2")
+        for number, hook in enumerate(hooks, 2):
+            frame_rule(pids[0], hook, f"192.168.254.{number}")
 
     def tell(progress: Progress) -> None:
         before_the_proof(plants)(progress)
         begins = progress.event == "phase" and progress.phase == "measured"
         if begins or (progress.event == "step" and progress.text == "verify"):
-            drops.append(dropped_frames(pids[0]))
+            drops.append(counted(pids[0], "bridge"))
 
-    _, record, result = conducted(tmp_path, load_lab("bridge"), tell, traffic=traffic(2))
+    _, record, result = conducted(tmp_path, load_lab("bridge"), tell, traffic=traffic(4))
     assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
-    assert {"bridge1.fwd_bridge": (EACH, None)} == entries(result)
-    assert EACH == drops[-1] - drops[0]
+    assert {"bridge1.fwd_bridge": (3 * EACH, None)} == entries(result)
+    assert [EACH] * 3 == [last - first for first, last in zip(drops[0], drops[-1], strict=True)]
 
 
 @pytest.mark.drawn(1)

@@ -18,6 +18,7 @@ from test_path import (
     EACH,
     before_the_proof,
     conducted,
+    conducted_each,
     counted,
     entries,
     inside,
@@ -109,30 +110,22 @@ def test_each_stage_of_a_tunnel_counts_what_was_planted_there(tmp_path: Path) ->
     assert EACH == result.received_packets
 
 
-@pytest.mark.drawn(2)
-@pytest.mark.parametrize(
-    ("size", "fragment"), [("1422B", False), ("1472B", True), ("1472B", False)]
-)
-def test_what_is_too_long_for_a_tunnel_is_cut_or_lost_at_its_begin(
-    tmp_path: Path, size: str, fragment: bool
-) -> None:
+def test_what_is_too_long_for_a_tunnel_is_cut_or_lost_at_its_begin(tmp_path: Path) -> None:
     """The outer header takes 50 B of the MTU; the outer packet leaves in fragments if it may.
 
     The sender is told of the first, and may send no more.
     """
-    _, record, result = conducted(
-        tmp_path,
-        load_lab("vxlan"),
-        traffic=traffic(1, size=size, fragment=fragment),
-        path_check="explained",
-    )
-    assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
-    lost = {stage: packets for stage, (packets, _) in entries(result).items()}
-    if (size, fragment) == ("1472B", False):
-        assert {"unsent", "vtep1.fwd_encap"} >= {*lost} >= {"vtep1.fwd_encap"}
-        assert EACH == sum(packets or 0 for packets in lost.values())
-    else:
-        assert {} == lost
+    loads = [
+        {"traffic": traffic(1, size=size, fragment=fragment), "path_check": "explained"}
+        for size, fragment in (("1422B", False), ("1472B", True), ("1472B", False))
+    ]
+    fits, cut, refused = conducted_each(tmp_path, load_lab("vxlan"), *loads)
+    for record, result in (fits, cut, refused):
+        assert ("done", 0) == (result.status, result.unaccounted), (record.error, result.findings)
+    assert {} == entries(fits[1]) == entries(cut[1])
+    lost = {stage: packets for stage, (packets, _) in entries(refused[1]).items()}
+    assert {"unsent", "vtep1.fwd_encap"} >= {*lost} >= {"vtep1.fwd_encap"}
+    assert EACH == sum(packets or 0 for packets in lost.values())
 
 
 def test_a_queue_behind_a_tunnel_that_is_full_is_its_cells(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def context_of(lab: Lab) -> LabContext:
 
 @pytest.mark.parametrize(("family", "end"), [(4, "172.17.0.2:{}"), (6, "[fd75:6265::2]:{}")])
 def test_a_node_publishes_ports_of_the_receiver(family: int, end: str) -> None:
-    """Of its first address, at the bridge to which the node routes; an experiment may name others."""
+    """Those of its first address, at the bridge to which the node routes; an experiment may name others."""
     assert (8080, 4321) == parse_published_port("8080:4321")
     lab = load.load_lab("published-port")
     (node,) = lab.middle
