@@ -276,6 +276,33 @@ class Passage:
     listens: tuple[int, ...] = ()
     """Those of their ports at which a socket takes what is for an address of the node itself."""
 
+    def as_now(self, now: Passage) -> Optional[Passage]:
+        """Return the same way as it is now, with MACs that are not known any more; None: another.
+
+        What was forgotten is to be where it was.
+        """
+        before, rest = ((way.rewrites, way.sources, way.unread) for way in (self, now))
+        hops, outer = _kept(self.hops, now.hops), _kept(self.outer, now.outer)
+        ports = dict(self.stations)
+        moved = any(ports.get(mac, port) not in (port, EVERY_PORT) for mac, port in now.stations)
+        if before != rest or hops is None or outer is None or moved:
+            return None
+        stations = tuple({**ports, **dict(now.stations)}.items())
+        return replace(now, hops=hops, outer=outer, stations=stations)
+
+
+def _kept(proven: Sequence[Hop], now: Sequence[Hop]) -> Optional[tuple[Hop, ...]]:
+    """Return hops with MACs that nobody asks for and were forgotten; None: they lead elsewhere."""
+    if len(proven) != len(now):
+        return None
+    pairs = [*zip(proven, now)]
+    same = all(replace(hop, mac=None) == replace(known, mac=None) for known, hop in pairs)
+    if not same or any(
+        None not in (known.mac, hop.mac) and known.mac != hop.mac for known, hop in pairs
+    ):
+        return None
+    return tuple(replace(hop, mac=hop.mac or known.mac) for known, hop in pairs)
+
 
 WorkersState = Literal["none", "ready", "running", "listening", "done", "failed"]
 

@@ -6,8 +6,9 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,13 @@ class Heard:
         return bytes(each)
 
 
-def heard(monkeypatch: pytest.MonkeyPatch, *waiting: Any) -> dict[str, int]:
-    """Return the counters that moved after these were heard by rtnetlink."""
+def heard(
+    monkeypatch: pytest.MonkeyPatch, *waiting: Any, led: Iterable[str] = ()
+) -> dict[str, int]:
+    """Return the counters that moved after these were heard by rtnetlink.
+
+    ``led``: where packets are led.
+    """
     routes = Heard(iter(waiting))
     silent = Heard(iter(()))
 
@@ -45,7 +51,9 @@ def heard(monkeypatch: pytest.MonkeyPatch, *waiting: Any) -> dict[str, int]:
         return routes if protocol == socket.NETLINK_ROUTE else silent
 
     monkeypatch.setattr(changes, "_listening", listening)
-    counts = Changes(Host()).counts(["lo"])
+    looks = Changes(Host())
+    looks.lead(led)
+    counts = looks.counts(["lo"])
     counts.pop("changed.firewall", None)
     counts.setdefault("changed.programs", 0)  # without privileges
     assert set(counts) == {f"changed.{name}" for name in CHANGED}
@@ -209,7 +217,10 @@ def neighbour(mac: int, state: int = 2, kind: int = 28) -> bytes:
         ((neighbour(1), neighbour(1, kind=29), neighbour(1)), 0),
         ((neighbour(1), neighbour(1, kind=29), neighbour(2)), 1),
         ((neighbour(1), neighbour(2)), 1),
-        ((neighbour(1), neighbour(1, state=0x20), neighbour(2)), 1),
+        ((neighbour(1), neighbour(1, state=0x20), neighbour(2)), 2),
+        ((neighbour(1), neighbour(1, state=0x20), neighbour(1, state=0x20)), 1),
+        ((neighbour(1), neighbour(1, state=0x20), neighbour(1)), 1),
+        ((neighbour(1), neighbour(1, state=0x20), neighbour(1, kind=29), neighbour(2)), 2),
     ],
 )
 def test_a_neighbour_that_was_forgotten_is_to_be_the_same(
@@ -222,10 +233,61 @@ def test_a_neighbour_that_was_forgotten_is_to_be_the_same(
 def test_neighbours_that_were_forgotten_take_so_much_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stranger may make many known."""
+    """A stranger may make many known, but has none forgotten to which packets are led."""
     monkeypatch.setattr(changes, "STATIONS_MAX", 0)
     messages = (neighbour(1), neighbour(1, kind=29), neighbour(2))
     assert {} == heard(monkeypatch, *messages)
+    assert {"changed.neighbours": 1} == heard(monkeypatch, *messages, led=["10.0.0.9"])
+
+
+def route(to: str, bits: int, way_out: int = 98, protocol: int = 2, kind: int = 24) -> bytes:
+    """Return what the kernel says of a route of its own by another interface."""
+    packed = ip_address(to).packed
+    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+    body = struct.pack("=BBBBBBBBI", family, bits, 0, 0, 254, protocol, 253, 1, 0)
+    body += genetlink.attribute(1, packed) if bits else b""
+    body += struct.pack("=HHi", 8, 4, way_out)
+    return genetlink.HEADER.pack(16 + len(body), kind, 0, 0, 0) + body
+
+
+@pytest.mark.parametrize(
+    ("message", "count"),
+    [
+        (route("10.2.0.0", 28), 1),
+        (route("10.2.0.0", 28, kind=25), 1),
+        (route("10.2.0.2", 32), 1),
+        (route("10.2.0.0", 0), 1),
+        (route("10.2.0.16", 28), 0),
+        (route("172.17.0.0", 16), 0),
+        (route("2001:db8::", 64), 1),
+        (route("2001:db8:1::", 64), 0),
+        (route("fe80::", 64), 0),
+    ],
+)
+def test_a_route_that_comes_with_an_address_of_another_interface_counts(
+    monkeypatch: pytest.MonkeyPatch, message: bytes, count: int
+) -> None:
+    """If it is for where packets are led; others' are made with each container that starts."""
+    led = ["10.2.0.2", "2001:db8::2", "fe80::1%eth0"]
+    counted = heard(monkeypatch, message, led=led).get("changed.routes", 0)
+    assert (count, {}) == (counted, heard(monkeypatch, message))
+
+
+def test_a_link_that_comes_up_counts_where_routes_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of which nobody is notified; not a link that is new, nor where routes do not wait."""
+    monkeypatch.setattr(genetlink, "dump", lambda *_: iter(()))
+    monkeypatch.setattr(Host, "name_of", lambda *_: "eth3")
+    waits: dict[str, str] = {}
+    monkeypatch.setattr(changes, "read", lambda _, path: waits.get(path))
+    comes = link(98), link(98, flags=1 | 1 << 16)
+    assert {} == heard(monkeypatch, *comes, led=["10.2.0.2"])
+    for name in ("all", "eth3"):
+        waits = {f"/proc/sys/net/ipv4/conf/{name}/ignore_routes_with_linkdown": "1"}
+        assert {"changed.links": 1} == heard(monkeypatch, *comes, led=["10.2.0.2"])
+        assert {} == heard(monkeypatch, *comes[1:], led=["10.2.0.2"])
+        assert {} == heard(monkeypatch, *comes)
 
 
 def test_a_station_that_moves_to_another_port_counts(monkeypatch: pytest.MonkeyPatch) -> None:

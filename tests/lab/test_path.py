@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -20,12 +21,14 @@ from waiting import wait_until
 
 from udpbench.agent.rewrites import FlowMarks, of_iptables, of_nft
 from udpbench.analysis.judge import judge
+from udpbench.control.agent_client import AgentClient
 from udpbench.control.run import Outcome, RunOptions, run
 from udpbench.definition.load import lab_of, load_experiment_data, load_lab
 from udpbench.model.lab import Lab
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import TrialRecord
 from udpbench.model.result import Progress, Result
+from udpbench.protocol import SampleReply
 from udpbench.records.reader import read_run
 from udpbench.records.run import RunHeader, now_utc
 from udpbench.records.writer import RunWriter
@@ -1195,6 +1198,124 @@ def test_without_nodes_senders_stop_when_their_way_is_another(
     assert f"{what} were changed there" in record.error.message
     sent = sum(stats.counts.get("sent_packets", 0) for stats in record.phases[-1].stats)
     assert sent < 1500
+
+
+@pytest.mark.parametrize("late", ["receiver", "controller"])
+def test_senders_stop_whoever_does_not_answer(
+    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """A receiver that its load overruns holds the controller up, or that is stopped itself."""
+    done: list[str] = []
+    ask = AgentClient.sample
+    counter = "cat /sys/class/net/eth0/statistics/tx_packets"
+    known = {"packets": 0, "since_ns": 0}
+
+    def is_silent() -> bool:
+        packets, now_ns = int(there.inside("red", counter)), time.monotonic_ns()
+        if packets != known["packets"]:
+            known.update(packets=packets, since_ns=now_ns)
+        return now_ns - known["since_ns"] > SECOND_NS // 10
+
+    def change() -> None:
+        words = "ip neigh replace 10.1.0.1 lladdr 02:00:00:00:00:07 dev eth0"
+        done.append(there.inside("red", words))
+        wait_until("the sender sends no more", is_silent, 10)
+
+    def sample(client: AgentClient, since: int) -> SampleReply:
+        if late == client.part == "receiver" and begun and not done:
+            change()
+        return ask(client, since)
+
+    begun: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and progress.text == "measured":
+            begun.append(progress.text)
+            if late == "controller" and not done:
+                change()
+
+    monkeypatch.setattr(AgentClient, "sample", sample)
+    load = traffic(1) | {"rate": "500pps", "count": "10000"}
+    keys = {"send": ASLEEP, "duration": "20s"}
+    _, record, _ = conducted(tmp_path, there.pair(), tell, traffic=load, **keys)
+    assert done, record.error
+    assert record.error is not None
+    assert ("SafetyError", "sender") == (record.error.kind, record.error.host)
+    assert "neighbours were changed there" in record.error.message
+    assert ("nobody asked" in record.error.message) or late == "receiver"
+
+
+ANSWERS_LATER = r"""
+import socket, sys
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806))
+link.bind(("eth1", 0))
+own, asked = bytes.fromhex("020000000066"), 0
+print("hears", flush=True)
+while True:
+    frame = link.recv(2000)
+    if frame[20:22] == b"\0\1" and frame[38:42] == socket.inet_aton("10.1.0.1"):
+        asked += frame[:6] == b"\xff" * 6
+        # By then nobody has answered for several looks.
+        if asked > 3 or frame[:6] == own:
+            ends = own + frame[38:42] + frame[22:32]
+            link.send(frame[6:12] + own + frame[12:20] + b"\0\2" + ends)
+"""
+
+
+def test_who_answers_once_a_receiver_was_silent_stops_its_sender(
+    there: There, tmp_path: Path
+) -> None:
+    """Its load may keep a receiver from answering; the next who does may be anybody."""
+    own = "/proc/sys/net/ipv4/neigh/eth0"
+    times = {"base_reachable_time_ms": 200, "delay_first_probe_time": 1, "retrans_time_ms": 200}
+    for name, value in {**times, "mcast_solicit": 1, "ucast_solicit": 1}.items():
+        there.inside("red", f"sysctl -qw {own[10:].replace('/', '.')}.{name}={value}")
+    done: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and progress.text == "measured" and not done:
+            there.inside("gateway", "nft add table arp x")
+            there.inside(
+                "gateway", "nft add chain arp x o { type filter hook output priority 0 ; }"
+            )
+            silent = "nft add rule arp x o arp saddr ether != 02:00:00:00:00:66 drop"
+            done.append(there.inside("gateway", silent))
+
+    load = traffic(1) | {"rate": "500pps", "count": "10000"}
+    keys = {"send": ASLEEP, "duration": "20s"}
+    with held(there, "gateway", sys.executable, "-c", ANSWERS_LATER, says="hears"):
+        _, record, _ = conducted(tmp_path, there.pair(), tell, traffic=load, **keys)
+    assert done, record.error
+    assert record.error is not None
+    assert "neighbours were changed there" in record.error.message
+
+
+@pytest.mark.parametrize("change", ["address", "link"])
+def test_a_route_of_the_kernels_by_another_interface_stops_the_senders(
+    there: There, tmp_path: Path, change: str
+) -> None:
+    """As a DHCP server of another network may cause, or whoever plugs in a cable."""
+    if change == "link":
+        waits = "net.ipv4.conf.eth3.ignore_routes_with_linkdown=1"
+        there.inside("gateway", f"sysctl -qw {waits}")
+        there.inside("beyond", "ip link set eth0 down")
+        there.inside("gateway", "ip route add 10.2.0.2/32 dev eth3")
+    done: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "sample" and progress.text == "measured" and not done:
+            short, words = {
+                "address": ("gateway", "ip addr add 10.2.0.9/28 dev eth3"),
+                "link": ("beyond", "ip link set eth0 up"),
+            }[change]
+            done.append(there.inside(short, words))
+
+    load = traffic(1) | {"rate": "500pps", "count": "5000"}
+    _, record, _ = conducted(tmp_path, there.lab(), tell, traffic=load, send=ASLEEP)
+    assert done, record.error
+    assert record.error is not None
+    assert ("SafetyError", "gateway") == (record.error.kind, record.error.host)
+    assert "were changed there" in record.error.message
 
 
 ECHOED = {"traffic": {"echo": 1}}

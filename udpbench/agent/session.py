@@ -94,6 +94,10 @@ class Session(Service):
             what = f"cannot create a private network namespace there: {error.strerror}"
             raise HelloRefused(f"{what}; log in as root, or write become: sudo", name) from error
 
+    def tick(self, now_ns: int) -> Optional[int]:
+        """Look at the way of what is sent, where the controller is late to ask for it."""
+        return None if self.verbs is None else self.verbs.look_out(now_ns)
+
     def take(self, use: Use) -> Taken:
         """Lock this host for the run; refused while another run has it."""
         verbs = self._greeted("take")

@@ -30,6 +30,7 @@ from udpbench.agent.interfaces import interfaces
 from udpbench.agent.locks import Held, Locks
 from udpbench.agent.losses.inject import LossInjector
 from udpbench.agent.neighbours import frame_addresses
+from udpbench.agent.own_watch import OwnWatch, Place
 from udpbench.agent.passage import led_away, passage
 from udpbench.agent.recording import record_tree
 from udpbench.agent.route_proof import prove, prove_connected
@@ -52,7 +53,7 @@ from udpbench.model.host import SOCKET_MEMORY, Change, Facts, Inspection, Settin
 from udpbench.model.limits import Edge, Scope
 from udpbench.model.record import Snapshot, Whose, WorkerStats
 from udpbench.model.work import LossSpec, WorkerSpec, replies
-from udpbench.protocol import Interfaces, Passage, Prepared, RecordedTree, Stranger
+from udpbench.protocol import Interfaces, Passage, PhaseOrder, Prepared, RecordedTree, Stranger
 
 
 class Verbs:
@@ -76,6 +77,7 @@ class Verbs:
         self._changes = Changes(host)
         self._outer: dict[str, None] = {}
         """Interfaces by which the outer packets of tunnels leave, into which workers here send."""
+        self._own_watch = OwnWatch(name, self._changed_by_now)
         self._looks = Looks(host, name)
         self._cpus = CpuSampler(host)
         self._processes = Processes(host, all_of_machine="machine" in scopes)
@@ -97,7 +99,6 @@ class Verbs:
             "hear_arp": self._arps.hear,
             "plan": self._engine.plan,
             "verify": self._engine.altered,
-            "start": self.pool.start,
             "sample": self.pool.sample,
             "stop": self.pool.stop,
             "sample_cpus": self._cpus.begin,
@@ -241,9 +242,23 @@ class Verbs:
         return replace(taken, processes=self._processes.end(self._known(interface, controller)))
 
     def changed(self, interface: str, out: str = "", tunnel: str = "") -> dict[str, int]:
-        """Return what was changed in this namespace, without waiting for anything."""
-        changed = self._changed(interface, out, tunnel)
-        return {**changed, "changed.redirects": redirects(self._host)}
+        """Return what was changed in this namespace, without waiting for anything.
+
+        Raises SafetyError if workers were stopped because of that.
+        """
+        return self._own_watch.answer((interface, out, tunnel))
+
+    def _changed_by_now(self, place: Place) -> dict[str, int]:
+        return {**self._changed(*place), "changed.redirects": redirects(self._host)}
+
+    def start(self, order: PhaseOrder) -> None:
+        """Start a phase."""
+        self._own_watch.begin(order.at_ns)
+        self.pool.start(order)
+
+    def look_out(self, now_ns: int) -> Optional[int]:
+        """Stop workers whose packets go elsewhere by now; return when to look again."""
+        return self._own_watch.look(now_ns, self.pool.stop) if self.pool.running else None
 
     def _changed(self, interface: str, out: str, tunnel: str) -> dict[str, int]:
         devices = filter(None, (interface, out, tunnel, *bridge_ports(self._host, interface)))
@@ -259,9 +274,16 @@ class Verbs:
         protocol: str = "udp",
     ) -> Passage:
         """Return the way of packets of the traffic through this host."""
-        with searched_once(self._host):
-            way = passage(self._host, interface, out, pairs, ports, protocol)
+
+        def ask() -> Passage:
+            with searched_once(self._host):
+                return passage(self._host, interface, out, pairs, ports, protocol)
+
+        is_sent = pairs and not interface
+        way = self._own_watch.know(ask) if is_sent else ask()
         self._outer.update((hop.interface, None) for hop in way.outer if hop.interface)
+        hops = [each for hop in (*way.hops, *way.outer) for each in (hop.destination, hop.gateway)]
+        self._changes.lead(filter(None, (*hops, *way.rewrites, *(to for _, to in pairs))))
         return way
 
     def tunnel_key(self) -> str:
@@ -309,6 +331,7 @@ class Verbs:
 
     def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
         """End the workers; remove their log files, or keep them under a label."""
+        self._own_watch.forget()
         self._losses.close()
         self._cpus.close()
         had = bool(self.pool.pids())

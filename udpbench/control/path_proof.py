@@ -504,36 +504,11 @@ class SenderWatch(PathWatch):
 
     def _permits(self, client: AgentClient, now: dict[str, int]) -> bool:
         before, way = self._ways[client.name], self._way(client)
-        if _rest(way) != _rest(before):
+        known = before.as_now(way)
+        if known is None:
             return False
-        hops, outer = _kept(before.hops, way.hops), _kept(before.outer, way.outer)
-        if hops is None or outer is None:
-            return False
-        ports = dict(before.stations)
-        if any(ports.get(mac, port) not in (port, EVERY_PORT) for mac, port in way.stations):
-            return False
-        self._first[client.name] = now
-        stations = tuple({**ports, **dict(way.stations)}.items())
-        self._ways[client.name] = replace(way, hops=hops, outer=outer, stations=stations)
+        self._first[client.name], self._ways[client.name] = now, known
         return True
-
-
-def _rest(way: Passage) -> tuple[object, ...]:
-    """Return what is to stay as it was of a way, its hops apart."""
-    return way.rewrites, way.sources, way.unread
-
-
-def _kept(proven: Sequence[Hop], now: Sequence[Hop]) -> tuple[Hop, ...] | None:
-    """Return hops with MACs that nobody asks for and were forgotten; None: they lead elsewhere."""
-    if len(proven) != len(now):
-        return None
-    pairs = [*zip(proven, now, strict=True)]
-    same = all(replace(hop, mac=None) == replace(known, mac=None) for known, hop in pairs)
-    if not same or any(
-        None not in (known.mac, hop.mac) and known.mac != hop.mac for known, hop in pairs
-    ):
-        return None
-    return tuple(replace(hop, mac=hop.mac or known.mac) for known, hop in pairs)
 
 
 def _moved(first: Mapping[str, int], now: Mapping[str, int], name: str) -> bool:

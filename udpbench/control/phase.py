@@ -10,6 +10,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from udpbench.control.agent_client import AgentClient, ask_all
@@ -258,7 +259,8 @@ class PhaseRun:
         watch_ns = max(WATCH_NS, self.plan.duration_ns // WATCHES_MAX)
         self._watch_ns += watch_ns * (1 + (now_ns - self._watch_ns) // watch_ns)
         # One after the other, so that they never take all CPUs from the load at once.
-        latest = {client.name: client.snapshot() for client in self.agents.everyone}
+        everyone = self.agents.everyone
+        latest = {client.name: self._watching(client.snapshot) for client in everyone}
         moved = tuple(moved_since(self._latest[name], latest[name]) for name in latest)
         self._latest = latest
         for name, snapshot in zip(latest, moved, strict=True):
@@ -271,6 +273,13 @@ class PhaseRun:
         if self.agents.watch is not None and now_ns >= self._path_ns:
             self._path_ns = now_ns + CHANGES_NS
             self.agents.watch.check()
+
+    def _watching(self, request: Callable[[], T]) -> T:
+        """Return a host's answer; while it is slow to answer the path is watched all the same."""
+        if self.agents.watch is None:
+            return request()
+        clock = self.waiter.clock
+        return clock.meanwhile(request, CHANGES_NS, lambda: self._watch_path(clock.now_ns()))
 
     def _read_clocks(self) -> None:
         """Record each host's clock offset; remeasured for a measured phase only."""
@@ -320,8 +329,9 @@ class PhaseRun:
                 return False
             asked_ns = now_ns
             for client in self.agents.receivers:
-                self._sample(client)
-            states = [self._sample(client).state for client in self.agents.senders]
+                self._sample(client, sending=True)
+            replies = [self._sample(client, sending=True) for client in self.agents.senders]
+            states = [reply.state for reply in replies]
             if all(state in SENT for state in states):
                 return True
             if steadiness is not None and self.steady_ns is None:
@@ -492,9 +502,10 @@ class PhaseRun:
         reply = self._replies.get(client.name)
         return reply.next if reply is not None else 0
 
-    def _sample(self, client: AgentClient) -> SampleReply:
+    def _sample(self, client: AgentClient, sending: bool = False) -> SampleReply:
         """Request one sample, pass on new samples, and raise a worker's failure."""
-        reply = client.sample(self._since(client))
+        request = partial(client.sample, self._since(client))
+        reply = self._watching(request) if sending else request()
         self._replies[client.name] = reply
         if reply.samples and self.plan.name == "measured":
             numbers = sum(len(s.counts) + len(s.packets_per_ms) + 1 for s in reply.samples)

@@ -47,17 +47,28 @@ class Clock:
         if len(calls) < 2:
             return [call() for call in calls]
         results: list[Future[T]] = [Future() for _ in calls]
-
-        def make(call: Callable[[], T], result: Future[T]) -> None:
-            try:
-                result.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-                result.set_exception(error)
-
         for pair in zip(calls, results, strict=True):
-            threading.Thread(target=make, args=pair, daemon=True).start()
+            threading.Thread(target=_make, args=pair, daemon=True).start()
         wait(results)
         return [result.result() for result in results]
+
+    def meanwhile(self, call: Callable[[], T], every_ns: int, work: Callable[[], object]) -> T:
+        """Return what a call returns; until then do other work at intervals.
+
+        An error of that is raised at once, and the call left to itself.
+        """
+        result: Future[T] = Future()
+        threading.Thread(target=_make, args=(call, result), daemon=True).start()
+        while not wait([result], every_ns / SECOND_NS).done:
+            work()
+        return result.result()
+
+
+def _make(call: Callable[[], T], result: Future[T]) -> None:
+    try:
+        result.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+        result.set_exception(error)
 
 
 class Interrupt:

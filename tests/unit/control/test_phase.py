@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -24,10 +26,13 @@ from udpbench.control.phase import (
 )
 from udpbench.control.trial_state import Attempt, trial_agents
 from udpbench.drivers import DRIVERS, driver_of
+from udpbench.errors import SafetyError
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.limits import SECOND_NS
 from udpbench.model.record import RecordedError
 from udpbench.model.work import FlowSpec, WorkerSpec
+
+T = TypeVar("T")
 
 
 def test_who_awaits_answers_is_stopped_after_the_receivers(tmp_path: Path) -> None:
@@ -113,6 +118,34 @@ def test_nodes_in_the_middle_are_asked_twenty_times_a_second(
     only(tmp_path, world, duration="3s", warmup="0s")
     during = [at_ns for at_ns in asked_ns if 0 <= at_ns - begun_ns[0] <= 3 * SECOND_NS]
     assert max(after - before for before, after in pairwise(during)) <= 70 * 10**6
+
+
+def test_the_path_is_watched_while_a_host_is_slow_to_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver that its load overruns, for example: senders would go on unwatched."""
+    world = World()
+
+    class Changed(PathWatch):
+        def check(self) -> None:
+            raise SafetyError("routes were changed", "sender")
+
+    def meanwhile(call: Callable[[], T], every_ns: int, work: Callable[[], object]) -> T:
+        assert every_ns <= 50 * 10**6
+        if "start sender measured" in world.words:
+            world.clock.sleep_ns(every_ns)
+            monkeypatch.setattr(PathWatch, "check", Changed.check)
+            work()
+        return call()
+
+    def watched(attempt: Attempt) -> TrialAgents:
+        return replace(trial_agents(attempt), watch=PathWatch([]))
+
+    monkeypatch.setattr("udpbench.control.trial_state.trial_agents", watched)
+    monkeypatch.setattr(world.clock, "meanwhile", meanwhile)
+    record = only(tmp_path, world, duration="3s", warmup="0s")
+    assert record.error is not None
+    assert ("SafetyError", "sender") == (record.error.kind, record.error.host)
 
 
 @pytest.mark.parametrize(("counters", "most"), [(0, 50), (2000, 1500)])

@@ -70,6 +70,22 @@ def test_the_first_error_of_several_calls_is_raised_when_all_have_ended() -> Non
     assert "left" == raised.value.host
 
 
+def test_meanwhile_other_work_is_done() -> None:
+    """Until the call returns; the error of either is raised, that of the work at once."""
+    done, never = threading.Event(), threading.Event()
+    assert Clock().meanwhile(lambda: done.wait(10), 10**6, done.set)
+
+    def fail() -> None:
+        raise HostError("changed", "left")
+
+    with pytest.raises(HostError):
+        Clock().meanwhile(lambda: never.wait(10), 10**6, fail)
+    with pytest.raises(HostError):
+        Clock().meanwhile(fail, 10**9, never.set)
+    assert not never.is_set()
+    never.set()
+
+
 def test_an_interrupt_ends_a_wait() -> None:
     """The flag is looked at in every polling interval."""
     interrupt = Interrupt()

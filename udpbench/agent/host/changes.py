@@ -13,14 +13,17 @@ import errno
 import os
 import socket
 import struct
+import sys
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any, Optional
 
 from udpbench.agent.host import genetlink, ip_tunnels, tun_devices, wireguard_ends
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.bpf.cgroups import own_cgroup
+from udpbench.agent.host.files import read
 from udpbench.agent.host.reading import ReadingHost as Host
 from udpbench.agent.host.xtables import legacy_tables
 from udpbench.model.limits import SECOND_NS
@@ -64,7 +67,7 @@ _GET = 2
 _IFLA_ADDRESS, _IFLA_NAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_XDP = 1, 3, 4, 10, 43
 _XDP_ATTACHED, _XDP_PROGRAM = 2, 4
 _IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
-_IFA_ADDRESS, _IFA_LOCAL, _NDA_DST, _NDA_LLADDR, _RTA_OIF = 1, 2, 1, 2, 4
+_IFA_ADDRESS, _IFA_LOCAL, _NDA_DST, _NDA_LLADDR, _RTA_DST, _RTA_OIF = 1, 2, 1, 2, 1, 4
 _NDA_VLAN, _NDA_MASTER, _NDA_NH_ID = 5, 9, 13
 _CLONED, _BY_KERNEL = 0x200, 2
 """RTM_F_CLONED: an entry of the cache. RTPROT_KERNEL: it came with an address or a link."""
@@ -79,6 +82,8 @@ LOOK_S = 0.02
 """How long a process may take to answer in a look."""
 GONE = (errno.ENOENT, errno.ESRCH, errno.ECONNREFUSED, errno.ENODEV)
 """What a process or a device that has ended answers; others stay where they were."""
+WAITING = "/proc/sys/net/{}/conf/{}/ignore_routes_with_linkdown"
+"""Whether routes by an interface are used only while its link is up."""
 MESSAGES_MAX = 4096
 """Read at a time; the kernel keeps some 280 in a buffer of its default size."""
 
@@ -91,6 +96,10 @@ class Changes:
         self._links: dict[socket.socket, str] = {}
         self._counts: dict[str, int] = {}
         self._known: dict[tuple[object, ...], object] = {}
+        self._failed: set[tuple[object, ...]] = set()
+        """Neighbours that do not answer; whoever answers next is to have the same MAC."""
+        self._led: set[tuple[int, int]] = set()
+        """Length in bytes and number of each address to which packets are led."""
         self._stations: dict[tuple[Optional[bytes], ...], int] = {}
         self._own: set[int] = set()
         self._passed: set[int] = {_ANY_BLOCK}
@@ -111,6 +120,15 @@ class Changes:
         """
         self._hear(NETLINK_XFRM, XFRM, ("policies",))
         self._hear(NETLINK_NETFILTER, NFTABLES, ("firewall",))
+
+    def lead(self, addresses: Iterable[str]) -> None:
+        """Note where packets are led: from now on what may lead these elsewhere counts.
+
+        A route that comes with an address of another interface, and one that was not used while
+        that had no link.
+        """
+        for packed in (ip_address(address.partition("%")[0]).packed for address in addresses):
+            self._led.add((len(packed), int.from_bytes(packed, "big")))
 
     def counts(self, interfaces: Collection[str], below: Collection[str] = ()) -> dict[str, int]:
         """Return ``changed.routes`` and the like; without those that this user may not hear of.
@@ -236,7 +254,7 @@ class Changes:
         if any(kind in kinds for kinds in _RULES_AND_NEXTHOPS):
             return "routes"
         if kind in _ROUTES:
-            return "routes" if self._is_route(rest) else ""
+            return "routes" if self._is_route(payload[1], rest) else ""
         if any(kind in kinds for kinds in _QUEUEING):
             return "queueing" if struct.unpack_from("=i", rest)[0] in self._passed else ""
         names = {_LINK: "links", _ADDRESS: "addresses", _NEIGHBOUR: "neighbours"}
@@ -246,7 +264,7 @@ class Changes:
         if not name or family == socket.AF_BRIDGE:  # a port's state
             return ""
         index = struct.unpack_from("=i", rest)[0]
-        joins = name == "links" and self._is_beside(rest)
+        joins = name == "links" and (self._is_beside(rest) or self._may_wait(index))
         return name if self._is_changed(kind, rest) and (joins or index in self._own) else ""
 
     def _leads_elsewhere(self, kind: int, rest: bytes) -> bool:
@@ -286,11 +304,29 @@ class Changes:
         above = self._above()
         return bool(above & {rest[:4], dict(genetlink.attributes(rest[12:])).get(_IFLA_MASTER)})
 
-    def _is_route(self, rest: bytes) -> bool:
+    def _may_wait(self, index: int) -> bool:
+        """Return whether packets may take a route by a known interface once its link comes up."""
+        name = self._host.name_of(index) if self._led and ("link", index) in self._known else None
+        paths = [WAITING.format(ip, each) for ip in ("ipv4", "ipv6") for each in ("all", name)]
+        return name is not None and any(read(self._host, path) == "1" for path in paths)
+
+    def _is_route(self, bits: int, rest: bytes) -> bool:
         _, protocol, _, _, flags = struct.unpack_from("=BBBBI", rest)
-        way_out = genetlink.numbers(rest[8:]).get(_RTA_OIF)
+        words = dict(genetlink.attributes(rest[8:]))
+        way_out = int.from_bytes(words.get(_RTA_OIF, b""), sys.byteorder)
         is_others = protocol == _BY_KERNEL and way_out not in self._own
-        return not flags & _CLONED and not is_others
+        return not flags & _CLONED and not (is_others and not self._leads(bits, words))
+
+    def _leads(self, bits: int, words: Mapping[int, bytes]) -> bool:
+        """Return whether a route is for an address to which packets are led."""
+        to = words.get(_RTA_DST, b"")
+        number, size = int.from_bytes(to, "big"), len(to)
+        if to and ip_address(to).is_link_local:  # of that link alone
+            return False
+        rest = 8 * size - bits
+        return any(
+            not to or (size == each and number >> rest == led >> rest) for each, led in self._led
+        )
 
     def _is_changed(self, kind: int, rest: bytes) -> bool:
         """Return whether a link, an address or a neighbour differs from what was known of it."""
@@ -328,17 +364,22 @@ class Changes:
     def _is_neighbour_changed(self, is_there: bool, index: int, rest: bytes) -> bool:
         state = struct.unpack_from("=H", rest, 4)[0]
         words = dict(genetlink.attributes(rest[8:]))
-        key, mac = ("neighbour", index, words.get(_NDA_DST)), words.get(_NDA_LLADDR)
+        address = words.get(_NDA_DST, b"")
+        key, mac = ("neighbour", index, address), words.get(_NDA_LLADDR)
         known = self._known.get(key)
-        if state & _FAILED:
-            return self._learn(key, None)
-        if not is_there:
-            # Unused, or the link lost its carrier: whoever answers then is to have the same MAC.
-            if len(self._known) > STATIONS_MAX:
+        led = (len(address), int.from_bytes(address, "big")) in self._led
+        if not is_there or state & _FAILED:
+            # Unused, silent, or the link lost its carrier: whoever answers then is to have the
+            # same MAC. Strangers may make many known, but none of those is forgotten for them.
+            is_new = bool(state & _FAILED) and known is not None and key not in self._failed
+            if len(self._known) > STATIONS_MAX and not led:
                 self._learn(key, None)
-            return False
+            elif is_new:
+                self._failed.add(key)
+            return is_new
         if mac is None or not state & _VALID:
             return False
+        self._failed.discard(key)
         by_hand = bool(state & _PERMANENT)
         return self._learn(key, (mac, by_hand)) and (by_hand or known is not None)
 
