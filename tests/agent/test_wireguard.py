@@ -215,7 +215,7 @@ def test_a_question_about_a_way_searches_processes_once(
 
     def looking(*_: Any) -> Any:
         asked.append(host.tuns)
-        return SimpleNamespace(outer=())
+        return SimpleNamespace(outer=(), hops=(), rewrites=())
 
     for name in ("passage", "led_away", "prove", "find_stations"):
         monkeypatch.setattr(f"udpbench.agent.verbs.{name}", lambda *_, **__: looking())
