@@ -276,7 +276,7 @@ def test_a_route_that_comes_with_an_address_of_another_interface_counts(
 def test_a_link_that_comes_up_counts_where_routes_wait_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of which nobody is notified; not a link that is new, nor where routes do not wait."""
+    """Nobody is notified of that; a link that is new does not, nor one without such routes."""
     monkeypatch.setattr(genetlink, "dump", lambda *_: iter(()))
     monkeypatch.setattr(Host, "name_of", lambda *_: "eth3")
     waits: dict[str, str] = {}

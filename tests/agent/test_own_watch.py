@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from typing import Optional
 
@@ -89,6 +90,25 @@ def test_what_leads_packets_elsewhere_stops_them(counter: str, way: Passage, sto
         with pytest.raises(SafetyError, match="routes were changed there while packets were sent"):
             sender.watch.answer(PLACE)
     assert sender.counts == sender.watch.answer(PLACE)
+
+
+def test_an_interface_that_is_gone_stops_what_sends() -> None:
+    """And ends no agent."""
+    sender = Sender()
+
+    def gone() -> Passage:
+        if sender.counts["changed.routes"]:
+            raise OSError(errno.ENODEV, "no such device")
+        return WAY
+
+    sender.watch.know(gone)
+    sender.watch.answer(PLACE)
+    sender.watch.begin(0)
+    sender.counts["changed.routes"] += 1
+    sender.look(LATE_NS)
+    assert 1 == sender.stopped
+    with pytest.raises(SafetyError, match="links were changed"):
+        sender.watch.answer(PLACE)
 
 
 def test_who_was_forgotten_is_to_be_the_same() -> None:

@@ -17,6 +17,7 @@ LATE_NS = 75 * 10**6
 LOOK_NS = 50 * 10**6
 QUEUEING = "changed.queueing"
 """Which queue packets wait in leads them nowhere else."""
+GONE = "changed.links"
 Place = tuple[str, str, str]
 """The interfaces of which is asked what was changed."""
 
@@ -28,7 +29,7 @@ class OwnWatch:
         self._name = name
         self._counts = counts
         self._asked: Optional[tuple[Place, dict[str, int]]] = None
-        """Of which interfaces the controller asked last, and the answer."""
+        """The interfaces of which the controller asked last, and the answer."""
         self._way: Optional[tuple[Callable[[], Passage], Passage]] = None
         """How to ask for the way of what is sent here, and that which was proven."""
         self._due_ns = 0
@@ -73,9 +74,14 @@ class OwnWatch:
         if now_ns < self._due_ns:
             return self._due_ns
         place, before = self._asked
-        counts = self._counts(place)
-        names = [name for name in counts if counts[name] != before.get(name) and name != QUEUEING]
-        if names and not self._is_as_proven():
+        try:
+            counts = self._counts(place)
+            names = [name for name in counts if counts[name] != before.get(name)]
+            names = [name for name in names if name != QUEUEING]
+            leads_elsewhere = bool(names) and not self._is_as_proven()
+        except OSError:  # an interface is gone
+            counts, names, leads_elsewhere = before, [GONE], True
+        if leads_elsewhere:
             self._moved = ", ".join(name.partition(".")[2] for name in names)
             stop()
             return None
