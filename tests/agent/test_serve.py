@@ -36,6 +36,7 @@ from udpbench.agent.verbs import Verbs
 from udpbench.errors import AgentError, RestoreError
 from udpbench.model.experiment import Receive, Send, Traffic
 from udpbench.model.host import Setting
+from udpbench.model.record import Snapshot
 from udpbench.model.work import FlowSpec, WorkerSpec
 from udpbench.protocol import (
     PROTOCOL,
@@ -272,6 +273,21 @@ def verbs(root: Path) -> Verbs:
     """Return what serves a run on a host of files."""
     host = fake_host(root)
     return Verbs(host, "left", "run-1", ("namespace",), Locks(host, "run-1"), {})
+
+
+def test_in_a_path_phase_a_tunnels_rules_are_read_at_both_ends_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing rules takes time: neither while packets flow, nor where no tunnel is."""
+    monkeypatch.setattr("udpbench.agent.verbs.tunnel_counts", lambda _: {"rules.output.data": 5})
+    monkeypatch.setattr("udpbench.agent.verbs.snapshot", lambda *_: Snapshot("left", 1, {}))
+    host = fake_host(tmp_path)
+    served = Verbs(host, "left", "run-1", (), Locks(host, "run-1"), {})
+    taken = [
+        served.snapshot("lo", edge, tunnel=tunnel).counters.get("rules.output.data")
+        for edge, tunnel in (("path", "wg0"), ("path", ""), (None, "wg0"))
+    ]
+    assert [5, None, None] == taken
 
 
 def test_every_method_of_the_agent_is_in_the_table_of_verbs(tmp_path: Path) -> None:

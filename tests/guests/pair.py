@@ -51,7 +51,7 @@ OWN = {
     "left": f"-m 512 -smp 2,cores=1,threads=2 {FORGOTTEN}",
     "right": f"-m 512 -smp 2,cores=1,threads=2 {FORGOTTEN}",
     "alone": f"-m 3072 -smp 2 {KEPT}",
-    "path": f"-m 1024 -smp 2 {FORGOTTEN}",
+    "path": f"-m 1024 -smp 2,cores=1,threads=2 {FORGOTTEN}",
 }
 PROGRAM = "usr/bin/linux.uml"
 PROGRAM_MEMORY = {"left": "512M", "right": "512M", "alone": "3G"}

@@ -51,8 +51,11 @@ OUTER = {
     ("far", "input"): "fwd_prerouting",
 }
 """End of the tunnel and hook → the stage of outer packets that a rule drops there."""
-OTHERS = 5
-"""Packets of ARP, neighbour discovery and handshakes that netem may have dropped in a trial."""
+STRAYS = 5
+"""Packets of a trial on a hop that nobody planted: ARP, neighbour discovery and handshakes that netem
+dropped, and frames lost in an emulated card (on Linux 6.1 two of 300 between the counters of two igb)."""
+YOUNG_S = 60
+"""How old a key of the tunnel may be: packets of a path check that wait for a handshake would be lost by it."""
 RECEIVE_RING = 4096
 """Frames; more than come in a trial, so that an igb proves that none was lost in its ring."""
 
@@ -183,6 +186,15 @@ card() {{
     ip netns exec $2 ethtool -G $3 rx {RECEIVE_RING} || true
     ip -n $2 link set $3 up
 }}
+has_key() {{
+    for second in $(seq 60); do
+        ip netns exec red bash -c "echo > /dev/udp/$2/9"
+        made=$(ip netns exec $1 wg show wg0 latest-handshakes | cut -f2)
+        [ $(($(date +%s) - made)) -ge {YOUNG_S} ] || return 0
+        sleep 1
+    done
+    return 1
+}}
 """
 
 
@@ -258,8 +270,10 @@ class Mixture:
         }
 
     def plant(self) -> None:
-        """Make all of it in the guest and at the switch."""
+        """Make all of it in the guest and at the switch, once the tunnel has a key."""
         script = ""
+        if self.way.tunnel is not None:
+            script += f"has_key router{self.way.tunnel} {host_of(253, 1, 4)}\n"
         for host in self.way.hosts:
             script += f"inside {host} nft -f - <<'END'\n{''.join(self.rules(host))}END\n"
         for number, fate in self.fates.ends.items():
@@ -379,7 +393,8 @@ class Mixture:
     def _between(self, hop: int, missing: int, grown: Mapping[str, int]) -> dict[str, int]:
         """Return what ended on a hop, which must be what netem, the switch and outer rules counted.
 
-        Netem alone drops what is not of the traffic as well.
+        Netem alone drops what is not of the traffic as well. An emulated card may lose a frame that
+        no counter has, which is the link's.
         """
         known: Counter[str] = Counter()
         if hop == self.link:
@@ -388,11 +403,12 @@ class Mixture:
             for end, hook in self.outer:
                 host = f"router{hop - 1 + (end == 'far')}"
                 known[f"{host}.{OUTER[end, hook]}"] += grown[f"{host} outer {hook}"]
+        rest, dropped = missing - sum(known.values()), 0
         if hop - 1 == self.emulated:
-            queue = missing - sum(known.values())
-            assert 0 <= grown["netem"] - queue <= OTHERS, (hop, missing, known, grown["netem"])
-            known[f"router{self.emulated}.fwd_qdisc"] += queue
-        assert sum(known.values()) == missing, (hop, missing, known)
+            dropped = grown["netem"]
+            known[f"router{self.emulated}.fwd_qdisc"] += min(rest, dropped)
+        assert abs(rest - dropped) <= STRAYS, (hop, missing, known, dropped)
+        known["link"] += max(rest - dropped, 0)
         return known
 
     def _end(self, n: int, number: int) -> str | None:

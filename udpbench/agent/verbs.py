@@ -228,7 +228,9 @@ class Verbs:
         self._cpus.mark(edge, taken.clock_ns)
         if "namespace" in self.scopes:
             taken.counters.update(self._changed(interface, out, tunnel))
-        if edge is not None:
+        if edge == "path" and tunnel:
+            taken.counters.update(tunnel_counts(self._host))
+        if edge in ("begin", "end"):
             strange = strange_sockets(self._host, self.pool.specs, inodes, self.pool.pids())
             drops = {f"stranger.{s.inode}.drops": s.drops for s in strange if s.drops is not None}
             taken.counters.update(drops)

@@ -243,7 +243,8 @@ class PhaseRun:
 
     def _snapshots(self, edge: Edge | None = None) -> dict[str, Snapshot]:
         """Read every host; CPU use of processes only in a measured phase, due to its cost."""
-        edge = edge if self.plan.name == "measured" else None
+        if self.plan.name != "measured":
+            edge = "path" if self.plan.name == "path" and edge is not None else None
         return self._ask(self.agents.everyone, lambda client: client.snapshot(edge))
 
     def _ask(

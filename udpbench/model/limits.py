@@ -44,7 +44,8 @@ Part = Literal["sender", "link", "middle", "receiver"]
 """The part of the path of the packets: its ends are the hosts with workers of that name."""
 Scope = Literal["namespace", "machine"]
 PhaseName = Literal["path", "warmup", "measured"]
-Edge = Literal["begin", "end"]
+Edge = Literal["begin", "end", "path"]
+"""Where a measured phase begins and ends; ``path``: either end of a path phase."""
 LEDGER_STAGES = (
     "unsent",
     "tx_policy",

@@ -91,11 +91,16 @@ def test_a_worker_that_fails_is_raised_as_what_it_was(tmp_path: Path) -> None:
 
 
 def test_processes_are_looked_at_where_the_measured_phase_begins_and_ends(tmp_path: Path) -> None:
-    """Every agent is asked, twice a trial: neither in other phases nor while packets flow."""
+    """Every agent is asked, twice a trial: neither in other phases nor while packets flow.
+
+    At the edges of a path phase each is asked what its tunnel's rules counted.
+    """
     world = World()
     only(tmp_path, world, duration="3s")
     hosts = ("sender", "receiver", "machine")
-    assert [f"{edge} {host}" for edge in ("begin", "end") for host in hosts] == world.edges
+    assert [
+        f"{edge} {host}" for edge in ("path", "path", "begin", "end") for host in hosts
+    ] == world.edges
 
 
 def test_nodes_in_the_middle_are_asked_twenty_times_a_second(
