@@ -25,6 +25,8 @@ from runs import nft
 from test_path import BEFORE_NAT, COUNTED_AT, HOOKS, Fates, host_of
 
 from udpbench.analysis.judge import judge
+from udpbench.control.drain import QUIET_NS
+from udpbench.control.phase import Plan
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import lab_of, load_experiment_data
 from udpbench.model.lab import Lab
@@ -429,6 +431,18 @@ WAYS = {
     "three": (Way(3, vlan=2, tunnel=2, change=True), (7, 8, 9)),
 }
 """Chain → the seeds of its mixtures; ten in all."""
+
+
+@pytest.fixture(autouse=True)
+def _waits_for_what_no_receiver_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait two seconds for packets on their way: a guest on busy CPUs stands still for 200 ms.
+
+    A packet that ends at a node would else be in the counters of one host and not of the other.
+    """
+    defaults = Plan.__init__.__defaults__ or ()
+    longer = tuple(10 * each if each == QUIET_NS else each for each in defaults)
+    assert longer != defaults
+    monkeypatch.setattr(Plan.__init__, "__defaults__", longer)
 
 
 @pytest.mark.parametrize("name", WAYS)
