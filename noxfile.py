@@ -610,7 +610,7 @@ def middle(session: nox.Session) -> None:
     folder = ROOT / ".nox" / "guests"
     apart = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
     python, pytest = (str(HOME / "bin" / name) for name in ("python", "pytest"))
-    for image in session.posargs or ("cards",):
+    for image in session.posargs or ("trixie-hosts",):
         run(session, "python", "tests/guests/image.py", str(folder), image)
         pair = (python, "tests/guests/pair.py", str(folder), image, "path")
         words = ("unshare", *apart, *pair, pytest, "-s", "tests/guests/test_nodes.py")
