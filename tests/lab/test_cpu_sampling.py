@@ -135,6 +135,31 @@ def test_what_nodes_forward_is_theirs(
     assert times[whose, stage] > 0
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="both ends and a node need a CPU each")
+def test_a_cpu_that_only_a_router_has_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what comes before ip_forward, and all else that runs there."""
+    monkeypatch.setattr(phase, "CPU_FREQUENCY", 4987)
+    ends, own = sorted(os.sched_getaffinity(0))[:2]
+    text = (Path(__file__).parents[2] / "experiments" / "labs" / "router.yaml").read_text()
+    for interface in ("send0", "receive0"):
+        text = text.replace(f"interface: {interface},", f"interface: {interface}, cpus: {ends},")
+    rules = f"cpus: {own}, settings: {{rps: {{cpus: {own}}}, firewall: {{udp: 4321, rules: 1000}}}}"
+    text = text.replace(
+        "- name: router1", "\n    ".join(("- name: router1", *rules.split(", ", 1)))
+    )
+    (tmp_path / "own.yaml").write_text(text)
+    (result,) = measured(
+        tmp_path / "run", str(tmp_path / "own.yaml"), traffic={"size": "64B", "rate": "10kpps"}
+    ).results
+    assert result.cpu_time is not None, result.findings
+    assert {"router1"} == {each.end for each in result.cpu_time.entries if each.cpu == own}
+    stages = {each.stage for each in result.cpu_time.entries if each.cpu == own}
+    assert {"rx_ip", "fwd_netfilter"} <= stages
+    assert not [each for each in sampled_ns(result) if each[0] != "router1" and "fwd" in each[1]]
+
+
 def test_a_live_host_is_sampled_by_who_only_looks(tmp_path: Path) -> None:
     """The observer samples before it gives up its rights; its reader's time is at its stages."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as reader:

@@ -16,11 +16,14 @@ from udpbench.analysis.ledger.intended_load import arrived, sent_packets
 from udpbench.analysis.rates import Cpu, host_of, node_cpus
 from udpbench.analysis.readings import Readings
 from udpbench.cpu_stages import BRIDGED, FORWARDING
+from udpbench.model.limits import stage_of
 from udpbench.model.result import Ledger
 
 SENDER, NODES, LINK, RECEIVER = "sender", "nodes", "link", "receiver"
 """Who has time besides each node in the middle: several of them together, as a chain of functions
 does not tell whose namespace it is in; and who forwards and is none of them."""
+QUEUES = ("fwd_ring", "fwd_backlog")
+"""Where packets end for which a node does nothing."""
 KNOWN_WITHIN = 0.01
 """Part of what came to a node at most, up to which the ledger may leave open how much that was."""
 
@@ -139,21 +142,21 @@ def _queue_cpus(readings: Readings, host: str) -> frozenset[Cpu]:
 def packets_of(readings: Readings, ledger: Ledger | None) -> dict[str, int | None]:
     """Return who has time → the packets that it is divided by, in the packets' order.
 
-    Of an end what it sent or received, of a node what came to it, of several the first of them;
+    Of an end what it sent or received, of a node what it took in, of several the first of them;
     None where that is not known.
     """
     received = arrived(readings, workers_alone=True).packets
     forwarding = owners_of(readings).forwarding
     came: dict[str, int | None] = {}
     for node in readings.exits:
-        name, packets = called(node), came_to(ledger, node)
+        name, packets = called(node), taken_by(ledger, node)
         came.setdefault(forwarding.get(readings.machine_of(node), name), packets)
         came[name] = packets
     return {SENDER: sent_packets(readings), **came, LINK: None, RECEIVER: received}
 
 
-def came_to(ledger: Ledger | None, node: str) -> int | None:
-    """Return how many packets came to a node: those that did not end before it.
+def taken_by(ledger: Ledger | None, node: str) -> int | None:
+    """Return how many packets a node took in: those that ended neither before it nor in its queue.
 
     None if the ledger does not know it within a percent, as stages before and behind share a loss.
     """
@@ -163,6 +166,9 @@ def came_to(ledger: Ledger | None, node: str) -> int | None:
     if not places:
         return None
     ended = [entry.packets or 0 for entry in ledger.entries]
-    most = ledger.intended_packets - sum(ended[: places[0]])
-    least = ledger.received_packets + sum(ended[places[0] :])
+    in_queue = sum(
+        ended[place] for place in places if stage_of(ledger.entries[place].stage) in QUEUES
+    )
+    most = ledger.intended_packets - sum(ended[: places[0]]) - in_queue
+    least = ledger.received_packets + sum(ended[places[0] :]) - in_queue
     return most if most - least <= KNOWN_WITHIN * most else None
