@@ -1615,23 +1615,35 @@ def by_vxlan(there: There) -> Lab:
     return there.lab_of(there.end("gateway", "vx0"), "vx0")
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("ip neigh replace 10.1.0.1 lladdr 02:00:00:00:00:07 dev eth0", "neighbours"),
+        ("ip addr add 10.1.0.6/29 dev other0", "routes"),
+    ],
+)
 def test_senders_stop_when_the_outer_packets_of_their_tunnel_go_elsewhere(
-    there: There, tmp_path: Path
+    there: There, tmp_path: Path, words: str, what: str
 ) -> None:
-    """Whoever answers ARP in its other end's place gets all packets; outer ones have a TTL of 64."""
+    """Whoever answers ARP in its other end's place gets all packets; outer ones have a TTL of 64.
+
+    They are bound to no interface, so an address of another one may lead them there.
+    """
     lab = by_vxlan(there)
+    there.inside("red", "ip link add other0 type veth peer name other1")
+    for name in ("other0", "other1"):
+        there.inside("red", f"ip link set {name} up")
     done: list[str] = []
 
     def tell(progress: Progress) -> None:
         if progress.event == "sample" and progress.text == "measured" and not done:
-            words = "ip neigh replace 10.1.0.1 lladdr 02:00:00:00:00:07 dev eth0"
             done.append(there.inside("red", words))
 
     load = traffic(1) | {"rate": "500pps", "count": "1500"}
     _, record, _ = conducted(tmp_path, lab, tell, traffic=load, send=ASLEEP)
     assert done, record.error
     assert record.error is not None
-    assert "neighbours were changed there" in record.error.message
+    assert f"{what} were changed there" in record.error.message
 
 
 HOLDS_A_TUN = """
