@@ -199,8 +199,8 @@ def test_an_ordinary_user_has_nodes_in_the_middle(
         "VARIANTS", DROPPED if stage is not None else "passed: {}"
     )
     (home / "nodes.yaml").write_text(text)
-    command = [*UDPBENCH, "run", "nodes.yaml", "--lab", lab, "--no-report", "--out", "run"]
-    done = run_as_user(command, home)
+    where = ["--lab", lab, "--share", "--no-report", "--out", "run"]
+    done = run_as_user([*UDPBENCH, "run", "nodes.yaml", *where], home)
     assert ended_well(done.returncode, home / "run"), done.stdout + done.stderr
     results = {record.trial.point: judge(record) for record in read_run(home / "run").records}
     assert {("done", 0)} == {(each.status, each.unaccounted) for each in results.values()}
