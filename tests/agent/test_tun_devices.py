@@ -63,6 +63,23 @@ def test_a_device_may_have_been_moved_here(root: Path) -> None:
     assert wireguard_socket(Host(root), "tun0") is None
 
 
+def test_no_user_has_what_root_has(root: Path) -> None:
+    """Any user makes devices of any name in namespaces of its own, and holds them anywhere."""
+    process(root, 20, TUN, user=1000)
+    assert 20 == holder(Host(root), "tun0")
+    process(root, 8, TUN, space=2)
+    assert holder(Host(root), "tun0") is None, "it may be the device of 8, which was moved here"
+    process(root, 7, TUN)
+    assert 7 == holder(Host(root), "tun0")
+
+
+def test_a_users_device_elsewhere_keeps_none_of_roots_from_being_known(root: Path) -> None:
+    """One that was moved here from the namespace of its process."""
+    process(root, 8, TUN, space=2)
+    process(root, 20, TUN, space=3, user=1000)
+    assert 8 == holder(Host(root), "tun0")
+
+
 @pytest.mark.parametrize(
     ("target", "runs"),
     [

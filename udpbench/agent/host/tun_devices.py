@@ -46,17 +46,21 @@ def _once(host: Host, what: object, search: Callable[[], Any]) -> Any:
 def holder(host: Host, name: str) -> Optional[int]:
     """Return the process that has a device of this namespace open; None: it is not known.
 
-    A device may have been moved here from the namespace of its process. Where the time has ended,
-    one of root's that is in this namespace is still known: other users have no say in it.
+    A device may have been moved here from the namespace of its process. Root's in this namespace
+    is known whatever others have open: any user makes devices of any name in namespaces of its own.
+    So no user's process is believed to have what one of root's elsewhere may have.
     """
     devices, is_all = _once(host, TUN, lambda: _search(host))
     holders: dict[int, bool] = devices.get(name, {})
     own = host.link_target("/proc/thread-self/ns/net")
     inside = [pid for pid in holders if host.link_target(f"/proc/{pid}/ns/net") == own]
-    known = inside or [*holders]
-    if len(known) != 1 or not (is_all or (inside and holders[known[0]])):
-        return None
-    return known[0]
+    roots = [pid for pid in holders if holders[pid]]
+    known, is_known = [pid for pid in inside if pid in roots], True
+    if not known and inside:
+        known, is_known = inside, is_all and not roots
+    elif not known:
+        known, is_known = roots or [*holders], is_all
+    return known[0] if len(known) == 1 and is_known else None
 
 
 def _search(host: Host) -> tuple[dict[str, dict[int, bool]], bool]:
