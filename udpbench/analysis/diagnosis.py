@@ -574,6 +574,27 @@ def sender_queue(case: Evidence) -> Iterator[Bottleneck]:
         yield _bottleneck(case, "sender_queue", LIKELY, what, case.sending)
 
 
+def node_cpu(case: Evidence) -> Iterator[Bottleneck]:
+    """Find a full CPU that a node in the middle has for itself, behind its ring or its backlog.
+
+    Others on that CPU are the cause where the node would do without them. The ring of a veth that
+    is full is counted by the device at its other end.
+    """
+    name, _, stage = case.stage.rpartition(".")
+    nodes = [*case.readings.exits]
+    if case.readings.wired and stage in ("tx_device", "fwd_device"):
+        name = next(iter(nodes[nodes.index(name) + 1 :] if name in nodes else nodes), "")
+    elif stage not in ("fwd_ring", "fwd_backlog"):
+        return
+    cpu = case.forwarding(name) if name in nodes else None
+    if cpu is None or not cpu.full:
+        return
+    if max(cpu.others, cpu.steal) >= TAKEN and case.receiving_need(cpu) <= 1:
+        yield from _had_by_others(case, cpu, LIKELY)
+        return
+    yield _bottleneck(case, "node_cpu", LIKELY, "", cpu, words={"node": name})
+
+
 def small_backlog(case: Evidence) -> Iterator[Bottleneck]:
     """Find a backlog too small for what comes at once, before a CPU that has time."""
     cpu = case.polling
@@ -909,6 +930,7 @@ CAUSES_OF_A_PLACE: tuple[Callable[[Evidence], Iterator[Bottleneck]], ...] = (
     others_cpu,
     inline,
     sender_queue,
+    node_cpu,
     small_backlog,
     short_ring,
     late_reader,

@@ -149,6 +149,8 @@ clock_offset | have chrony or ntpd synchronise both
 _BOTTLENECKS = """\
 cgroup_memory | raise that limit (of a container, its memory), or make receive buffers smaller
 failing_calls | start the receiver, or see the findings for the errors
+node_cpu | spread packets over more of <node>'s CPUs (RPS, more queues), or give them less to do:
+  fewer rules, no connection tracking
 inline | have the receiver's CPUs do it: link.receive napi, on a host RPS or another queue
 sender_queue | raise rate or limit of the queue, or lower the load
 sender_cpu | give the sender more workers or CPUs, a larger batch, or GSO

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from golden import Golden
 
 from analysis import build, sampled
 from analysis.build import MS
 from analysis.sampled import HOG_PID, IDLE, QUIET, SENDS, SOFTIRQ, Seen, samples
 from udpbench.analysis.cpu_owners import taken_by
 from udpbench.analysis.cpu_time import costs_of_cpu, stacks
+from udpbench.analysis.diagnosis import node_cpu
 from udpbench.analysis.evidence import Evidence
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import make_ledger
@@ -270,16 +272,33 @@ def test_a_node_with_the_name_of_another_is_told_apart(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("queue_cpus", "name"), [({"router1": 2, "right": 0}, "router1's CPU 2"), ({}, None)]
+    ("queue_cpus", "count", "softirq_ms", "names"),
+    [
+        ({"router1": 2, "right": 0}, 24, 1900, ["node_cpu"]),
+        ({"router1": 2, "right": 0}, 24, 1500, ["node_cpu"]),  # others had a fifth of it
+        ({"router1": 2, "right": 0}, 24, 0, ["others_cpu"]),
+        ({"router1": 2, "right": 0}, 10, 790, []),
+        ({}, 24, 1900, []),
+    ],
 )
-def test_the_cpu_of_a_node_that_is_full(queue_cpus: dict[str, int], name: str | None) -> None:
-    """None where the node shares all of its CPUs: that is nobody's alone."""
-    seen = [each._replace(cpu=2, pid=0, count=20 * each.count) for each in FORWARDED]
-    record = idle_of(sampled.record(*seen, Seen(2, 0, IDLE, 400)), {2: 1600})
+def test_a_full_cpu_of_a_node_is_named_with_what_fills_it(
+    queue_cpus: dict[str, int], count: int, softirq_ms: int, names: list[str], golden: Golden
+) -> None:
+    """Not one that has time or that others had, nor where the node shares all of its CPUs."""
+    seen = [each._replace(cpu=2, pid=0, count=count * each.count) for each in FORWARDED]
+    busy_ms = 80 * count
+    record = sampled.record(*seen, Seen(2, 0, IDLE, 2000 - busy_ms))
+    record = idle_of(record, {2: busy_ms}, {2: softirq_ms})
     readings = readings_of(between(record, "router1", queue_cpus=queue_cpus))
     assert readings is not None
-    cpu = Evidence(readings, make_ledger(readings), "", 0).forwarding("router1")
-    assert name == (cpu.name if cpu is not None else None)
+    case = Evidence(readings, make_ledger(readings), "router1.fwd_backlog", 400)
+    limits = tuple(node_cpu(case))
+    assert names == [each.name for each in limits]
+    golden.check([each.sentence for each in limits])
+    for stage in ("router1.fwd_netfilter", "udp_rcvbuf", "tx_device"):
+        assert not tuple(node_cpu(replace(case, stage=stage)))
+    behind = replace(case, readings=replace(readings, wired=True), stage="tx_device")
+    assert names == [each.name for each in node_cpu(behind)]
 
 
 def test_what_a_node_takes_of_a_senders_cpu_has_its_name() -> None:

@@ -54,7 +54,7 @@ BOTTLENECKS = {
     *("reader_sleeps", "reader_pauses", "stopped_sender"),
     *("default_buffer", "clamped_buffer", "own_buffer", "attached_buffer"),
     "longer_burst",
-    *("cpu_quota", "cgroup_memory", "changed", "stranger", "unseen_rules"),
+    *("cpu_quota", "cgroup_memory", "changed", "stranger", "unseen_rules", "node_cpu"),
 }
 """Those that are neither a stage nor a readiness check; ``late_readers`` is of a search alone."""
 
