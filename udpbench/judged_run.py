@@ -199,7 +199,13 @@ def _tuned(chapter: Chapter) -> TuningAnswer | None:
         for spec in record.workers:
             if spec.host in record.facts:
                 roles.setdefault(spec.role, record.facts[spec.host])
-    return answer_of(chapter.tuning, roles, chapter.built_in_lab)
+    nodes = {
+        name: (record.facts[name].interface, out)
+        for record in reversed(chapter.records)
+        for name, out in record.exits.items()
+        if name in record.facts
+    }
+    return answer_of(chapter.tuning, roles, chapter.built_in_lab, nodes)
 
 
 def ending_code(run: Run) -> int:

@@ -26,7 +26,14 @@ from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.reader_time import MUCH, LoadedCpu, ReaderTime
 from udpbench.analysis.readings import Readings
-from udpbench.analysis.remedies import OTHER_CPUS, SAVED_STAGES, helps_at, remedy_text, sets_against
+from udpbench.analysis.remedies import (
+    OTHER_CPUS,
+    REMEDY_STEPS,
+    SAVED_STAGES,
+    helps_at,
+    remedy_text,
+    sets_against,
+)
 from udpbench.model.host import SOCKET_MEMORY, Facts
 from udpbench.model.limits import SECOND_NS, stage_of
 from udpbench.model.record import OTHER_CALL, WorkerStats
@@ -51,12 +58,15 @@ UNSENT = 0.005
 RULE_NS = 5
 """A firewall rule that does not match takes so long at least (measured: 7 ns, nf_tables, 6.18)."""
 UDP_MEMORY, BACKLOG = "net.ipv4.udp_mem", "net.core.netdev_max_backlog"
+CONNTRACK = "net.netfilter.nf_conntrack_max"
 DEFAULT_BUFFER, LARGEST_BUFFER = "net.core.rmem_default", "net.core.rmem_max"
 BACKLOG_PACKETS = 1000
 """The kernel's default (net/core/hotdata.c: max_backlog): no less is worth a try."""
 SYSCTL_NUMBERS = re.compile(r"\s*[0-9]{1,19}(\s+[0-9]{1,19})*\s*")
 PAGE_BYTES = 4096
 """The smallest page of any CPU; larger ones make of a number of pages more memory."""
+MOST_QUEUE_PACKETS = 2**20
+"""Gigabytes of packets that wait."""
 MOST_BUFFER_BYTES = 256 * 2**20
 """No burst needs more: it holds 100,000 datagrams of the largest MTU that cards have."""
 ROWS = {stage.name: stage for stage in (AHEAD, *STAGES)}
@@ -137,13 +147,26 @@ def _bottleneck(
     fill = {**words_of(case), **(words or {})}
     saving, saved = _saving(case, name, cpu) if cpu is not None else ("", {})
     of_program = case.readings.receiving.takes == "program"
-    helps = filled(remedy_text(remedy or name, of_program), fill) + saving
+    helps = _on_node(case, remedy or name, remedy_text(remedy or name, of_program))
+    helps = filled(helps, fill) + saving
     evidence = {**(numbers or {}), **(cpu.shares if cpu is not None else {}), **saved}
     return Bottleneck(
         *(name, certainty, case.stage, case.packets, text, helps, test, evidence, fill),
         sets=sets_against(name, fill, of_program),
         aside=OTHER_END if case.stage == "tx_device" and case.readings.one_pair else "",
     )
+
+
+def _on_node(case: Evidence, name: str, text: str) -> str:
+    """Return what helps at a node in the middle, by its name, and whether udpbench may try it."""
+    if not case.node or stage_of(name) not in (stage_of(case.node_stage), "ring_of_veth", "node_cpu"):
+        return text
+    text, fixed = text.replace("the node", case.node), case.readings.record.read_only
+    if stage_of(case.node_stage) not in REMEDY_STEPS or not fixed:
+        return text
+    if case.node in fixed:
+        return f"{text}; udpbench may not change {case.node}: its lab would say `change: true`"
+    return f"{text}; settings.middle is for all nodes, and {', '.join(fixed)} is read only"
 
 
 def _costs(case: Evidence, cpu: LoadedCpu) -> str:
@@ -206,7 +229,7 @@ def words_of(case: Evidence) -> dict[str, str]:
     late = case.late
     if late is not None:
         words["late"] = "send" if late.sends else "receive"
-    return {**words, **_of_memory(case, hosts), **_of_cpus(case, hosts)}
+    return {**words, **_of_memory(case, hosts), **_of_cpus(case, hosts), **_of_node(case, words)}
 
 
 def _of_memory(case: Evidence, hosts: Sequence[Facts]) -> dict[str, str]:
@@ -235,6 +258,55 @@ def _of_memory(case: Evidence, hosts: Sequence[Facts]) -> dict[str, str]:
     if pages is not None:
         words |= {"udp_pages": str(pages), "udp_mem": f"{pages} {pages} {2 * pages}"}
     return words
+
+
+def _of_node(case: Evidence, words: Mapping[str, str]) -> dict[str, str]:
+    """Return what would hold at a node in the middle what came, its CPUs, and the load's port.
+
+    Nothing where a node is read only: the settings of an experiment are for all nodes. Where rules
+    may translate addresses, packets are left to be tracked.
+    """
+    record = case.readings.record
+    facts = record.facts.get(case.node)
+    if facts is None or record.read_only:
+        return {}
+    changes = record.changes.get(case.node, ())
+    own = {f"node_{word}": words[word] for word in words.keys() & {"port"}}
+    if own and facts.firewall_rules:
+        own["rules_port"] = own["node_port"]
+    if own and record.built_in_lab and not any(each.setting.kind == "nat" for each in changes):
+        own["untracked_port"] = own["node_port"]
+    if not _is_set_elsewhere(case, BACKLOG):
+        backlogs = [int(text.split()[0]) for text in _in_force(case, [facts], BACKLOG)]
+        own |= _lengths(case, "node_backlog", min(filter(None, backlogs), default=0))
+    pfifos = [each.after.get("pfifo") for each in changes
+              if each.setting.kind == "qdisc" and isinstance(each.after, dict)]  # fmt: skip
+    own |= _lengths(case, "node_queue", min((p["limit_packets"] for p in pfifos if p), default=0))
+    if facts.rings.get("rx", 0) < facts.rings.get("rx-max", 0):
+        own["node_ring"] = str(facts.rings["rx-max"])
+    if len(facts.cpus) > 1:
+        own["node_cpus"] = ",".join(map(str, facts.cpus))
+        own |= {"irq_cpus": own["node_cpus"]} if facts.queue_irqs else {}
+    tables = [int(text) for text in _in_force(case, [facts], CONNTRACK) if text.isdigit()]
+    if any(tables) and not _is_set_elsewhere(case, CONNTRACK):
+        flows = sum(len(spec.flows) for spec in record.workers if spec.role == "sender")
+        own["node_table"] = str(1 << (max(tables) + 2 * flows).bit_length())
+    return own
+
+
+def _is_set_elsewhere(case: Evidence, sysctl: str) -> bool:
+    """Return whether the experiment sets the machine's parameter for an end on the same machine."""
+    record = case.readings.record
+    ends = [block for part, block in record.trial.settings.items() if part != "middle"]
+    return record.built_in_lab and any(sysctl in (block.sysctl or {}) for block in ends)
+
+
+def _lengths(case: Evidence, word: str, held: int) -> dict[str, str]:
+    """Return two lengths of a queue of packets: no load needs more than itself."""
+    packets = max(held, BACKLOG_PACKETS)
+    whole = 1 << max(case.ledger.intended_packets, packets).bit_length()
+    first = min(_with_room(case, packets), whole, MOST_QUEUE_PACKETS)
+    return {word: str(first), f"large_{word}": str(min(8 * first, MOST_QUEUE_PACKETS))}
 
 
 def _bound_of_buffer(case: Evidence, hosts: Sequence[Facts], now_bytes: int) -> str:
@@ -415,6 +487,7 @@ def refused(case: Evidence) -> Iterator[Bottleneck]:
         return
     if stage_of(case.stage) in REFUSING:
         what = _meaning(case.stage) + _meanwhile(case, CHANGES.get(case.stage, ()))
+        what = what.replace("the node", case.node or "the node")
         yield _bottleneck(case, case.stage, LIKELY if limits else CERTAIN, what)
 
 
@@ -616,6 +689,28 @@ def short_ring(case: Evidence) -> Iterator[Bottleneck]:
     if case.in_ring and case.stage != "rx_backlog" and cpu is not None and case.behind is None:
         what = "the receiver's ring is too short for the bursts"
         yield _bottleneck(case, "short_ring", LIKELY, what, cpu, too_small=True)
+
+
+FULL_OF_NODES = ("fwd_ring", "fwd_backlog", "fwd_tun", "fwd_rcvbuf", "fwd_cells", "fwd_qdisc")
+
+
+def full_node(case: Evidence) -> Iterator[Bottleneck]:
+    """Find a queue of a node in the middle that was full.
+
+    A queueing discipline drops by its rate or its limit; of others a CPU may have been too slow.
+    """
+    cpu = case.forwarding(case.node) if case.node else None
+    by_cpu = stage_of(case.node_stage) in ("fwd_ring", "fwd_backlog") and cpu and cpu.full
+    if case.node and stage_of(case.node_stage) in FULL_OF_NODES and not by_cpu:
+        by_peer = case.node_stage != case.stage
+        what = _meaning(case.node_stage).replace("the node", case.node)
+        what = f"{case.node} did not empty its ring in time" if by_peer else what
+        sure = CERTAIN if stage_of(case.stage) == "fwd_qdisc" else LIKELY
+        full = _bottleneck(
+            case, case.node_stage, sure, what, remedy="ring_of_veth" if by_peer else ""
+        )
+        aside = f"the ring of {case.node} was full; a veth pair counts that at its sending end"
+        yield replace(full, aside=aside if by_peer else full.aside)
 
 
 def late_reader(case: Evidence) -> Iterator[Bottleneck]:
@@ -933,6 +1028,7 @@ CAUSES_OF_A_PLACE: tuple[Callable[[Evidence], Iterator[Bottleneck]], ...] = (
     node_cpu,
     small_backlog,
     short_ring,
+    full_node,
     late_reader,
     full_receiver,
     stopped_sender,

@@ -151,6 +151,25 @@ class Evidence:
         return self.stage in ("rx_ring", "rx_backlog", *by_peer)
 
     @property
+    def node(self) -> str:
+        """The node in the middle at which packets ended; empty of an end.
+
+        The ring of a veth that is full is counted by the device at its other end.
+        """
+        name, _, stage = self.stage.rpartition(".")
+        nodes = [*self.readings.exits]
+        if nodes and self.readings.wired and stage in ("tx_device", "fwd_device"):
+            following = nodes[nodes.index(name) + 1 :] if name in nodes else nodes
+            return next(iter(following), "")
+        return name if name in nodes else ""
+
+    @property
+    def node_stage(self) -> str:
+        """The stage of that node: of a ring that its neighbour counts, ``fwd_ring``."""
+        own = self.stage.rpartition(".")[0] == self.node
+        return self.stage if own or not self.node else f"{self.node}.fwd_ring"
+
+    @property
     def overrun(self) -> bool:
         """Whether a backlog overflowed though its CPU receives little, whatever programs run there.
 

@@ -179,6 +179,7 @@ shared_cpu | move the reader, or the queue's work
 reader_work | do less for each datagram, or read with more workers on other CPUs (reuseport)
 reader_system | read more in a call, or read with more workers on other CPUs (reuseport)
 receive_cpu | use more queues, or RPS, so that more CPUs receive; GRO and fewer rules save work
+ring_of_veth | spread packets over more of the node's CPUs (RPS), or have a thread poll it (NAPI)
 late_readers | use faster readers, or more of them on other CPUs (reuseport)
 longer_burst | send a longer burst to find how much they hold, or let `search` find a rate
 nothing | raise the load to find the limit, or let `search` find it
@@ -271,6 +272,24 @@ sender_cpu | application | senders=<sender_cpus> | send.workers=<sender_cpus>
 sender_cpu | application | sendmmsg | send.call=sendmmsg; send.batch=auto
 sender_cpu | application | gso | send.gso=max
 governor | machine | governor | settings.receiver.cpu.governor=performance
+fwd_ring | host | ring=<node_ring> | settings.middle.ethtool.rings.rx=<node_ring>
+fwd_ring | host | irq | settings.middle.irq.cpus=<irq_cpus>
+fwd_backlog fwd_cells | machine | backlog=<node_backlog>
+  | settings.middle.sysctl.net.core.netdev_max_backlog=<node_backlog>
+fwd_backlog fwd_cells | machine | backlog=<large_node_backlog>
+  | settings.middle.sysctl.net.core.netdev_max_backlog=<large_node_backlog>
+fwd_ring fwd_backlog fwd_cells node_cpu | host | rps | settings.middle.rps.cpus=<node_cpus>
+fwd_conntrack | machine | conntrack=<node_table>
+  | settings.middle.sysctl.net.netfilter.nf_conntrack_max=<node_table>
+fwd_conntrack | host | notrack | settings.middle.firewall.udp=<untracked_port>
+  ; settings.middle.firewall.notrack=true
+fwd_netfilter | host | accept-first | settings.middle.firewall.udp=<node_port>
+  ; settings.middle.firewall.accept=true
+fwd_ring fwd_backlog node_cpu | host | accept-first | settings.middle.firewall.udp=<rules_port>
+  ; settings.middle.firewall.accept=true
+fwd_qdisc | host | pfifo=<node_queue> | settings.middle.qdisc={pfifo: {limit: <node_queue>}}
+fwd_qdisc | host | pfifo=<large_node_queue>
+  | settings.middle.qdisc={pfifo: {limit: <large_node_queue>}}
 """
 """Bottlenecks | scope | name of the step | what it sets: in the order in which they are tried.
 

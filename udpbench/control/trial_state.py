@@ -194,6 +194,7 @@ class Attempt:
                 for node in self.bench.lab.middle
                 if (ports := self.bench.lab.ports(node))
             },
+            read_only=tuple(node.name for node in self.bench.lab.middle if not node.change),
             wired=self.bench.wired,
             facts=self.facts,
             environment_after=self.environment_after,

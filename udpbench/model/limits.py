@@ -172,7 +172,7 @@ LENGTHS = {
     **dict.fromkeys(("functions", "callers", "called", "programs"), STACKS_MAX),
     **dict.fromkeys((f"sampled_{each}" for each in SAMPLED), STACKS_MAX),
     "lost_samples": CPUS_MAX,
-    **dict.fromkeys(("exits", "bridges"), NODES_MAX),
+    **dict.fromkeys(("exits", "bridges", "read_only"), NODES_MAX),
     "missing_anchors": 2**10,
     "expect": EXPECT_MAX,
     "compare": PAIRS_MAX,

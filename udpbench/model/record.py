@@ -550,6 +550,8 @@ class TrialRecord:
     bridges: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Node in the middle → its bridge, then the ports by which the traffic comes in and leaves; one
     alone of a node that routes what comes in there."""
+    read_only: tuple[str, ...] = ()
+    """Nodes in the middle whose settings may not be changed."""
     wired: bool = False
     """Each two hosts of the path are joined by a veth pair alone, which loses nothing."""
     error: Optional[RecordedError] = None

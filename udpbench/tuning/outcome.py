@@ -18,9 +18,9 @@ from udpbench.errors import CANNOT_TELL, YES
 from udpbench.metrics import is_metric
 from udpbench.model.experiment import Trial
 from udpbench.model.host import Facts
-from udpbench.model.limits import Role
+from udpbench.model.limits import Role, stage_of
 from udpbench.model.result import Bottleneck
-from udpbench.tuning.recipe import Form, Instruction, as_yaml, instructions
+from udpbench.tuning.recipe import Form, Instruction, Ways, as_yaml, instructions
 from udpbench.tuning.steps import is_allowed, sets_of, steps_against
 from udpbench.tuning.tuner import BASE, ENDINGS, NOTHING, Tuning, is_useless, limiting, refused
 from udpbench.units import plural, show_seconds
@@ -77,7 +77,12 @@ def exit_code(tuning: Tuning) -> int:
     return YES if healthy or tuning.proven is not None else CANNOT_TELL
 
 
-def answer_of(tuning: Tuning, facts: Mapping[Role, Facts], built_in_lab: bool) -> TuningAnswer:
+def answer_of(
+    tuning: Tuning,
+    facts: Mapping[Role, Facts],
+    built_in_lab: bool,
+    nodes: Ways,
+) -> TuningAnswer:
     """Return the current answer of a tune; ``facts`` are of one host per role."""
     ending = tuning.ending
     steps = ending.steps if ending is not None else ()
@@ -88,7 +93,7 @@ def answer_of(tuning: Tuning, facts: Mapping[Role, Facts], built_in_lab: bool) -
         " ".join(filter(None, parts)),
         tuple(_rungs(tuning)),
         as_yaml(sets) if steps else "",
-        instructions(sets, after, facts) if steps else (),
+        instructions(sets, after, facts, nodes) if steps else (),
         (*(_replaced(tuning.base, after) if steps else ()), *_notes(tuning)),
     )
 
@@ -140,7 +145,9 @@ def _without_help(tuning: Tuning, limits: Bottleneck, ended: str) -> str:
     if names and limits.name not in BEYOND_SETTINGS:
         return f"No tried step helps: {names}. {_limit(limits)}"
     excluded = _excluded(tuning)
-    if not names and (excluded or limits.name in REMEDY_STEPS.keys() - BEYOND_SETTINGS.keys()):
+    if not names and (
+        excluded or stage_of(limits.name) in REMEDY_STEPS.keys() - BEYOND_SETTINGS.keys()
+    ):
         return f"No step could be tried{excluded}. {limits.sentence}"
     beyond = BEYOND_SETTINGS.get(limits.name, limits.remedy)
     return f"No setting helps{f' (tried: {names})' if names else ''}: {beyond}. {_limit(limits)}"

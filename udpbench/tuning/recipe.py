@@ -21,6 +21,11 @@ Form = Literal["shell", "systemd", "C", "program"]
 """Root's command; a line below ``[Service]``; a line of C; a requirement on the program."""
 
 
+Ways = Mapping[str, tuple[str, str]]
+"""Node in the middle → the interfaces by which packets come in and leave."""
+ANYWHERE = "", ("eth0", "eth1")
+
+
 class Instruction(NamedTuple):
     """One thing to do."""
 
@@ -51,6 +56,15 @@ settings.receiver.irq.cpus | shell | for irq in /sys/class/net/{receiver}/device
 settings.receiver.rps.cpus | shell | for queue in /sys/class/net/{receiver}/queues/rx-*;
   do echo {mask} > $queue/rps_cpus; done
 settings.receiver.cpu.governor | shell | cpupower frequency-set -g {value}
+settings.middle.firewall.accept | shell | iptables -I FORWARD -p udp --dport {port} -j ACCEPT
+settings.middle.firewall.notrack | shell
+  | iptables -t raw -I PREROUTING -p udp --dport {port} -j NOTRACK
+settings.middle.ethtool.rings.rx | shell | ethtool -G {middle} rx {value}
+settings.middle.irq.cpus | shell | for irq in /sys/class/net/{middle}/device/msi_irqs/*;
+  do echo {value} > /proc/irq/${{irq##*/}}/smp_affinity_list; done
+settings.middle.rps.cpus | shell | for queue in /sys/class/net/{middle}/queues/rx-*;
+  do echo {mask} > $queue/rps_cpus; done
+settings.middle.qdisc | shell | tc qdisc replace dev {out} root pfifo limit {limit}
 settings.sender.qdisc | shell | tc qdisc replace dev {sender} root pfifo limit 1000
 """
 """Key | form | text; ``{…}`` is a value of the trial, or the interface of a role."""
@@ -78,10 +92,21 @@ def as_yaml(sets: Sequence[str]) -> str:
 
 
 def instructions(
-    sets: Sequence[str], trial: Trial, facts: Mapping[Role, Facts]
+    sets: Sequence[str],
+    trial: Trial,
+    facts: Mapping[Role, Facts],
+    nodes: Ways,
 ) -> tuple[Instruction, ...]:
-    """Return the instructions equivalent to ``path=value`` pairs of a trial, without duplicates."""
-    lines = dict.fromkeys(line for each in sets for line in _of(each, trial, facts))
+    """Return the instructions equivalent to ``path=value`` pairs of a trial, without duplicates.
+
+    What is set of nodes in the middle is typed at each of them.
+    """
+    lines: dict[Instruction, None] = {}
+    for each in sets:
+        at = nodes.items() if each.startswith("settings.middle.") else ()
+        for node, interfaces in at or [ANYWHERE]:
+            for form, text in _of(each, trial, facts, interfaces):
+                lines[Instruction(form, f"{text}  # {node}" if node else text)] = None
     return tuple(Instruction(form, printable(text, keep="")) for form, text in lines)
 
 
@@ -94,13 +119,16 @@ def _lines(block: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield f"{indent}{key}: {value}"
 
 
-def _of(text: str, trial: Trial, facts: Mapping[Role, Facts]) -> Iterator[Instruction]:
+def _of(
+    text: str, trial: Trial, facts: Mapping[Role, Facts], interfaces: tuple[str, str]
+) -> Iterator[Instruction]:
     path, _, value = text.partition("=")
     names: dict[str, str] = {role: each.interface for role, each in facts.items()}
     # Whoever wrote the run folder chose the names; a reader types what they are part of.
     words = {role: shlex.quote(names.get(role, "eth0")) for role in ("sender", "receiver")}
+    words |= dict(zip(("middle", "out"), map(shlex.quote, interfaces), strict=True))
     quoted = shlex.quote(value)
-    sysctl = re.fullmatch(r"settings\.(?:sender|receiver)\.sysctl\.(.+)", path)
+    sysctl = re.fullmatch(r"settings\.(?:sender|middle|receiver)\.sysctl\.(.+)", path)
     if sysctl is not None:
         yield Instruction("shell", f"sysctl -w {shlex.quote(sysctl[1])}={quoted}")
     elif path == "settings.receiver.link.receive":
@@ -113,7 +141,10 @@ def _of(text: str, trial: Trial, facts: Mapping[Role, Facts]) -> Iterator[Instru
     elif path in INSTRUCTIONS:
         yield from _limit(path, trial, facts.get("receiver"))
         form, line = INSTRUCTIONS[path]
-        firewall = trial.settings["receiver"].firewall if "receiver" in trial.settings else None
+        block = trial.settings.get("middle" if path.startswith("settings.middle.") else "receiver")
+        firewall = block.firewall if block is not None else None
+        queue = block.qdisc.pfifo if block is not None and block.qdisc is not None else None
+        words["limit"] = str(queue.limit_packets) if queue is not None else ""
         parts = {"send": trial.send, "receive": trial.receive, "traffic": trial.traffic}
         port = firewall.udp if firewall is not None else ""
         mask = _mask(value) if path.endswith("rps.cpus") else ""

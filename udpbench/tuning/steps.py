@@ -6,9 +6,11 @@ Owns which steps the user allows, and which exclude each other. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from udpbench.analysis.remedies import REMEDY_STEPS, TuningStep, filled_step
 from udpbench.model.experiment import Tune
+from udpbench.model.limits import stage_of
 from udpbench.model.result import Bottleneck
 
 
@@ -21,8 +23,8 @@ def steps_against(
     """
     known = {step.sets for step in left_out}
     for bottleneck in limits:
-        for remedy in REMEDY_STEPS.get(bottleneck.name, ()):
-            step = filled_step(remedy, bottleneck.words)
+        for remedy in REMEDY_STEPS.get(stage_of(bottleneck.name), ()):
+            step = filled_step(replace(remedy, against=bottleneck.name), bottleneck.words)
             if step is not None and step.sets not in known and is_allowed(step, tune):
                 known.add(step.sets)
                 yield step

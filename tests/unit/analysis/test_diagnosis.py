@@ -55,6 +55,7 @@ BOTTLENECKS = {
     *("default_buffer", "clamped_buffer", "own_buffer", "attached_buffer"),
     "longer_burst",
     *("cpu_quota", "cgroup_memory", "changed", "stranger", "unseen_rules", "node_cpu"),
+    "ring_of_veth",
 }
 """Those that are neither a stage nor a readiness check; ``late_readers`` is of a search alone."""
 

@@ -337,6 +337,8 @@ def test_two_roles_cannot_set_one_machine_differently(lab: Lab, golden: Golden) 
         ("net/ipv4/conf/eth0.100/rp_filter", False),
         ("net/core/rmem_max", True),
         ("net.core", True),
+        ("net.netfilter.nf_conntrack_max", True),
+        ("net.netfilter.nf_conntrack_udp_timeout", False),
         ("kernel.sched_rt_runtime_us", True),
     ],
 )

@@ -29,6 +29,17 @@ WORDS = {
     "sender_cpus": "2",
     "other_cpus": "1",
     "all_cpus": "0,1",
+    "node_port": "4321",
+    "rules_port": "4321",
+    "untracked_port": "4321",
+    "node_backlog": "4096",
+    "large_node_backlog": "32768",
+    "node_queue": "2048",
+    "large_node_queue": "16384",
+    "node_ring": "4096",
+    "node_cpus": "0,1",
+    "irq_cpus": "0,1",
+    "node_table": "524288",
 }
 PROGRAM_WORDS = {
     "default": "16777216",

@@ -86,7 +86,7 @@ def test_each_step_makes_a_point_and_a_recipe(step: TuningStep, golden: Golden) 
         point.receive,
         point.settings,
     )
-    typed = instructions(step.sets, trial, facts())
+    typed = instructions(step.sets, trial, facts(), {})
     assert typed
     golden.check([f"{line.form}: {line.text}" for line in typed])
 
@@ -111,10 +111,23 @@ def test_what_is_typed_holds_no_command_of_who_named_an_interface(step: TuningSt
     trial = derived_trial(to_tune(traffic={"flows": {"from": "65400-65401"}}), "", "x", ())
     evil = "x;reboot;#\n[Service]"
     named = {role: replace(each, interface=evil) for role, each in facts().items()}
-    for form, text in instructions(step.sets, trial, named):
+    for form, text in instructions(step.sets, trial, named, {"x\nreboot": (evil, evil)}):
         assert "\n" not in text
         if form == "shell":
             assert "reboot" not in shlex.split(text.replace(";", " ; "), comments=True)
+
+
+def test_what_is_set_of_nodes_is_typed_at_each() -> None:
+    """By its own interface: where packets come in, or where they leave."""
+    sets = ("settings.middle.rps.cpus=1", "settings.middle.qdisc={pfifo: {limit: 9}}")
+    trial = derived_trial(to_tune(), "", "x", sets)
+    nodes = {"r": ("in0", "out0"), "s": ("in1", "out1")}
+    assert [
+        "for queue in /sys/class/net/in0/queues/rx-*; do echo 2 > $queue/rps_cpus; done  # r",
+        "for queue in /sys/class/net/in1/queues/rx-*; do echo 2 > $queue/rps_cpus; done  # s",
+        "tc qdisc replace dev out0 root pfifo limit 9  # r",
+        "tc qdisc replace dev out1 root pfifo limit 9  # s",
+    ] == [line.text for line in instructions(sets, trial, facts(), nodes)]
 
 
 def test_a_step_that_contradicts_the_experiment_is_none() -> None:

@@ -28,7 +28,7 @@ SMALL, UNMERGED, SLOW = (limit(name) for name in ("small_buffer", "unmerged", "r
 
 def plain_answer(tuning: Tuning) -> TuningAnswer:
     """Return what a tune says, of hosts of which nothing is known."""
-    return answer_of(tuning, {}, built_in_lab=True)
+    return answer_of(tuning, {}, built_in_lab=True, nodes={})
 
 
 def kinds(tuning: Tuning) -> list[str]:

@@ -45,6 +45,7 @@ LIMITS = (
     "net.ipv4.udp_early_demux",
     "net.ipv4.ip_early_demux",
     "net.ipv4.conf.all.rp_filter",
+    "net.netfilter.nf_conntrack_max",
 )
 
 

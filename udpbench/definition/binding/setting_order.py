@@ -39,6 +39,7 @@ NAMESPACED_CORE = (
 )
 ENDS: tuple[Literal["sender"], Literal["receiver"]] = ("sender", "receiver")
 MACHINE_WIDE_IPV4 = ("udp_mem", "tcp_mem", "fib_sync_mem", "tcp_max_orphans", "tcp_low_latency")
+MACHINE_WIDE_NETFILTER = ("nf_conntrack_max", "nf_conntrack_buckets", "nf_conntrack_expect_max")
 # Per namespace are those writable in /proc/sys/net of a child namespace, 6.18.
 
 
@@ -247,6 +248,8 @@ def is_machine_wide(name: str) -> bool:
         return rest not in NAMESPACED_CORE
     if (top, room) == ("net", "ipv4"):
         return rest in MACHINE_WIDE_IPV4
+    if (top, room) == ("net", "netfilter"):
+        return rest in MACHINE_WIDE_NETFILTER
     return top != "net"
 
 
