@@ -174,3 +174,17 @@ def test_a_longer_ring_is_that_of_the_card() -> None:
     longest = with_facts(record, "r", rings={"rx": 4096, "rx-max": 4096}, queue_irqs={"0": 34})
     assert ["irq", "rps"] == [*tried(longest)]
     assert [] == [*tried(with_facts(record, "r", cpus=(1,)))], "there is no other CPU"
+
+
+@pytest.mark.parametrize(("dropped", "disagree"), [(LOST, []), (LOST + 1, ["rx_backlog"])])
+def test_a_backlog_of_a_node_is_no_other_device(dropped: int, disagree: list[str]) -> None:
+    """All namespaces of a machine count in one place: what a node dropped there is known."""
+    record = lost_at("fwd_backlog")
+    (phase,) = record.phases
+    machine = phase.after["machine"]
+    begun = phase.before["machine"].counters["softnet.cpu0.dropped"]
+    counters = {**machine.counters, "softnet.cpu0.dropped": begun + dropped}
+    after = {**phase.after, "machine": replace(machine, counters=counters)}
+    result = judge(replace(record, phases=(replace(phase, after=after),)))
+    whose = [each.where for each in result.findings if each.what == "counters disagree"]
+    assert disagree == whose

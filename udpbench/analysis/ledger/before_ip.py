@@ -146,6 +146,13 @@ def backlog_skbs(readings: CounterView) -> int | None:
     return min(softnet, max(device - known, 0))
 
 
+def _backlogs_of_path(readings: CounterView) -> int | None:
+    """Return the same with those of nodes in the middle, which may share the machine."""
+    own = backlog_skbs(readings)
+    nodes = (backlog_skbs(readings.arriving(name)) or 0 for name in readings.exits)
+    return None if own is None else own + sum(nodes)
+
+
 def _too_long_skbs(readings: CounterView) -> int:
     """Return the skbs that were sent on purpose beyond the MTU of the receiving veth.
 
@@ -278,7 +285,7 @@ ROWS = (
                 name=f"Δ {SOFTNET_DROPPED}",
                 reads=lambda readings: readings.receiver.machine_counter(SOFTNET_DROPPED),
                 low=backlog_skbs,
-                high=backlog_skbs,
+                high=_backlogs_of_path,
                 next_step="another device of the machine drops packets",
             ),
             Also(
