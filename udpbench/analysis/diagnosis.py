@@ -159,7 +159,8 @@ def _bottleneck(
 
 def _on_node(case: Evidence, name: str, text: str) -> str:
     """Return what helps at a node in the middle, by its name, and whether udpbench may try it."""
-    if not case.node or stage_of(name) not in (stage_of(case.node_stage), "ring_of_veth", "node_cpu"):
+    of_node = (stage_of(case.node_stage), "ring_of_veth", "node_cpu")
+    if not case.node or stage_of(name) not in of_node:
         return text
     text, fixed = text.replace("the node", case.node), case.readings.record.read_only
     if stage_of(case.node_stage) not in REMEDY_STEPS or not fixed:

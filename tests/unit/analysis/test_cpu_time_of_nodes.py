@@ -14,7 +14,7 @@ from analysis.build import MS
 from analysis.sampled import HOG_PID, IDLE, QUIET, SENDS, SOFTIRQ, Seen, samples
 from udpbench.analysis.cpu_owners import taken_by
 from udpbench.analysis.cpu_time import costs_of_cpu, stacks
-from udpbench.analysis.diagnosis import node_cpu
+from udpbench.analysis.diagnosis import full_node, node_cpu
 from udpbench.analysis.evidence import Evidence
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import make_ledger
@@ -294,6 +294,7 @@ def test_a_full_cpu_of_a_node_is_named_with_what_fills_it(
     case = Evidence(readings, make_ledger(readings), "router1.fwd_backlog", 400)
     limits = tuple(node_cpu(case))
     assert names == [each.name for each in limits]
+    assert (not names) == bool(tuple(full_node(case))), "a queue is too short where its CPU has time"
     golden.check([each.sentence for each in limits])
     for stage in ("router1.fwd_netfilter", "udp_rcvbuf", "tx_device"):
         assert not tuple(node_cpu(replace(case, stage=stage)))
