@@ -70,6 +70,10 @@ def _told_apart(node: AnyNode) -> dict[str, Span] | None:
     # A node that begins or ends a tunnel tracks what it sends and takes itself, too.
     known = later is not None and _counts_transmits(node) and not tunnels.tunnel_of(node)
     unrouted = ip.most_counted_by_machine(node, UNROUTED, beyond=NO_ROUTES)
+    if unrouted:
+        # Packets in a row to an address are received as a list, of which the first alone counts
+        # (net/ipv4/ip_input.c: ip_list_rcv_finish).
+        unrouted = max(missing, 0)
     if node.view.traffic.family == 6 and not (rules is None and node.view.built_in_lab):
         unrouted = max(missing, 0)  # a route of the type blackhole moves no counter at all
     silent = {
