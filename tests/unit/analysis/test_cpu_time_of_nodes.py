@@ -294,7 +294,9 @@ def test_a_full_cpu_of_a_node_is_named_with_what_fills_it(
     case = Evidence(readings, make_ledger(readings), "router1.fwd_backlog", 400)
     limits = tuple(node_cpu(case))
     assert names == [each.name for each in limits]
-    assert (not names) == bool(tuple(full_node(case))), "a queue is too short where its CPU has time"
+    assert (not names) == bool(tuple(full_node(case))), (
+        "a queue is too short where its CPU has time"
+    )
     golden.check([each.sentence for each in limits])
     for stage in ("router1.fwd_netfilter", "udp_rcvbuf", "tx_device"):
         assert not tuple(node_cpu(replace(case, stage=stage)))
