@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 
@@ -329,18 +330,53 @@ class Sampler:
 def test_slices_of_a_load_are_with_and_without_the_sampler(
     sampling: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is on in every other one, and off at the end; without the right to it nothing is told."""
-    sampler = Sampler()
+    """It is on in a third of them, and off at the end; in a third there are its timers alone."""
+    sampler, timers = Sampler(), Sampler()
+
+    @contextmanager
+    def timers_alone() -> Iterator[None]:
+        timers.on = True
+        yield
+        timers.on = False
+
+    monkeypatch.setattr(sampling, "timers_alone", timers_alone)
     monkeypatch.setattr(sampling, "CpuSampler", lambda _: sampler)
     for name in ("stage", "running"):
         monkeypatch.setattr(sampling, name, lambda *_: nullcontext())
     monkeypatch.setattr(sampling, "await_packets", lambda _: None)
-    monkeypatch.setattr(sampling, "rate", lambda *_: 970.0 if sampler.on else 1000.0)
-    plain, merged = sampling.slices(9)
+    rates = {(False, False): 1000.0, (True, False): 970.0, (False, True): 980.0}
+    monkeypatch.setattr(sampling, "rate", lambda *_: rates[sampler.on, timers.on])
+    plain, alone, merged, _ = sampling.slices(9)
     assert ("plain 32 B, slices", "≥ 0.98", False) == (plain.what, plain.bar, plain.met)
     assert plain.value.startswith("0.97 (0.97–0.97)")
+    assert ("plain 32 B, its timers alone", "shown", True) == (alone.what, alone.bar, alone.met)
+    assert alone.value.startswith("0.98 (0.98–0.98)")
     assert not merged.met
     assert not sampler.on
     sampler.why = "perf_event_open is not permitted"
     with pytest.raises(SystemExit, match="sampling: perf_event_open is not permitted"):
         list(sampling.slices(9))
+
+
+def test_timers_alone_are_those_of_the_sampler(
+    sampling: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many, of the same periods, on each CPU; nothing is sampled, and all are closed."""
+    opened: list[tuple[int, int]] = []
+
+    def event(attributes: bytearray, _: int, cpu: int) -> int:
+        opened.append((cpu, int.from_bytes(attributes[16:24], sys.byteorder)))
+        return os.open(os.devnull, os.O_RDONLY)
+
+    monkeypatch.setattr(sampling.native, "perf_event_open", event)
+    monkeypatch.setattr(sampling.fcntl, "ioctl", lambda *_: 0)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    before = {*Path("/proc/self/fd").iterdir()}
+    with sampling.timers_alone():
+        pass
+    periods_ns = sampling.cpu_sampler.periods_ns
+    expected = [
+        (cpu, ns) for cpu in (0, 1) for ns in periods_ns(cpu, SECOND_NS // CPU_FREQUENCY, 2)
+    ]
+    assert expected == opened
+    assert before == {*Path("/proc/self/fd").iterdir()}

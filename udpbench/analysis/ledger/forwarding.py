@@ -452,8 +452,7 @@ ROWS = (
     _spanned(
         "fwd_route",
         _unrouted_skbs,
-        f"Δ {NO_ROUTES} + at most Δ {UNROUTED}, of IPv6 all, of what is missing and no rule "
-        "dropped",
+        f"Δ {NO_ROUTES} + at most what is missing and no rule dropped, if Δ {UNROUTED} or of IPv6",
         "No route, or one of the types unreachable, prohibit or blackhole.",
         counters=(NO_ROUTES,),
         reasons=("IP_INNOROUTES", "IP_INADDRERRORS"),
