@@ -113,7 +113,9 @@ def test_rules_that_a_router_has_are_its_time(
     rules = "router1", "fwd_netfilter"
     more_ns = after[rules] - before.get(rules, 0.0)
     assert more_ns > 1000 * RULE_NS
-    others = (whose for whose in after if whose[0] == "router1" and whose != rules)
+    # A device's time has the wake-up of the CPU behind it: 0.5 us if that is awake, else 11 to 22.
+    apart = rules, ("router1", "fwd_device")
+    others = (whose for whose in after if whose[0] == "router1" and whose not in apart)
     assert all(after[each] - before.get(each, 0.0) < more_ns / 4 for each in others)
     for result in results:
         assert result.cpu_time is not None
