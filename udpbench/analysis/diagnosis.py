@@ -651,22 +651,18 @@ def sender_queue(case: Evidence) -> Iterator[Bottleneck]:
 def node_cpu(case: Evidence) -> Iterator[Bottleneck]:
     """Find a full CPU that a node in the middle has for itself, behind its ring or its backlog.
 
-    Others on that CPU are the cause where the node would do without them. The ring of a veth that
-    is full is counted by the device at its other end.
+    Others on that CPU are the cause where the node would do without them.
     """
-    name, _, stage = case.stage.rpartition(".")
-    nodes = [*case.readings.exits]
-    if case.readings.wired and stage in ("tx_device", "fwd_device"):
-        name = next(iter(nodes[nodes.index(name) + 1 :] if name in nodes else nodes), "")
-    elif stage not in ("fwd_ring", "fwd_backlog"):
+    devices = ("tx_device", "fwd_device") if case.readings.wired else ()
+    if stage_of(case.stage) not in (*devices, "fwd_ring", "fwd_backlog"):
         return
-    cpu = case.forwarding(name) if name in nodes else None
+    cpu = case.forwarding(case.node) if case.node else None
     if cpu is None or not cpu.full:
         return
     if max(cpu.others, cpu.steal) >= TAKEN and case.receiving_need(cpu) <= 1:
         yield from _had_by_others(case, cpu, LIKELY)
         return
-    yield _bottleneck(case, "node_cpu", LIKELY, "", cpu, words={"node": name})
+    yield _bottleneck(case, "node_cpu", LIKELY, "", cpu, words={"node": case.node})
 
 
 def small_backlog(case: Evidence) -> Iterator[Bottleneck]:
